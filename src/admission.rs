@@ -26,6 +26,7 @@ use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
 use crate::backend::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use crate::metrics::Metrics;
+use crate::traces::SpanScope;
 use crate::user::UserInfo;
 use callers::Callers;
 use dry_run::DryRunSupport;
@@ -193,7 +194,8 @@ impl ClusterAdmission {
         asker: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,
+        spans: Option<&'a SpanScope>,
     ) -> RequestSurroundings<'a> {
-        RequestSurroundings::new(self, asker, user, deadline)
+        RequestSurroundings::new(self, asker, user, deadline, spans)
     }
 }

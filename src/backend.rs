@@ -6,6 +6,7 @@
 pub(crate) mod balance;
 mod client_certificate;
 pub(crate) mod cluster_identity;
+pub(crate) mod counts;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_list;
 mod http2;
@@ -32,13 +33,16 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
-use crate::backend::balance::{Load, Random, Rank, RetryBudget, WatchMoves, choose, end_oldest, excess};
+use crate::backend::balance::{
+    Load, Random, Rank, RetryBudget, RetryCause, WatchMoves, choose, end_oldest, excess,
+};
 use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmitted, PeerEndpoint};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::settings::EndpointDiscovery;
 use crate::backend::sharing::SharingClass;
 use crate::http::identity_headers::RequestHeaderNames;
+use crate::metrics::BackendTimings;
 use crate::user::IdentityMode;
 
 /// How often [`Backend::until_trusted`] checks for a trusted endpoint.
@@ -64,6 +68,8 @@ pub(crate) struct Backend {
     /// For requests whose failures the API server does not cause alone: pods and clients may break their connections at will.
     relayed_retries: RetryBudget,
     cluster: ClusterIdentity,
+    /// How long requests wait for connections.
+    pub(crate) timings: Arc<BackendTimings>,
 }
 
 impl Backend {
@@ -71,8 +77,10 @@ impl Backend {
     pub(crate) fn new(
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
+        timings: BackendTimings,
     ) -> Result<Self, rustls::Error> {
-        let tls = EndpointTls::new(settings, provider)?;
+        let timings = Arc::new(timings);
+        let tls = EndpointTls::new(settings, provider, &timings)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -98,6 +106,7 @@ impl Backend {
             retries: RetryBudget::default(),
             relayed_retries: RetryBudget::default(),
             cluster: ClusterIdentity::default(),
+            timings,
             settings: settings.clone(),
         })
     }
@@ -247,7 +256,7 @@ impl Backend {
         let mut is_counted = false;
         loop {
             self.until_outdone(endpoint, &[]).await;
-            if self.retries(class).withdraw_again(Instant::now(), &mut is_counted) {
+            if self.retries(class).withdraw_again(RetryCause::Silent, Instant::now(), &mut is_counted) {
                 return;
             }
             sleep(SILENCE_POLL_INTERVAL).await;
@@ -412,12 +421,12 @@ pub(crate) mod testing {
 
     /// A backend with these settings.
     pub(crate) fn with_settings(settings: &settings::Backend) -> Backend {
-        Backend::new(settings, &Arc::new(default_provider())).unwrap()
+        Backend::new(settings, &Arc::new(default_provider()), BackendTimings::default()).unwrap()
     }
 
     /// The TLS of these settings.
     pub(super) fn tls(settings: &settings::Backend) -> EndpointTls {
-        EndpointTls::new(settings, &Arc::new(default_provider())).unwrap()
+        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default()).unwrap()
     }
 
     /// The settings of a backend with one endpoint.

@@ -24,6 +24,7 @@ use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
+use crate::metrics::BackendTimings;
 use activity::ClusterActivity;
 use authenticators::{AuthnDeps, ClusterAuthn};
 
@@ -100,7 +101,8 @@ impl Cluster {
                 Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics)?))
             }
         };
-        let (backend, pending_backend) = backends(backend, provider, before)?;
+        let timings = || deps.metrics.backend.timings(name);
+        let (backend, pending_backend) = backends(backend, provider, timings, before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
@@ -180,13 +182,14 @@ fn open_audit(
 fn backends(
     settings: &backend::settings::Backend,
     provider: &Arc<CryptoProvider>,
+    timings: impl FnOnce() -> BackendTimings,
     before: Option<&Cluster>,
 ) -> Result<(Arc<Backend>, Option<Arc<Backend>>), rustls::Error> {
     let known = before.and_then(|cluster| cluster.backends().find(|backend| backend.is_for(settings)));
     let next = if let Some(backend) = known {
         Arc::clone(backend)
     } else {
-        let next = Backend::new(settings, provider)?;
+        let next = Backend::new(settings, provider, timings())?;
         if let Some(before) = before.filter(|before| before.backend.is_same_cluster(settings)) {
             next.inherit_cluster(&before.backend);
         }

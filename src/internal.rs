@@ -65,3 +65,15 @@ pub use portcullis_admission::{Webhook, WebhookKind};
 pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
     crate::metrics::Metrics::new().labels
 }
+
+/// An exposition of metrics in `OpenMetrics`, with an exemplar.
+pub fn open_metrics() -> String {
+    use crate::clock::UnixTime;
+    use crate::metrics::{Exemplar, Exposition, Metrics};
+    let metrics = Metrics::new();
+    let exemplar = Exemplar { trace_id: [0xab; 16], span_id: [1; 8], at: UnixTime::from_secs(1) };
+    metrics.requests.ended("GET", 200);
+    metrics.requests.answered("GET", UnixTime::from_millis(30), Some(exemplar));
+    metrics.authentication.attempts.of("success").inc();
+    metrics.expose(Exposition::OpenMetrics).0
+}

@@ -8,6 +8,7 @@ mod activity;
 mod connection;
 mod date;
 mod driver;
+mod handshake_failure;
 mod http1;
 mod http2;
 mod http_on_tls_port;

@@ -9,13 +9,16 @@ mod authentication;
 mod authorization;
 mod backend;
 mod cached_vec;
+mod cluster_histogram;
 mod config;
 mod connections;
 pub(crate) mod controllers;
+mod exemplars;
 mod gauge_guard;
 mod impersonation;
 pub(crate) mod jwt;
 mod limits;
+mod open_metrics;
 mod page;
 mod registrar;
 mod requests;
@@ -34,13 +37,20 @@ pub(crate) use authentication::compressed_username;
 use authorization::AuthorizationMetrics;
 pub(crate) use authorization::WebhookResult;
 use backend::BackendMetrics;
+pub(crate) use backend::BackendTimings;
+#[cfg(test)]
+pub(crate) use backend::{DIAL_RESULTS, LANES};
 use config::ConfigMetrics;
+pub(crate) use config::StaleCluster;
 use connections::ConnectionMetrics;
 use controllers::ControllerMetrics;
+pub(crate) use exemplars::Exemplar;
 pub(crate) use gauge_guard::GaugeGuard;
 use impersonation::ImpersonationMetrics;
 use jwt::JwtMetrics;
 pub(crate) use limits::LimitMetrics;
+pub(crate) use open_metrics::Exposition;
+use open_metrics::OpenMetrics;
 use page::PageMetrics;
 use registrar::{MetricLabels, Registrar};
 use requests::RequestMetrics;
@@ -123,6 +133,19 @@ impl Metrics {
             labels: registrar.labels(),
             registry: registrar.finish(),
         })
+    }
+
+    /// The exposition in this format, and its content type.
+    pub(crate) fn expose(&self, exposition: Exposition) -> (String, &'static str) {
+        match exposition {
+            Exposition::Text => self.render(),
+            Exposition::OpenMetrics => {
+                self.traces.update();
+                let exemplars = self.requests.exemplars();
+                let metrics = OpenMetrics { families: &self.registry.gather(), exemplars };
+                (metrics.to_string(), open_metrics::CONTENT_TYPE)
+            }
+        }
     }
 
     /// The exposition in text format 0.0.4, and its content type.

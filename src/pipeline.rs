@@ -125,14 +125,14 @@ impl Gateway {
         self.audit(connection, log, &mut identified).await?;
         let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
-        let mut impersonated = identified.impersonate(client, &self.clock).await?;
+        let mut impersonated = identified.impersonate(client, &self.clock, log.spans()).await?;
         log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
             impersonated.set_deadline(log.started() + snapshot.request_timeout);
         }
         let scheduled = impersonated.schedule(client, log).await?;
-        let authorized = scheduled.authorize(client, log.audited()).await?;
+        let authorized = scheduled.authorize(client, log.audited(), log.spans()).await?;
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, log.audit_id()));
         }
@@ -142,7 +142,7 @@ impl Gateway {
         context.audited = log.audited().cloned();
         context.credential = credential;
         context.place = log.place();
-        context.span = log.forwarding_span();
+        context.spans = log.spans().cloned();
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,

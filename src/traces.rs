@@ -1,10 +1,12 @@
-//! The spans of requests: one for each request whose client is authenticated, one for its way to the backend. The
-//! collector gets those that are sampled; the backend continues the trace of every request.
+//! The spans of requests: one for each request whose client is authenticated, and within it one for each stage that may
+//! wait for something, for each call of a webhook, and for each request to the backend. The collector gets those that are
+//! sampled; the backend and admission webhooks continue the trace of every request.
 //!
 //! A span never has a credential or an identity: its attributes are those of kube-apiserver, without the query.
-// apiserver: pkg/endpoints/filters/traces.go
+// apiserver: pkg/endpoints/filters/traces.go; pkg/endpoints/filterlatency/filterlatency.go
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis_otlp::context::SpanContext;
@@ -14,6 +16,7 @@ use portcullis_otlp::export::{
 use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
 
 use crate::clock::{Clock, UnixTime};
+use crate::metrics::Exemplar;
 use crate::request::info::RequestInfo;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -21,6 +24,9 @@ const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 /// The name of the service.
 // apiserver: pkg/server/options/tracing.go, apiserverService
 const SERVICE: &str = "apiserver";
+/// The most spans within one request: a client must not fill the queue with those of a write that is reviewed again and again.
+// threat: span-flood
+const MAX_SPANS: usize = 64;
 
 /// The settings of traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,17 +48,32 @@ pub(crate) struct Tracer {
 /// A span that has begun; it ends when it is dropped.
 #[derive(Debug)]
 pub(crate) struct ActiveSpan {
-    tracer: Arc<Tracer>,
-    start: SpanStart,
+    scope: SpanScope,
+    parent: Option<[u8; 8]>,
+    link: Option<SpanContext>,
     /// Of a sampled span alone.
     record: Option<SpanRecord>,
 }
+
+/// A span by which others begin within it.
+#[derive(Debug, Clone)]
+pub(crate) struct SpanScope {
+    tracer: Arc<Tracer>,
+    context: SpanContext,
+    /// How many spans the request may still have; `None` if it is not sampled.
+    spans_left: Option<Arc<AtomicUsize>>,
+}
+
+/// The attributes of a span, with kube-apiserver's names.
+pub(crate) type SpanAttributes<'a> = &'a [(&'static str, &'a str)];
 
 #[derive(Debug)]
 struct SpanRecord {
     name: SpanText,
     kind: SpanKind,
     began: UnixTime,
+    /// `None` until it ends.
+    ended: Option<UnixTime>,
     attributes: Vec<(&'static str, AttributeValue)>,
     failed: bool,
 }
@@ -102,11 +123,12 @@ impl Tracer {
         let header = |name: &HeaderName| request.headers.get(name).map(HeaderValue::as_bytes);
         let parent = header(&TRACEPARENT).and_then(|parent| SpanContext::parse(parent, header(&TRACESTATE)));
         let groups = groups.into_iter().filter(|_| !request.is_of_tenant);
-        let start = self.sampler.begin(parent, groups);
-        let record = start.context.sampled.then(|| SpanRecord {
+        let SpanStart { context, parent, link } = self.sampler.begin(parent, groups);
+        let record = context.sampled.then(|| SpanRecord {
             name: span_name(known(request.method), request.info).as_str().into(),
             kind: SpanKind::Server,
             began: request.began,
+            ended: None,
             attributes: vec![
                 ("http.method", text(known(request.method))),
                 ("http.target", text(request.info.path())),
@@ -114,30 +136,91 @@ impl Tracer {
             ],
             failed: false,
         });
-        ActiveSpan { tracer: Arc::clone(self), start, record }
+        let spans_left = context.sampled.then(|| Arc::new(AtomicUsize::new(MAX_SPANS)));
+        ActiveSpan {
+            scope: SpanScope { tracer: Arc::clone(self), context, spans_left },
+            parent,
+            link,
+            record,
+        }
+    }
+}
+
+impl SpanScope {
+    /// Begins a span for a stage of the request; `None` if the request is not sampled, or has had its spans.
+    pub(crate) fn stage(&self, name: &str, attributes: SpanAttributes<'_>) -> Option<Box<ActiveSpan>> {
+        self.spans_left.as_ref()?;
+        // Boxed: few requests have any, and the future of each is moved several times.
+        let span = Box::new(self.child(SpanKind::Internal, || name.into(), attributes));
+        span.record.is_some().then_some(span)
+    }
+
+    /// Records a stage that has ended.
+    pub(crate) fn record(&self, name: &str, began: UnixTime, ended: UnixTime) {
+        if let Some(record) = self.stage(name, &[]).as_mut().and_then(|span| span.record.as_mut()) {
+            (record.began, record.ended) = (began, Some(ended));
+        }
+    }
+
+    /// Begins the span of a request of the gateway to another server. It has a context in any case, which that server
+    /// continues.
+    pub(crate) fn request(&self, method: &Method) -> ActiveSpan {
+        let method = known(method);
+        self.child(SpanKind::Client, || format!("HTTP {method}").as_str().into(), &[("http.method", method)])
+    }
+
+    fn child(
+        &self,
+        kind: SpanKind,
+        name: impl FnOnce() -> SpanText,
+        attributes: SpanAttributes<'_>,
+    ) -> ActiveSpan {
+        let is_recorded = self.spans_left.as_ref().is_some_and(|left| {
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        });
+        let record = is_recorded.then(|| SpanRecord {
+            name: name(),
+            kind,
+            began: self.tracer.clock.now(),
+            ended: None,
+            attributes: attributes.iter().map(|(key, value)| (*key, text(value))).collect(),
+            failed: false,
+        });
+        let scope = Self { context: self.context.child(random_span_id()), ..self.clone() };
+        ActiveSpan { scope, parent: Some(self.context.span_id), link: None, record }
     }
 }
 
 impl ActiveSpan {
-    /// Begins the span of the request to the backend.
-    pub(crate) fn forward(&self, method: &Method) -> Self {
-        let context = self.start.context.child(random_span_id());
-        let record = context.sampled.then(|| SpanRecord {
-            name: format!("HTTP {}", known(method)).as_str().into(),
-            kind: SpanKind::Client,
-            began: self.tracer.clock.now(),
-            attributes: vec![("http.method", text(known(method)))],
-            failed: false,
-        });
-        let start = SpanStart { context, parent: Some(self.start.context.span_id), link: None };
-        Self { tracer: Arc::clone(&self.tracer), start, record }
+    /// The span, to begin others within it.
+    pub(crate) fn scope(&self) -> &SpanScope {
+        &self.scope
     }
 
-    /// Writes the context for the backend, in place of the client's.
+    /// The span as the exemplar of a metric, if it is sampled.
+    pub(crate) fn exemplar(&self) -> Option<Exemplar> {
+        self.record.as_ref()?;
+        let SpanScope { context, tracer, .. } = &self.scope;
+        Some(Exemplar { trace_id: context.trace_id, span_id: context.span_id, at: tracer.clock.now() })
+    }
+
+    /// The span is not recorded.
+    pub(crate) fn discard(mut self) {
+        self.record = None;
+    }
+
+    /// The step has failed.
+    pub(crate) fn fail(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.failed = true;
+        }
+    }
+
+    /// Writes the context for the server, in place of the client's.
     pub(crate) fn inject(&self, headers: &mut HeaderMap) {
         headers.remove(TRACESTATE);
         headers.remove(TRACEPARENT);
-        let context = &self.start.context;
+        let context = &self.scope.context;
         if let Ok(parent) = HeaderValue::try_from(context.traceparent()) {
             headers.insert(TRACEPARENT, parent);
         }
@@ -159,8 +242,9 @@ impl ActiveSpan {
 
 impl Drop for ActiveSpan {
     fn drop(&mut self) {
-        let Some(SpanRecord { name, kind, began, attributes, failed }) = self.record.take() else { return };
-        let Self { tracer, start: SpanStart { context, parent, link }, .. } = self;
+        let Some(record) = self.record.take() else { return };
+        let SpanRecord { name, kind, began, ended, attributes, failed } = record;
+        let Self { scope: SpanScope { tracer, context, .. }, parent, link, .. } = self;
         let nanoseconds = |time: UnixTime| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         tracer.queue.push(Span {
             context: context.clone(),
@@ -169,7 +253,7 @@ impl Drop for ActiveSpan {
             name,
             kind,
             start: nanoseconds(began),
-            end: nanoseconds(tracer.clock.now()),
+            end: nanoseconds(ended.unwrap_or_else(|| tracer.clock.now())),
             attributes,
             failed,
         });
@@ -250,7 +334,33 @@ mod tests {
             };
             let span = tracer.begin(&request, ["system:masters"]);
             assert_eq!(span.record.is_some(), !is_of_tenant);
-            assert_eq!(span.start.context.traceparent().contains("0af7651916cd43dd"), !is_of_tenant);
+            assert_eq!(span.scope.stage("authorization", &[]).is_some(), !is_of_tenant);
+            assert_eq!(span.scope.context.traceparent().contains("0af7651916cd43dd"), !is_of_tenant);
         }
+    }
+
+    #[test]
+    fn a_request_has_a_bounded_number_of_spans() {
+        let settings = TracingSettings { endpoint: "127.0.0.1:1".to_owned(), rate_per_million: 1_000_000 };
+        let (tracer, _exporter) = Tracer::new(&settings, Clock::system());
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", None).unwrap();
+        let request = TracedRequest {
+            method: &Method::GET,
+            headers: &HeaderMap::new(),
+            info: &info,
+            is_of_tenant: false,
+            audit_id: &HeaderValue::from_static("a"),
+            began: UnixTime::from_secs(0),
+        };
+        let span = tracer.begin(&request, []);
+        // Those within its spans count as well.
+        let inner = span.scope.stage("authorization", &[]).unwrap();
+        let recorded = (0..2 * MAX_SPANS).filter(|_| inner.scope.stage("a", &[]).is_some()).count();
+        assert_eq!(recorded, MAX_SPANS - 1);
+        let request = span.scope.request(&Method::GET);
+        assert!(request.record.is_none(), "it is not recorded");
+        let mut headers = HeaderMap::new();
+        request.inject(&mut headers);
+        assert!(headers.contains_key(TRACEPARENT), "and has a context all the same");
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use portcullis_admission::{CallError, Webhook, WebhookResponse};
 use rustls::crypto::CryptoProvider;
@@ -111,11 +112,12 @@ impl Callers {
         &self.runtime
     }
 
-    /// Posts a review. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.
+    /// Posts a review, with further headers. The call ends with the webhook's timeout or `deadline`, or when this future is dropped.
     pub(super) async fn call(
         &self,
         webhook: &Webhook,
         review: Bytes,
+        headers: HeaderMap,
         asker: &str,
         deadline: Option<Instant>,
     ) -> Result<WebhookResponse, CallFailure> {
@@ -130,7 +132,7 @@ impl Callers {
         // Only now: the webhook is not at fault for the wait.
         let until = Instant::now() + webhook.timeout;
         let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let posting = post(client, connection, url.clone(), review, until);
+        let posting = post(client, connection, url.clone(), (headers, review), until);
         let call = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let _permit = permit;
             posting.await
@@ -153,13 +155,13 @@ async fn post(
     client: HttpsClient,
     connection: Arc<WebhookConnection>,
     url: String,
-    review: Bytes,
+    (headers, review): (HeaderMap, Bytes),
     until: Instant,
 ) -> Result<WebhookResponse, CallError> {
     let bearer = connection.bearer_token.as_ref().map(BearerToken::expose);
     for attempt in 0.. {
         let left = until.saturating_duration_since(Instant::now());
-        let request = HttpsRequest::post(&url, review.clone());
+        let request = HttpsRequest::post(&url, review.clone()).with_headers(headers.clone());
         let request = request.bearer(bearer).within(left).of_at_most(MAX_RESPONSE_BYTES);
         let response = client.send(request).await.map_err(|error| call_error(&url, &error))?;
         match retry_after(&response) {

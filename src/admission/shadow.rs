@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::{CallError, Caller, Event, ShadowOutcome, Webhook, WebhookResponse};
 
@@ -43,7 +44,7 @@ impl ShadowCaller {
 
 impl Caller for ShadowCaller {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        let called = self.admission.callers.call(webhook, review, &self.asker, None).await;
+        let called = self.admission.callers.call(webhook, review, HeaderMap::new(), &self.asker, None).await;
         called.map_err(|failure| match failure {
             CallFailure::Webhook(error) => error,
             CallFailure::Busy => CallError::Failed(BUSY.to_owned()),

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderMap, Method};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookResponse,
+    Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookKind,
+    WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use tokio::time::Instant;
@@ -20,9 +21,10 @@ use tokio::time::Instant;
 use super::callers::{BUSY, CallFailure};
 use super::shadow::ShadowCaller;
 use super::{ClusterAdmission, DryRun, DryRunError};
-use crate::authz::{AccessError, AccessRefusal, NO_TRACE, of_expression};
+use crate::authz::{AccessError, AccessRefusal, AuthzTrace, of_expression};
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
+use crate::traces::{ActiveSpan, SpanScope};
 use crate::user::UserInfo;
 
 /// What the phases need for one request, and what they say about it.
@@ -31,6 +33,8 @@ pub(crate) struct RequestSurroundings<'a> {
     asker: &'a str,
     user: &'a UserInfo,
     deadline: Option<Instant>,
+    /// The span of the request, if requests are traced.
+    spans: Option<&'a SpanScope>,
     notes: Mutex<AdmissionNotes>,
     /// Whether a webhook was not called because too many calls are in progress.
     is_busy: AtomicBool,
@@ -51,8 +55,17 @@ impl<'a> RequestSurroundings<'a> {
         asker: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,
+        spans: Option<&'a SpanScope>,
     ) -> Self {
-        Self { admission, asker, user, deadline, notes: Mutex::default(), is_busy: AtomicBool::new(false) }
+        Self {
+            admission,
+            asker,
+            user,
+            deadline,
+            spans,
+            notes: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+        }
     }
 
     /// Whether a webhook was not called because too many calls are in progress: that is no fault of the webhook, and its
@@ -79,13 +92,51 @@ impl<'a> RequestSurroundings<'a> {
     /// Asks the API servers whether the user may make the request, where no dry run does.
     pub(crate) async fn authorize_request(&self, info: &RequestInfo) -> Result<(), AccessRefusal> {
         let authorizer = &self.admission.authorizer;
-        authorizer.authorize_at_api_servers(self.asker, self.user, info, &NO_TRACE).await
+        let trace = AuthzTrace::within(self.spans);
+        authorizer.authorize_at_api_servers(self.asker, self.user, info, &trace).await
+    }
+}
+
+/// The spans of one call: the outer one ends last.
+struct CallSpans {
+    request: Box<ActiveSpan>,
+    call: Option<Box<ActiveSpan>>,
+}
+
+impl CallSpans {
+    // apiserver: pkg/admission/plugin/webhook/{mutating,validating}/dispatcher.go
+    fn begin(spans: Option<&SpanScope>, webhook: &Webhook) -> Option<Self> {
+        let spans = spans?;
+        let name = match webhook.kind {
+            WebhookKind::Mutating => "Call mutating webhook",
+            WebhookKind::Validating => "Call validating webhook",
+        };
+        let call =
+            spans.stage(name, &[("configuration", &webhook.configuration), ("webhook", &webhook.name)]);
+        let request = call.as_deref().map_or(spans, ActiveSpan::scope).request(&Method::POST);
+        Some(Self { request: Box::new(request), call })
+    }
+
+    fn fail(mut self) {
+        self.request.fail();
+        if let Some(call) = &mut self.call {
+            call.fail();
+        }
     }
 }
 
 impl Caller for RequestSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        match self.admission.callers.call(webhook, review, self.asker, self.deadline).await {
+        let spans = CallSpans::begin(self.spans, webhook);
+        let mut headers = HeaderMap::new();
+        if let Some(spans) = &spans {
+            spans.request.inject(&mut headers);
+        }
+        let called = self.admission.callers.call(webhook, review, headers, self.asker, self.deadline).await;
+        if let (Err(_), Some(spans)) = (&called, spans) {
+            spans.fail();
+        }
+        match called {
             Ok(response) => Ok(response),
             Err(CallFailure::Webhook(error)) => Err(error),
             Err(CallFailure::Busy) => {
@@ -124,7 +175,8 @@ impl Surroundings for RequestSurroundings<'_> {
     async fn authorize(&self, question: &AccessQuestion) -> AccessDecision {
         let question = of_expression(self.user, question);
         let no = |reason, error| AccessDecision { allowed: false, reason, error };
-        match self.admission.authorizer.authorize(self.asker, &question, &NO_TRACE).await {
+        let trace = AuthzTrace::within(self.spans);
+        match self.admission.authorizer.authorize(self.asker, &question, &trace).await {
             Ok(allowed) => AccessDecision { allowed: true, reason: allowed.reason, error: None },
             Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
             Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),

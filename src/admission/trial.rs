@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::{
@@ -89,10 +90,12 @@ struct TrialSurroundings<'a> {
 
 impl Caller for TrialSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        self.callers.call(webhook, review, "", None).await.map_err(|failure| match failure {
-            CallFailure::Webhook(error) => error,
-            CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
-        })
+        self.callers.call(webhook, review, HeaderMap::new(), "", None).await.map_err(
+            |failure| match failure {
+                CallFailure::Webhook(error) => error,
+                CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
+            },
+        )
     }
 
     fn note(&self, event: Event<'_>) {

@@ -10,14 +10,17 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::AuthzTrace;
 use crate::backend::shares::{FairShares, ShareLimits, SharePermit};
 use crate::expiring_lru::ExpiringLru;
 use crate::sync::lock;
+use crate::traces::ActiveSpan;
 
 /// The memory of all answers of one authorizer.
 const MAX_CACHED_BYTES: usize = 16 << 20;
@@ -30,10 +33,11 @@ const MAX_WAITING_BYTES: usize = 32 << 10;
 
 /// An authorizer outside the process.
 pub(super) trait AccessReviews: Send + Sync + 'static {
-    /// Answers a question. Must end: the caller does not bound its time.
+    /// Answers a question, with further headers. Must end: the caller does not bound its time.
     fn review<'a>(
         &'a self,
         question: &'a SubjectAccessReviewSpec,
+        headers: HeaderMap,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>>;
 
     /// How long an answer counts, from its question on; zero: for this request alone.
@@ -161,11 +165,13 @@ impl<R: AccessReviews> CachedReviews<R> {
         self.0.shares.try_acquire(asker.into(), weight).map_err(|_| ReviewError::Overloaded)
     }
 
-    /// Answers a question. It counts in the share of `asker`.
+    /// Answers a question. It counts in the share of `asker`. A question that several requests wait for continues the trace of
+    /// the first one; each has a span for its wait. An answer from the cache has none.
     pub(super) async fn ask(
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
+        trace: &AuthzTrace,
     ) -> Result<AskedAnswer, ReviewError> {
         let text = serde_json::to_vec(question).map_err(|error| ReviewError::Unusable(error.to_string()))?;
         if text.len() > MAX_QUESTION_BYTES {
@@ -173,9 +179,6 @@ impl<R: AccessReviews> CachedReviews<R> {
         }
         let mut key = PendingKey { question: [0; 32], asker: asker.into() };
         key.question.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
-        let run = |review: PendingReview<R>| {
-            self.0.runtime.spawn(review.run(question.clone(), text.len()));
-        };
         let (joined, begun, pending) = {
             let mut answers = lock(&self.0.answers);
             if let Some(known) = answers.known.get(&key.question, Instant::now()) {
@@ -188,8 +191,18 @@ impl<R: AccessReviews> CachedReviews<R> {
                 (false, Some(review), pending)
             }
         };
+        let mut span = trace.begin_question();
+        let run = |review: PendingReview<R>, span: Option<&ActiveSpan>| {
+            let mut headers = HeaderMap::new();
+            if let Some(span) = span {
+                span.inject(&mut headers);
+            }
+            self.0.runtime.spawn(review.run(question.clone(), text.len(), headers));
+        };
         // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
-        begun.into_iter().for_each(run);
+        if let Some(review) = begun {
+            run(review, span.as_deref());
+        }
         let mut answer = answered(pending).await;
         // One that began earlier may end with its own requests, and its answer with its time.
         let is_over = match &answer {
@@ -198,11 +211,15 @@ impl<R: AccessReviews> CachedReviews<R> {
         };
         if joined && is_over {
             let (review, pending) = self.begin(&key, &mut lock(&self.0.answers));
-            run(review);
+            run(review, span.as_deref());
             answer = answered(pending).await;
         }
         let cancelled = || Err(ReviewError::Unavailable("the access review was cancelled".to_owned()));
-        Ok(AskedAnswer { answer: answer.unwrap_or_else(cancelled)?, is_cached: false })
+        let answer = answer.unwrap_or_else(cancelled);
+        if let (Err(_), Some(span)) = (&answer, &mut span) {
+            span.fail();
+        }
+        Ok(AskedAnswer { answer: answer?, is_cached: false })
     }
 
     /// Begins a question, which later requests may join. It ends when no request waits for it.
@@ -228,19 +245,24 @@ struct PendingReview<R: AccessReviews> {
 }
 
 impl<R: AccessReviews> PendingReview<R> {
-    async fn run(mut self, question: SubjectAccessReviewSpec, length: usize) {
+    async fn run(mut self, question: SubjectAccessReviewSpec, length: usize, headers: HeaderMap) {
         let sender = Arc::clone(&self.sender);
         tokio::select! {
-            answer = self.answer(&question, length) => self.answer = Some(answer),
+            answer = self.answer(&question, length, headers) => self.answer = Some(answer),
             () = sender.closed() => {}
         }
     }
 
-    async fn answer(&self, question: &SubjectAccessReviewSpec, length: usize) -> SharedAnswer {
+    async fn answer(
+        &self,
+        question: &SubjectAccessReviewSpec,
+        length: usize,
+        headers: HeaderMap,
+    ) -> SharedAnswer {
         let _permit = self.reviews.acquire_for(&self.key.asker, length).await?;
         // The answer may rest on the rules of this moment.
         let asked = Instant::now();
-        let mut status = self.reviews.reviews().review(question).await?;
+        let mut status = self.reviews.reviews().review(question, headers).await?;
         status.reason.truncate(status.reason.floor_char_boundary(MAX_REASON_BYTES));
         let until = asked + self.reviews.reviews().ttl(question, &status);
         Ok(Arc::new(AccessAnswer { status, until }))

@@ -223,7 +223,7 @@ impl Authorizer {
         let mut reasons = Vec::new();
         let mut errors = Vec::new();
         for member in &self.members {
-            let asked = member.opinion(asker, question).await;
+            let asked = member.opinion(asker, question, trace).await;
             let (opinion, source) = asked.inspect_err(|error| {
                 trace.record(member.name(), question, ("error", false), &error.to_string());
             })?;
@@ -275,11 +275,12 @@ impl Member {
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
+        trace: &AuthzTrace,
     ) -> Result<(Opinion, OpinionSource), ReviewError> {
         let opinion = match self {
             Self::AlwaysAllow => Opinion { decision: Decision::Allow, ..Opinion::none() },
             Self::AlwaysDeny => Opinion { reason: ALWAYS_DENY.to_owned(), ..Opinion::none() },
-            Self::Webhook(webhook) => return webhook.opinion(asker, question).await,
+            Self::Webhook(webhook) => return webhook.opinion(asker, question, trace).await,
         };
         Ok((opinion, OpinionSource::Own))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use http_body_util::{BodyExt as _, Limited};
 use k8s_openapi::api::authorization::v1::{
     SelfSubjectRulesReview, SelfSubjectRulesReviewSpec, SubjectAccessReview, SubjectAccessReviewSpec,
@@ -93,7 +94,7 @@ impl AccessReviewer {
         question: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<Arc<AccessAnswer>, ReviewError> {
-        let asked = self.0.ask(asker, question).await;
+        let asked = self.0.ask(asker, question, trace).await;
         match &asked {
             Ok(AskedAnswer { answer, is_cached }) => {
                 let AccessReviewStatus { allowed, denied, reason } = &answer.status;
@@ -149,10 +150,13 @@ impl AccessReviews for BackendReviews {
     fn review<'a>(
         &'a self,
         question: &'a SubjectAccessReviewSpec,
+        headers: HeaderMap,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
         Box::pin(async {
             let review = SubjectAccessReview { spec: valid(question), ..SubjectAccessReview::default() };
-            post::<AccessReviewAnswer>(&self.client, create(&review)?).await?.read()
+            let mut request = create(&review)?;
+            request.headers_mut().extend(headers);
+            post::<AccessReviewAnswer>(&self.client, request).await?.read()
         })
     }
 

@@ -1,20 +1,25 @@
-//! The checks that authorize a request, in order, for `portcullis explain`. Requests record none.
+//! The checks that authorize a request, in order, for `portcullis explain`; of a request that is traced, the spans.
 
 use std::sync::Mutex;
 
+use http::Method;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use serde::Serialize;
 
 use super::question;
 use crate::http::status::{Attempt, AttemptTarget};
 use crate::sync::lock;
+use crate::traces::{ActiveSpan, SpanScope};
 
-/// The trace of requests, which records nothing.
-pub(crate) static NO_TRACE: AuthzTrace = AuthzTrace(None);
+/// The trace that records nothing.
+pub(crate) static NO_TRACE: AuthzTrace = AuthzTrace { checks: None, spans: None };
 
-/// Records checks, if it was made to.
+/// Records checks, if it was made to, or spans of the questions.
 #[derive(Debug)]
-pub(crate) struct AuthzTrace(Option<Mutex<Vec<AuthzCheck>>>);
+pub(crate) struct AuthzTrace {
+    checks: Option<Mutex<Vec<AuthzCheck>>>,
+    spans: Option<Box<SpanScope>>,
+}
 
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,7 +40,17 @@ pub(crate) struct AuthzCheck {
 impl AuthzTrace {
     /// A trace that records.
     pub(crate) fn recording() -> Self {
-        Self(Some(Mutex::default()))
+        Self { checks: Some(Mutex::default()), spans: None }
+    }
+
+    /// The trace of a request, whose questions have spans within `spans`.
+    pub(crate) fn within(spans: Option<&SpanScope>) -> Self {
+        Self { checks: None, spans: spans.cloned().map(Box::new) }
+    }
+
+    /// Begins the span of a question, if there are any.
+    pub(super) fn begin_question(&self) -> Option<Box<ActiveSpan>> {
+        self.spans.as_ref().map(|spans| Box::new(spans.request(&Method::POST)))
     }
 
     /// Records a check.
@@ -46,7 +61,7 @@ impl AuthzTrace {
         (result, cached): (&'static str, bool),
         detail: &str,
     ) {
-        if let Some(checks) = &self.0 {
+        if let Some(checks) = &self.checks {
             lock(checks).push(AuthzCheck {
                 authorizer: authorizer.to_owned(),
                 question: text(&question::attempt(question)),
@@ -59,7 +74,7 @@ impl AuthzTrace {
 
     /// The checks so far, in order.
     pub(crate) fn into_checks(self) -> Vec<AuthzCheck> {
-        let checks = self.0.map(|checks| std::mem::take(&mut *lock(&checks)));
+        let checks = self.checks.map(|checks| std::mem::take(&mut *lock(&checks)));
         checks.unwrap_or_default()
     }
 }

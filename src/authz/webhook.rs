@@ -12,11 +12,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use super::AuthzTrace;
 use super::answers::{AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError};
 use super::authorizer::{Decision, Opinion, OpinionSource};
 use super::reviewer::CONTRADICTION;
@@ -112,13 +114,14 @@ impl WebhookAuthorizer {
         &self,
         asker: &str,
         question: &SubjectAccessReviewSpec,
+        trace: &AuthzTrace,
     ) -> Result<(Opinion, OpinionSource), ReviewError> {
         match self.matches(asker, question).await? {
             Ok(true) => {}
             Ok(false) => return Ok((Opinion::none(), OpinionSource::Excluded)),
             Err(error) => return Ok((self.without_answer(error), OpinionSource::Conditions)),
         }
-        match self.reviews.ask(asker, question).await {
+        match self.reviews.ask(asker, question, trace).await {
             Ok(AskedAnswer { answer, is_cached }) => {
                 let AccessReviewStatus { allowed, denied, reason } = answer.status.clone();
                 let until = Some(answer.until);
@@ -218,6 +221,9 @@ impl AccessReviews for WebhookReviews {
     fn review<'a>(
         &'a self,
         question: &'a SubjectAccessReviewSpec,
+        // kube-apiserver sends authorization webhooks no context either.
+        // apiserver: pkg/util/webhook/webhook.go, NewGenericWebhook
+        _: HeaderMap,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
         Box::pin(async {
             let outcome = self.post(question).await;

@@ -21,7 +21,7 @@ use ejection::{Ejection, Standing};
 use moving::MovableWatches;
 pub(crate) use moving::WatchMoves;
 pub(crate) use moving::{MovableWatch, end_oldest, excess};
-pub(crate) use retry_budget::RetryBudget;
+pub(crate) use retry_budget::{RetryBudget, RetryCause, RetryTotals};
 
 use crate::sync::lock;
 
@@ -79,6 +79,9 @@ pub(crate) enum Rank {
 pub(crate) struct Balance {
     short: AtomicUsize,
     long: AtomicUsize,
+    /// The requests of each kind that were placed here since the start.
+    short_total: AtomicU64,
+    long_total: AtomicU64,
     /// The result of the last probe, and the same for those who wait for it: reading a channel takes a lock.
     readiness: AtomicU8,
     readiness_changes: watch::Sender<Readiness>,
@@ -104,6 +107,18 @@ impl Balance {
         }
     }
 
+    fn total(&self, load: Load) -> &AtomicU64 {
+        match load {
+            Load::Short => &self.short_total,
+            Load::Long => &self.long_total,
+        }
+    }
+
+    /// The requests of this kind for which the endpoint was chosen since the start.
+    pub(crate) fn picks(&self, load: Load) -> u64 {
+        self.total(load).load(Ordering::Relaxed)
+    }
+
     /// The requests of this kind in progress.
     pub(crate) fn in_flight(&self, load: Load) -> usize {
         self.count(load).load(Ordering::Relaxed)
@@ -115,7 +130,11 @@ impl Balance {
         let before = self.count(load).fetch_add(1, Ordering::Relaxed);
         let ticket = LoadTicket { balance: Arc::clone(self), load };
         // Dropping the ticket takes the count back.
-        (before < limit).then_some(ticket)
+        if before >= limit {
+            return None;
+        }
+        self.total(load).fetch_add(1, Ordering::Relaxed);
+        Some(ticket)
     }
 
     /// Counts a request from now on.
@@ -178,6 +197,11 @@ impl Balance {
     /// The ejections since the start, for this cause.
     pub(crate) fn ejections(&self, cause: EjectionCause) -> u64 {
         lock(&self.ejection).count(cause)
+    }
+
+    /// How often the endpoint has answered after an ejection since the start.
+    pub(crate) fn returns(&self) -> u64 {
+        lock(&self.ejection).returns()
     }
 
     /// The result of the last probe.

@@ -16,12 +16,14 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::balance::{Balance, EjectionCause};
+use super::counts::{DialResult, EndpointCounts};
 use super::lookup::{KnownAddresses, Lookups};
 use super::settings::{self, AddressPolicy, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 use crate::http::peer::enable_tcp_keep_alive;
+use crate::metrics::BackendTimings;
 use crate::sync::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,6 +38,8 @@ pub(crate) struct Endpoint {
     health: Arc<EndpointHealth>,
     recheck: Notify,
     dialling: Dialling,
+    /// Of requests; those of the gateway's probes are not exported.
+    counts: Arc<EndpointCounts>,
 }
 
 /// Which of the addresses that its name resolves to an endpoint connects to.
@@ -94,6 +98,7 @@ pub(super) struct EndpointTls {
     recorder: Option<Arc<CertificateRecorder>>,
     lookups: Lookups,
     addresses: AddressPolicy,
+    timings: Arc<BackendTimings>,
 }
 
 /// Whether an endpoint is trusted and reachable.
@@ -186,6 +191,7 @@ impl EndpointTls {
     pub(super) fn new(
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
+        timings: &Arc<BackendTimings>,
     ) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
@@ -206,6 +212,7 @@ impl EndpointTls {
             recorder: None,
             lookups: Lookups::default(),
             addresses: settings.addresses,
+            timings: Arc::clone(timings),
         })
     }
 
@@ -230,6 +237,7 @@ impl EndpointTls {
             recorder,
             lookups: self.lookups.clone(),
             addresses: self.addresses,
+            timings: Arc::clone(&self.timings),
         }
     }
 }
@@ -243,6 +251,7 @@ impl Endpoint {
             health: Arc::default(),
             recheck: Notify::new(),
             dialling: Dialling::Vetted,
+            counts: Arc::default(),
         }
     }
 
@@ -265,6 +274,7 @@ impl Endpoint {
             health: Arc::clone(&self.health),
             recheck: Notify::new(),
             dialling,
+            counts: Arc::default(),
         }
     }
 
@@ -310,6 +320,11 @@ impl Endpoint {
     /// Its load, and whether requests are to avoid it.
     pub(crate) fn balance(&self) -> &Arc<Balance> {
         &self.health.balance
+    }
+
+    /// Its connections, for metrics.
+    pub(crate) fn counts(&self) -> &Arc<EndpointCounts> {
+        &self.counts
     }
 
     /// Why the last connection attempt failed, unless a self-check has reached the endpoint since.
@@ -382,12 +397,18 @@ impl Endpoint {
 
     /// Connects, and records whether that succeeded.
     pub(crate) async fn connect(&self, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
-        let connected = self.dial(offer).await;
-        match &connected {
-            Ok(_) => *self.failure() = None,
-            Err(error) => self.note_connect_failure(error),
+        let began = Instant::now();
+        let connected = self.dial(offer).await.map_err(|(result, error)| {
+            self.counts.note_dial(result);
+            self.note_connect_failure(&error);
+            error
+        })?;
+        self.counts.note_dial(DialResult::Connected);
+        if matches!(self.dialling, Dialling::Vetted) {
+            self.tls.timings.dial.observe(began.elapsed());
         }
-        connected
+        *self.failure() = None;
+        Ok(connected)
     }
 
     fn note_connect_failure(&self, error: &ConnectError) {
@@ -408,9 +429,9 @@ impl Endpoint {
         matches!(self.dialling, Dialling::Check(_))
     }
 
-    async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
+    async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, (DialResult, ConnectError)> {
         let address = || self.address.to_string();
-        let tcp = |cause: String| ConnectError::Tcp { address: address(), cause };
+        let tcp = |result, cause| (result, ConnectError::Tcp { address: address(), cause });
         let before = self.trust_version();
         let (stream, vetted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(connected)) => connected,
@@ -420,13 +441,13 @@ impl Endpoint {
                 if error.kind() == std::io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
                     self.distrust();
                 }
-                return Err(tcp(error.to_string()));
+                return Err(tcp(DialResult::Connect, error.to_string()));
             }
-            Err(_) => return Err(tcp(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+            Err(_) => return Err(tcp(DialResult::Timeout, format!("no answer within {CONNECT_TIMEOUT:?}"))),
         };
-        stream.set_nodelay(true).map_err(|error| tcp(error.to_string()))?;
+        stream.set_nodelay(true).map_err(|error| tcp(DialResult::Connect, error.to_string()))?;
         enable_tcp_keep_alive(&stream);
-        let tls = |cause: String| ConnectError::Tls { address: address(), cause };
+        let tls = |result, cause| (result, ConnectError::Tls { address: address(), cause });
         if let Some(recorder) = &self.tls.recorder {
             recorder.reset();
         }
@@ -441,9 +462,11 @@ impl Endpoint {
                 let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
                 Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted } })
             }
-            Ok(Ok(_)) => Err(tls("the address has not passed the last self-check".to_owned())),
-            Ok(Err(error)) => Err(tls(tls_cause(&error))),
-            Err(_) => Err(tls(format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
+            Ok(Ok(_)) => {
+                Err(tls(DialResult::Connect, "the address has not passed the last self-check".to_owned()))
+            }
+            Ok(Err(error)) => Err(tls(DialResult::Tls, tls_cause(&error))),
+            Err(_) => Err(tls(DialResult::Timeout, format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
     }
 
@@ -528,6 +551,7 @@ impl Endpoint {
     /// Counts an unusable connection as a failed attempt.
     fn record_http_error(&self, cause: String) -> ConnectError {
         let error = ConnectError::Http { address: self.address.to_string(), cause };
+        self.counts.note_dial(DialResult::Http);
         self.note_connect_failure(&error);
         error
     }

@@ -20,6 +20,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::balance::LoadTicket;
+use super::counts::{EndpointCounts, LaneKind};
 use super::pool::{SendError, SendOutcome};
 use crate::backend::endpoint::{ConnectError, ConnectionTrust, Endpoint, EndpointStream};
 use crate::http::body::{Body, EndGuard};
@@ -45,6 +46,7 @@ const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// The connections for requests that may share one.
 #[derive(Debug)]
 pub(crate) struct Lane {
+    kind: LaneKind,
     /// Flow-control window of each stream, in bytes.
     window: u32,
     connections: Mutex<Vec<Arc<Http2Connection>>>,
@@ -60,6 +62,8 @@ struct Http2Connection {
     trust: ConnectionTrust,
     /// Streams in use.
     streams: AtomicUsize,
+    /// Where they are counted for the endpoint.
+    counts: (Arc<EndpointCounts>, LaneKind),
     /// Whether a stream was reserved since idle connections were last closed.
     was_used: AtomicBool,
     /// Whether the gateway closes it, because it is idle.
@@ -76,8 +80,8 @@ pub(crate) struct Http2Stream {
 }
 
 impl Lane {
-    pub(crate) fn new(window: u32) -> Self {
-        Self { window, connections: Mutex::default(), connecting: Mutex::default() }
+    pub(crate) fn new(kind: LaneKind, window: u32) -> Self {
+        Self { kind, window, connections: Mutex::default(), connecting: Mutex::default() }
     }
 
     /// Reserves a stream on the least loaded connection, unless all are full.
@@ -96,9 +100,8 @@ impl Lane {
             if load >= (limit.saturating_mul(FILL_PERCENT) / 100).max(1) {
                 return None;
             }
-            connection.streams.fetch_add(1, Ordering::Relaxed);
             connection.was_used.store(true, Ordering::Relaxed);
-            return Some(Http2Stream { connection: Arc::clone(connection), ticket: None });
+            return Some(Http2Stream::begin(connection));
         }
     }
 
@@ -165,10 +168,14 @@ impl Lane {
             }
         }
         let endpoint = Arc::clone(endpoint);
+        let counts = (Arc::clone(endpoint.counts()), self.kind);
+        let counted = endpoint.counts().open_connection(self.kind);
         let is_closing = Arc::new(AtomicBool::new(false));
         let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
-            if let Err(error) = driver.await {
+            let ended = driver.await;
+            drop(counted);
+            if let Err(error) = ended {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // The server may be restarting, with other flags.
@@ -180,6 +187,7 @@ impl Lane {
             sender,
             trust,
             streams: AtomicUsize::new(0),
+            counts,
             was_used: AtomicBool::new(true),
             is_closing,
             task,
@@ -201,6 +209,13 @@ impl Http2Connection {
 }
 
 impl Http2Stream {
+    fn begin(connection: &Arc<Http2Connection>) -> Self {
+        connection.streams.fetch_add(1, Ordering::Relaxed);
+        let (counts, lane) = &connection.counts;
+        counts.begin_stream(*lane);
+        Self { connection: Arc::clone(connection), ticket: None }
+    }
+
     /// Sends a request on this stream, which holds the ticket to its end.
     pub(crate) async fn send(
         mut self,
@@ -258,6 +273,8 @@ fn classify_error(error: h2::Error) -> SendError {
 impl Drop for Http2Stream {
     fn drop(&mut self) {
         self.connection.streams.fetch_sub(1, Ordering::Relaxed);
+        let (counts, lane) = &self.connection.counts;
+        counts.end_stream(*lane);
     }
 }
 

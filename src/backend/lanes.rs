@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::counts::LaneKind;
 use super::http2::Lane;
 use super::sharing::SharingClass;
 use crate::sync::lock;
@@ -50,8 +51,8 @@ struct RelayLane {
 }
 
 impl LanePair {
-    fn new() -> Self {
-        Self { short: Arc::new(Lane::new(SHORT_WINDOW)), long: Arc::new(Lane::new(LONG_WINDOW)) }
+    fn new(short: LaneKind, long: LaneKind) -> Self {
+        Self { short: Arc::new(Lane::new(short, SHORT_WINDOW)), long: Arc::new(Lane::new(long, LONG_WINDOW)) }
     }
 
     fn lane(&self, is_long: bool) -> Arc<Lane> {
@@ -62,8 +63,10 @@ impl LanePair {
 impl Lanes {
     pub(crate) fn new() -> Self {
         Self {
-            built_in: LanePair::new(),
-            extensions: (0..EXTENSION_LANES).map(|_| LanePair::new()).collect(),
+            built_in: LanePair::new(LaneKind::Short, LaneKind::Watch),
+            extensions: (0..EXTENSION_LANES)
+                .map(|_| LanePair::new(LaneKind::Extension, LaneKind::Extension))
+                .collect(),
             hasher: RandomState::new(),
             users: Mutex::default(),
         }
@@ -112,7 +115,7 @@ impl Lanes {
         if users.len() >= MAX_USER_LANES {
             return None;
         }
-        let lane = Arc::new(Lane::new(LONG_WINDOW));
+        let lane = Arc::new(Lane::new(LaneKind::Relayed, LONG_WINDOW));
         users.insert(user.into(), RelayLane { lane: Arc::clone(&lane), last_used: now });
         Some(lane)
     }

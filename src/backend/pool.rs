@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::balance::LoadTicket;
+use super::counts::{Counted, LaneKind};
 use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
@@ -347,8 +348,11 @@ impl Pool {
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let endpoint = Arc::clone(&self.endpoint);
+        let counted = endpoint.counts().open_connection(LaneKind::Http1);
         let task = tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            let ended = connection.await;
+            drop(counted);
+            if let Err(error) = ended {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
             endpoint.http1_closed();
@@ -377,7 +381,9 @@ impl Pool {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
-        Ok(UpgradeConnection { sender, permit: UpgradePermit { _share: permit, _ticket: ticket } })
+        let counted = self.endpoint.counts().open_connection(LaneKind::Tunnel);
+        let permit = UpgradePermit { _share: permit, _ticket: ticket, _counted: counted };
+        Ok(UpgradeConnection { sender, permit })
     }
 }
 
@@ -401,6 +407,7 @@ pub(crate) struct UpgradeConnection {
 pub(crate) struct UpgradePermit {
     _share: Option<SharePermit>,
     _ticket: LoadTicket,
+    _counted: Counted,
 }
 
 impl UpgradeConnection {

@@ -179,6 +179,7 @@ impl Pools {
                 return Err(SendError::Broken(error));
             }
             attempts_left = Some(attempts - 1);
+            backend.retries(class).note_not_written();
             request = unsent;
         }
     }
@@ -236,13 +237,19 @@ impl Pools {
                 // One that has failed for this request is no reason to leave the last one.
                 let outdone = backend.until_outdone(&endpoint, &failed);
                 let mut reserving = pin!(reserve(self.of(&endpoint), ticket));
-                match poll_immediate(reserving.as_mut()).await {
-                    Some(reserved) => Some(reserved),
+                if let Some(reserved) = poll_immediate(reserving.as_mut()).await {
+                    Some(reserved)
+                } else {
+                    let waiting = endpoint.counts().wait();
+                    let began = Instant::now();
                     // An endpoint that hangs accepts connections, and answers no handshake. Boxed: few requests wait here.
-                    None => match select(reserving, Box::pin(outdone)).await {
+                    let reserved = match select(reserving, Box::pin(outdone)).await {
                         Either::Left((reserved, _)) => Some(reserved),
                         Either::Right(_) => None,
-                    },
+                    };
+                    drop(waiting);
+                    backend.timings.connection_wait.observe(began.elapsed());
+                    reserved
                 }
             };
             let Some(reserved) = reserved else {

@@ -158,7 +158,7 @@ fn write_identity(
         HeaderValue::from_static("audit"),
         GatewayId::default(),
     );
-    write_trusted_headers(headers, &user.clone().encode(mode)?, None, &context, false);
+    write_trusted_headers(headers, &user.clone().encode(mode)?, None, (&context, None), false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
     Ok(())
 }

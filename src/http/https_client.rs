@@ -50,6 +50,8 @@ pub(crate) struct HttpsRequest<'a> {
     pub bearer: Option<&'a str>,
     /// The JSON body.
     pub json: Option<Bytes>,
+    /// Further headers.
+    pub headers: HeaderMap,
     /// The timeout, from the connection to the end of the response.
     pub timeout: Duration,
     /// The limit of the response body.
@@ -136,7 +138,14 @@ pub(crate) enum HttpsError {
 impl<'a> HttpsRequest<'a> {
     /// A GET.
     pub(crate) fn get(url: &'a str) -> Self {
-        Self { url, bearer: None, json: None, timeout: HTTPS_TIMEOUT, max_bytes: MAX_RESPONSE_BYTES }
+        Self {
+            url,
+            bearer: None,
+            json: None,
+            headers: HeaderMap::new(),
+            timeout: HTTPS_TIMEOUT,
+            max_bytes: MAX_RESPONSE_BYTES,
+        }
     }
 
     /// A POST of JSON.
@@ -148,6 +157,12 @@ impl<'a> HttpsRequest<'a> {
     #[must_use]
     pub(crate) fn within(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
+    }
+
+    /// Adds headers; those of the client itself replace them.
+    #[must_use]
+    pub(crate) fn with_headers(self, headers: HeaderMap) -> Self {
+        Self { headers, ..self }
     }
 
     /// Sets the limit of the response body.
@@ -167,6 +182,7 @@ impl<'a> HttpsRequest<'a> {
         let host = https_host(&uri)?;
         let method = if self.json.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(Full::default());
+        *request.headers_mut() = self.headers;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, JSON);
         headers.insert(USER_AGENT, GATEWAY_USER_AGENT);

@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
+use prometheus::IntGauge;
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
@@ -30,10 +31,11 @@ use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::http::body::BodyEnd;
 use crate::http::transport::{CorkedStream, UncorkOnPoll};
-use crate::listener::http_on_tls_port::{UntrustedHeader, expect_tls};
+use crate::listener::handshake_failure;
+use crate::listener::http_on_tls_port::{NotTlsError, expect_tls};
 use crate::listener::tenant_quota::TenantSlot;
 use crate::listener::unauthenticated_quota::QuotaSlot;
-use crate::metrics::Metrics;
+use crate::metrics::{GaugeGuard, Metrics};
 use crate::sync::lock;
 
 /// The phase of the server's shutdown.
@@ -200,7 +202,11 @@ async fn reached(mut current: watch::Receiver<ShutdownPhase>, phase: ShutdownPha
 
 /// Counts one open connection of a worker until it is dropped.
 #[derive(Debug)]
-pub(crate) struct OpenConnection(Arc<OpenConnectionCount>);
+pub(crate) struct OpenConnection {
+    count: Arc<OpenConnectionCount>,
+    /// Counts the connection in the metrics until its last clone is dropped.
+    shown: Option<Arc<GaugeGuard>>,
+}
 
 /// The number of open connections of a worker.
 #[derive(Debug, Default)]
@@ -218,20 +224,28 @@ impl OpenConnectionCount {
 impl OpenConnection {
     pub(super) fn new(count: &Arc<OpenConnectionCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(count))
+        Self { count: Arc::clone(count), shown: None }
+    }
+
+    /// Counts the connection in this metric, too.
+    fn shown_by(mut self, gauge: &IntGauge) -> Self {
+        self.shown = Some(Arc::new(GaugeGuard::new(gauge)));
+        self
     }
 }
 
 impl Clone for OpenConnection {
     fn clone(&self) -> Self {
-        Self::new(&self.0)
+        let mut clone = Self::new(&self.count);
+        clone.shown.clone_from(&self.shown);
+        clone
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.0.changed.notify_one();
+        if self.count.count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.count.changed.notify_one();
         }
     }
 }
@@ -364,6 +378,7 @@ impl NamedConnection {
     ) {
         let Self { stream, peer, slot, limiter, open } = self;
         let evicted = slot.evicted();
+        let accepted = Instant::now();
         // Boxed, so that the memory of the handshake is freed before the connection serves requests.
         let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
         let handshake = Box::pin(timeout(limits.header_timeout, handshake));
@@ -375,22 +390,24 @@ impl NamedConnection {
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                if let Some(error) = error.get_ref().and_then(|error| error.downcast_ref::<UntrustedHeader>())
-                {
+                let not_tls = error.get_ref().and_then(|error| error.downcast_ref::<NotTlsError>());
+                if let Some(error @ NotTlsError::UntrustedHeader) = not_tls {
                     limiter.refuse_header(peer, "untrusted", error);
                 }
-                metrics.connections.tls_handshake_errors.inc();
+                metrics.connections.handshake_failed(handshake_failure::cause(&error));
                 debug!(%peer, %error, "TLS handshake failed");
                 return;
             }
             Err(_) => {
-                metrics.connections.tls_handshake_errors.inc();
+                metrics.connections.handshake_failed(handshake_failure::TIMEOUT);
                 debug!(%peer, "TLS handshake timeout");
                 return;
             }
         };
+        metrics.connections.tls_handshake_duration.observe(accepted.elapsed().as_secs_f64());
         let (_, session) = stream.get_ref();
         let http2 = session.alpn_protocol() == Some(b"h2");
+        let gauge = if http2 { &metrics.connections.open_http2 } else { &metrics.connections.open_http1 };
         let chain = session.peer_certificates().unwrap_or_default().to_vec();
         let info = ConnInfo {
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
@@ -406,7 +423,7 @@ impl NamedConnection {
             info,
             http2,
             activity: ConnectionActivity::new(!http2, &limits),
-            open,
+            open: open.shown_by(gauge),
             phase: phase.clone(),
             watches,
             quota: Mutex::new(ConnectionQuota::Unauthenticated { _slot: slot, limiter }),

@@ -19,10 +19,25 @@ const PLAIN_HTTP_RESPONSE: &[u8] =
 const MAX_DISCARDED_BYTES: u64 = 64 * 1024;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A PROXY protocol header from an address that is not trusted to send one.
+/// The first bytes of a connection that begin no TLS handshake.
 #[derive(Debug, thiserror::Error)]
-#[error("a PROXY protocol header from an address outside --proxy-protocol-trusted-networks")]
-pub(super) struct UntrustedHeader;
+pub(super) enum NotTlsError {
+    /// A PROXY protocol header from an address that is not trusted to send one.
+    #[error("a PROXY protocol header from an address outside --proxy-protocol-trusted-networks")]
+    UntrustedHeader,
+    /// A request of plain HTTP, which got a response.
+    #[error("client sent an HTTP request to an HTTPS server")]
+    PlainHttp,
+    /// Another protocol.
+    #[error("the client does not speak TLS")]
+    Other,
+}
+
+impl From<NotTlsError> for io::Error {
+    fn from(error: NotTlsError) -> Self {
+        Self::new(io::ErrorKind::InvalidData, error)
+    }
+}
 
 /// Returns the connection if its first byte begins a TLS handshake. Otherwise responds to plain HTTP and fails.
 pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
@@ -36,14 +51,14 @@ pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     let mut prefix = [0; 5];
     stream.read_exact(&mut prefix).await?;
     if prefix == *b"PROXY" || prefix == *b"\r\n\r\n\0" {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, UntrustedHeader));
+        return Err(NotTlsError::UntrustedHeader.into());
     }
     if !HTTP_REQUEST_PREFIXES.contains(&&prefix) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak TLS"));
+        return Err(NotTlsError::Other.into());
     }
     stream.write_all(PLAIN_HTTP_RESPONSE).await?;
     stream.shutdown().await?;
     let rest = async { tokio::io::copy(&mut stream.take(MAX_DISCARDED_BYTES), &mut tokio::io::sink()).await };
     timeout(DISCARD_TIMEOUT, rest).await.ok();
-    Err(io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server"))
+    Err(NotTlsError::PlainHttp.into())
 }

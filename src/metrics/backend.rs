@@ -1,7 +1,8 @@
 //! Metrics of API servers as backends: forwarded requests and self-checks.
 
-use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
+use super::cluster_histogram::ClusterHistogram;
 use super::registrar::Registrar;
 
 /// Every value of the label `result` of self-checks.
@@ -22,6 +23,15 @@ pub(crate) const SELF_CHECK_RESULTS: [&str; 14] = [
     "forwarding_loop",
 ];
 
+/// Every value of the label `lane` of connections.
+pub(crate) const LANES: [&str; 6] = ["short", "watch", "extension", "relayed", "http1", "tunnel"];
+
+/// Every value of the label `result` of attempts to connect.
+pub(crate) const DIAL_RESULTS: [&str; 5] = ["connected", "connect", "timeout", "tls", "http"];
+
+/// Few: each cluster has them.
+const CONNECTION_BUCKETS: [f64; 5] = [0.005, 0.05, 0.5, 1.0, 5.0];
+
 /// Metrics of API servers as backends.
 #[derive(Debug)]
 pub(crate) struct BackendMetrics {
@@ -41,7 +51,23 @@ pub(crate) struct BackendMetrics {
     pub(crate) ejections: IntCounterVec,
     /// By cluster and endpoint.
     pub(crate) moved_watches: IntCounterVec,
-    /// By cluster and result.
+    /// By cluster and endpoint.
+    pub(crate) returns: IntCounterVec,
+    /// By cluster, endpoint and kind of request.
+    pub(crate) picks: IntCounterVec,
+    /// By cluster, endpoint and lane.
+    pub(crate) connections: IntGaugeVec,
+    /// By cluster, endpoint and lane.
+    pub(crate) streams: IntGaugeVec,
+    /// By cluster, endpoint and result.
+    pub(crate) dials: IntCounterVec,
+    /// By cluster and endpoint.
+    pub(crate) waiting: IntGaugeVec,
+    /// By cluster.
+    dial_duration: HistogramVec,
+    /// By cluster.
+    connection_wait: HistogramVec,
+    /// By cluster, cause and result.
     pub(crate) retries: IntCounterVec,
     /// By cluster.
     discovery_up: IntGaugeVec,
@@ -93,8 +119,50 @@ impl BackendMetrics {
             )?,
             retries: registrar.counters(
                 "portcullis_backend_retries_total",
-                "Requests sent again to the backend, or refused that by the retry budget, by cluster and result.",
-                &["cluster", "result"],
+                "Requests sent again to the backend, or refused that by the retry budget, by cluster, cause and result.",
+                &["cluster", "cause", "result"],
+            )?,
+            returns: registrar.counters(
+                "portcullis_endpoint_returns_total",
+                "Times an endpoint answered again after it had got no new requests, by cluster and endpoint.",
+                &["cluster", "endpoint"],
+            )?,
+            picks: registrar.counters(
+                "portcullis_endpoint_picks_total",
+                "Requests for which an endpoint was chosen, by cluster, endpoint and kind.",
+                &["cluster", "endpoint", "kind"],
+            )?,
+            connections: registrar.gauges(
+                "portcullis_endpoint_connections",
+                "Open connections to an endpoint, by cluster, endpoint and lane.",
+                &["cluster", "endpoint", "lane"],
+            )?,
+            streams: registrar.gauges(
+                "portcullis_endpoint_streams",
+                "HTTP/2 streams in use at an endpoint, by cluster, endpoint and lane.",
+                &["cluster", "endpoint", "lane"],
+            )?,
+            dials: registrar.counters(
+                "portcullis_endpoint_dials_total",
+                "Attempts to connect to an endpoint for requests, by cluster, endpoint and result.",
+                &["cluster", "endpoint", "result"],
+            )?,
+            waiting: registrar.gauges(
+                "portcullis_endpoint_waiting_requests",
+                "Requests that wait for a connection to an endpoint, by cluster and endpoint.",
+                &["cluster", "endpoint"],
+            )?,
+            dial_duration: registrar.histograms(
+                "portcullis_backend_dial_duration_seconds",
+                "Time to establish TCP and TLS with an endpoint of a cluster, without failed attempts.",
+                &["cluster"],
+                CONNECTION_BUCKETS.to_vec(),
+            )?,
+            connection_wait: registrar.histograms(
+                "portcullis_backend_connection_wait_duration_seconds",
+                "Time that requests have waited for a connection to an endpoint of a cluster, if none was free.",
+                &["cluster"],
+                CONNECTION_BUCKETS.to_vec(),
             )?,
             discovery_up: registrar.gauges(
                 "portcullis_endpoint_discovery_up",
@@ -107,6 +175,21 @@ impl BackendMetrics {
                 &["cluster"],
             )?,
         })
+    }
+
+    /// The timings of a cluster's backend.
+    pub(crate) fn timings(&self, cluster: &str) -> BackendTimings {
+        BackendTimings {
+            dial: ClusterHistogram::new(&self.dial_duration, cluster),
+            connection_wait: ClusterHistogram::new(&self.connection_wait, cluster),
+        }
+    }
+
+    /// Removes the timings of a cluster that was removed.
+    pub(crate) fn forget_timings(&self, cluster: &str) {
+        // A cluster to which no connection was made has none.
+        self.dial_duration.remove_label_values(&[cluster]).ok();
+        self.connection_wait.remove_label_values(&[cluster]).ok();
     }
 
     /// Exports the outcome of an attempt to find endpoints: their number, or `None` if it failed.
@@ -125,24 +208,44 @@ impl BackendMetrics {
         self.discovered.remove_label_values(&[cluster]).ok();
     }
 
-    /// Removes the series of an endpoint that was removed.
+    /// Removes the series of an endpoint that was removed. Addresses come and go by discovery: even its counters would
+    /// stay forever.
     pub(crate) fn forget_endpoint(&self, labels: &[String; 2]) {
-        // An endpoint that was never checked has no gauge.
+        // An endpoint that was never checked, or never used, lacks some of them.
         self.endpoint_trusted.remove_label_values(labels).ok();
         self.moved_watches.remove_label_values(labels).ok();
+        self.waiting.remove_label_values(labels).ok();
+        self.returns.remove_label_values(labels).ok();
         let [cluster, endpoint] = labels;
+        let of = |value: &'static str| [cluster.as_str(), endpoint, value];
         for kind in ["request", "watch"] {
-            self.endpoint_in_flight.remove_label_values(&[cluster.as_str(), endpoint, kind]).ok();
+            self.endpoint_in_flight.remove_label_values(&of(kind)).ok();
+            self.picks.remove_label_values(&of(kind)).ok();
         }
-        // Addresses come and go by discovery: their counters would stay forever.
+        for lane in LANES {
+            self.connections.remove_label_values(&of(lane)).ok();
+            self.streams.remove_label_values(&of(lane)).ok();
+        }
+        for result in DIAL_RESULTS {
+            self.dials.remove_label_values(&of(result)).ok();
+        }
         for result in ["ready", "not_ready", "silent"] {
-            self.probes.remove_label_values(&[cluster.as_str(), endpoint, result]).ok();
+            self.probes.remove_label_values(&of(result)).ok();
         }
         for cause in ["connect", "broken"] {
-            self.ejections.remove_label_values(&[cluster.as_str(), endpoint, cause]).ok();
+            self.ejections.remove_label_values(&of(cause)).ok();
         }
         for result in SELF_CHECK_RESULTS {
-            self.self_checks.remove_label_values(&[cluster.as_str(), endpoint, result]).ok();
+            self.self_checks.remove_label_values(&of(result)).ok();
         }
     }
+}
+
+/// How long connections to one backend take. The default exposes nothing.
+#[derive(Debug, Default)]
+pub(crate) struct BackendTimings {
+    /// Until TCP and TLS are established.
+    pub(crate) dial: ClusterHistogram,
+    /// Until a request has a connection, if none was free.
+    pub(crate) connection_wait: ClusterHistogram,
 }

@@ -1,15 +1,21 @@
 //! Metrics of configuration reloads.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge};
+use std::time::Duration;
+
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registrar::Registrar;
 use crate::clock::UnixTime;
+
+/// A cluster that keeps an old configuration, and why: `refused`, `pending`.
+pub(crate) type StaleCluster = (String, &'static str);
 
 /// Metrics of configuration reloads.
 #[derive(Debug)]
 pub(crate) struct ConfigMetrics {
     /// By `result`: success, failure.
     reloads: IntCounterVec,
+    reload_duration: Histogram,
     last_reload_successful: IntGauge,
     last_success: IntGauge,
     generation: IntGauge,
@@ -17,6 +23,8 @@ pub(crate) struct ConfigMetrics {
     clusters_rebuilt: IntCounter,
     clusters_refused: IntGauge,
     refusals: IntCounter,
+    /// By cluster and `cause`.
+    clusters_stale: IntGaugeVec,
     /// By `result`.
     management_syncs: IntCounterVec,
     management_last_sync: IntGauge,
@@ -29,6 +37,16 @@ impl ConfigMetrics {
                 "portcullis_config_reloads_total",
                 "Configuration loads, the first one included, by result.",
                 &["result"],
+            )?,
+            reload_duration: registrar.histogram(
+                "portcullis_config_reload_duration_seconds",
+                "Time to read a changed configuration, and to build and use the new generation, if it can be used.",
+                vec![0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0],
+            )?,
+            clusters_stale: registrar.gauges(
+                "portcullis_cluster_stale",
+                "1 for a cluster whose configuration in use is not the one in its file or Secret, by cause.",
+                &["cluster", "cause"],
             )?,
             last_reload_successful: registrar.gauge(
                 "portcullis_config_last_reload_successful",
@@ -82,6 +100,23 @@ impl ConfigMetrics {
     /// Records how many clusters are refused.
     pub(crate) fn refused_clusters(&self, refused: usize) {
         self.clusters_refused.set(i64::try_from(refused).unwrap_or(i64::MAX));
+    }
+
+    /// Records how long an attempt to reload took.
+    pub(crate) fn reload_took(&self, took: Duration) {
+        self.reload_duration.observe(took.as_secs_f64());
+    }
+
+    /// Replaces the clusters that keep an old configuration, each with its cause, by others.
+    pub(crate) fn replace_stale(&self, before: &[StaleCluster], now: &[StaleCluster]) {
+        let labels = |(cluster, cause): &StaleCluster| [cluster.clone(), (*cause).to_owned()];
+        for old in before.iter().filter(|old| !now.contains(old)) {
+            // It was set when it became stale.
+            self.clusters_stale.remove_label_values(&labels(old)).ok();
+        }
+        for stale in now {
+            self.clusters_stale.with_label_values(&labels(stale)).set(1);
+        }
     }
 
     /// Counts a refusal of one cluster's configuration.

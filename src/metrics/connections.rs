@@ -1,14 +1,22 @@
 //! Metrics of client connections.
 
-use prometheus::{IntCounter, IntCounterVec};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge};
 
 use super::registrar::Registrar;
 
 /// Metrics of client connections.
 #[derive(Debug)]
 pub(crate) struct ConnectionMetrics {
+    /// Open connections over HTTP/1.1.
+    pub(crate) open_http1: IntGauge,
+    /// Open connections over HTTP/2.
+    pub(crate) open_http2: IntGauge,
+    /// Of handshakes that succeeded.
+    pub(crate) tls_handshake_duration: Histogram,
     /// TLS handshakes that failed.
-    pub(crate) tls_handshake_errors: IntCounter,
+    tls_handshake_errors: IntCounter,
+    /// By `cause`, see `listener::handshake_failure`.
+    tls_handshake_failures: IntCounterVec,
     /// By `reason`: `max_connections`, `unauthenticated_limit`, `tenant_limit`, `descriptors`.
     pub(crate) refused: IntCounterVec,
     /// Connections whose load balancer has named the client, and which were not refused.
@@ -23,7 +31,24 @@ pub(crate) struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     pub(super) fn new(registrar: &Registrar) -> prometheus::Result<Self> {
+        let open = registrar.gauges(
+            "portcullis_client_connections",
+            "Open connections of clients, with their tunnels, by protocol.",
+            &["protocol"],
+        )?;
         Ok(Self {
+            open_http1: open.with_label_values(&["http/1.1"]),
+            open_http2: open.with_label_values(&["h2"]),
+            tls_handshake_duration: registrar.histogram(
+                "portcullis_tls_handshake_duration_seconds",
+                "Time from the acceptance of a connection to the end of its TLS handshake, without failed ones.",
+                vec![0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+            )?,
+            tls_handshake_failures: registrar.counters(
+                "portcullis_tls_handshake_failures_total",
+                "TLS handshakes that failed, by cause.",
+                &["cause"],
+            )?,
             tls_handshake_errors: registrar
                 .counter("apiserver_tls_handshake_errors_total", "Number of TLS handshakes that failed.")?,
             refused: registrar.counters(
@@ -50,5 +75,11 @@ impl ConnectionMetrics {
                 "Connections closed because the client exceeded the HTTP/2 stream reset limit.",
             )?,
         })
+    }
+
+    /// Counts a TLS handshake that failed.
+    pub(crate) fn handshake_failed(&self, cause: &'static str) {
+        self.tls_handshake_errors.inc();
+        self.tls_handshake_failures.with_label_values(&[cause]).inc();
     }
 }

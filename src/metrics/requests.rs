@@ -1,11 +1,14 @@
 //! Metrics of requests and their responses.
 // apiserver: pkg/endpoints/metrics/metrics.go
 
+use std::time::Duration;
+
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
 
 use super::cached_vec::CachedMetricVec;
+use super::exemplars::{Exemplar, Exemplars};
 use super::registrar::Registrar;
 
 /// The values of the label `verb`, as [`verb_label`] returns them.
@@ -24,6 +27,12 @@ const VERBS: [&str; 12] = [
     "other",
 ];
 
+const DURATION: &str = "apiserver_request_duration_seconds";
+const DURATION_BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0,
+    20.0, 30.0, 45.0, 60.0,
+];
+
 /// The numbers of requests in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InProgressRequests {
@@ -39,7 +48,9 @@ pub(crate) struct RequestMetrics {
     /// By `verb` and `code`; the counters of code 200 are cached.
     total: CachedMetricVec<IntCounterVec>,
     /// By `verb`; without long-running requests, as in kube-apiserver.
-    pub(crate) duration: CachedMetricVec<HistogramVec>,
+    duration: CachedMetricVec<HistogramVec>,
+    /// Of `duration`.
+    exemplars: Exemplars,
     /// By `request_kind`: readOnly, mutating.
     pub(crate) inflight: CachedMetricVec<IntGaugeVec>,
     /// By `verb`.
@@ -60,17 +71,15 @@ impl RequestMetrics {
             ),
             duration: CachedMetricVec::new(
                 registrar.histograms(
-                    "apiserver_request_duration_seconds",
+                    DURATION,
                     "Response latency in seconds by verb, without long-running requests.",
                     &["verb"],
-                    vec![
-                        0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0,
-                        8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
-                    ],
+                    DURATION_BUCKETS.to_vec(),
                 )?,
                 &VERBS,
                 &[],
             ),
+            exemplars: Exemplars::new(DURATION, DURATION_BUCKETS.to_vec()),
             inflight: CachedMetricVec::new(
                 registrar.gauges(
                     "apiserver_current_inflight_requests",
@@ -98,6 +107,20 @@ impl RequestMetrics {
             200 => self.total.of(verb).inc(),
             code => self.total.all().with_label_values(&[verb, code.to_string().as_str()]).inc(),
         }
+    }
+
+    /// Records how long a request that is not long-running took. `exemplar` is its span, if it is sampled.
+    pub(crate) fn answered(&self, verb: &'static str, took: Duration, exemplar: Option<Exemplar>) {
+        let took = took.as_secs_f64();
+        self.duration.of(verb).observe(took);
+        if let Some(exemplar) = exemplar {
+            self.exemplars.record(verb, took, exemplar);
+        }
+    }
+
+    /// The exemplars of the durations.
+    pub(super) fn exemplars(&self) -> &Exemplars {
+        &self.exemplars
     }
 
     /// Sums the gauges of requests in progress.

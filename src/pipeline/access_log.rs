@@ -35,7 +35,7 @@ use crate::pipeline::forward::ForwardError;
 use crate::pipeline::log_throttle::LogPermit;
 use crate::request::info::RequestInfo;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
-use crate::traces::ActiveSpan;
+use crate::traces::{ActiveSpan, SpanScope};
 use crate::user::Identity;
 
 /// Requests that took longer are logged as slow, unless they are long-running.
@@ -55,6 +55,8 @@ pub(super) struct AccessLog {
     unauthenticated: bool,
     /// The time before authentication, which begins when the request is received.
     received: Option<UnixTime>,
+    /// How long authentication has taken.
+    authentication_took: Duration,
 }
 
 /// Writes the log line and the metrics when the response body ends, for whatever reason.
@@ -198,6 +200,7 @@ impl AccessLog {
             annotations: BTreeMap::new(),
             unauthenticated: false,
             received: None,
+            authentication_took: Duration::ZERO,
         }
     }
 
@@ -283,6 +286,7 @@ impl AccessLog {
         took: Duration,
         trace: TraceRecord,
     ) {
+        self.authentication_took = took;
         self.warnings = trace.warnings;
         self.annotations = trace.annotations;
         self.unauthenticated = verdict.as_ref().map_or(true, |proven| proven.user().is_unauthenticated());
@@ -311,15 +315,17 @@ impl AccessLog {
         std::mem::take(&mut self.annotations)
     }
 
-    /// The request is traced until it ends.
+    /// The request is traced until it ends. Authentication, which has decided whether it is, is recorded afterwards.
     pub(super) fn note_span(&mut self, span: ActiveSpan) {
+        if let Some(began) = self.received {
+            span.scope().record("authentication", began, began + self.authentication_took);
+        }
         self.guard.span = Some(Box::new(span));
     }
 
-    /// Begins the span of the request to the backend, if the request is traced.
-    pub(super) fn forwarding_span(&self) -> Option<Arc<ActiveSpan>> {
-        let AccessLogGuard { span, line, .. } = &self.guard;
-        span.as_ref().map(|span| Arc::new(span.forward(&line.method)))
+    /// The span, to begin others within it, if the request is traced.
+    pub(super) fn spans(&self) -> Option<&SpanScope> {
+        self.guard.span.as_ref().map(|span| span.scope())
     }
 
     /// The request is audited until it ends.
@@ -475,7 +481,7 @@ impl Drop for AccessLogGuard {
         let code = code.map_or(CLIENT_CLOSED_REQUEST, |code| code.as_u16());
         metrics.requests.ended(verb, code);
         if *kind != InflightKind::LongRunning {
-            metrics.requests.duration.of(verb).observe(took.as_secs_f64());
+            metrics.requests.answered(verb, took, self.span.as_ref().and_then(|span| span.exemplar()));
         }
         let LogLine { peer, path, authenticator, throttle, .. } = &*line;
         let is_slow = *kind != InflightKind::LongRunning && took >= SLOW_REQUEST_THRESHOLD;

@@ -100,7 +100,7 @@ impl PendingReview {
         let user = authorized.identity().clone();
         let share = authorized.share(context.client).into_owned();
         let deadline = authorized.deadline();
-        let surroundings = admission.surroundings(&share, &user, deadline);
+        let surroundings = admission.surroundings(&share, &user, deadline, context.spans.as_ref());
         let reviewer = Reviewer {
             gateway,
             context,

@@ -28,7 +28,7 @@ pub(crate) use prepare::{PrepareError, Prepared, prepare};
 pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
 
 use crate::backend::Backend;
-use crate::backend::balance::Load;
+use crate::backend::balance::{Load, RetryCause};
 use crate::backend::pool::SendError;
 use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
@@ -42,7 +42,7 @@ use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;
 use crate::pipeline::credential_end::StreamCredential;
 use crate::request::info::RequestInfo;
-use crate::traces::ActiveSpan;
+use crate::traces::SpanScope;
 
 /// How often a request is sent again that was not processed. With `--goaway-chance` each connection of a burst may end under it.
 // Go: golang.org/x/net/http2/transport.go, RoundTripOpt
@@ -105,8 +105,8 @@ pub(crate) struct ForwardContext {
     pub(super) credential: Option<Arc<StreamCredential>>,
     /// The place among the requests in flight, which lasts as long as the tunnel.
     pub(super) place: Option<Arc<InflightPermit>>,
-    /// The span of the request to the backend, if requests are traced. It ends when the response begins.
-    pub(super) span: Option<Arc<ActiveSpan>>,
+    /// The span of the request, if requests are traced. Each request to the backend has one within it.
+    pub(super) spans: Option<SpanScope>,
 }
 
 /// What an upgraded connection needs for its life.
@@ -132,7 +132,7 @@ impl ForwardContext {
         audit_id: HeaderValue,
         gateway_id: GatewayId,
     ) -> Self {
-        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, span: None }
+        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, spans: None }
     }
 }
 
@@ -144,7 +144,7 @@ pub(super) async fn send(
     context: ForwardContext,
     tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
-    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes } =
+    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span } =
         prepared;
     let authenticated = owner.as_ref().map(|client| client.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
@@ -187,10 +187,18 @@ pub(super) async fn send(
         }
         Ok(response)
     });
-    let mut response = match deadline {
-        Some(deadline) => timeout_at(deadline, sending).await.map_err(|_| ForwardError::Timeout)??,
-        None => sending.await?,
+    let sent = match deadline {
+        Some(deadline) => timeout_at(deadline, sending).await.unwrap_or(Err(ForwardError::Timeout)),
+        None => sending.await,
     };
+    // It ends here: the body streams for as long as it likes.
+    if let Some(mut span) = span {
+        match &sent {
+            Ok(response) => span.note_status(response.status().as_u16()),
+            Err(_) => span.fail(),
+        }
+    }
+    let mut response = sent?;
     check_response(&backend, &response, &info)?;
     // `upgrade::tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
     if !is_upgrade {
@@ -265,8 +273,11 @@ async fn send_with_retry(
             };
             // The budget has paid for the retry of a request that was given up.
             let is_paid = matches!(error, SendError::Silent);
-            let left = if matches!(error, SendError::NotProcessed(_)) { &mut resends } else { &mut retries };
-            if !is_paid && (*left == 0 || !backend.retries(class).withdraw(Instant::now())) {
+            let (left, cause) = match error {
+                SendError::NotProcessed(_) => (&mut resends, RetryCause::NotProcessed),
+                _ => (&mut retries, RetryCause::Broken),
+            };
+            if !is_paid && (*left == 0 || !backend.retries(class).withdraw(cause, Instant::now())) {
                 return Err(error.into());
             }
             *left = left.saturating_sub(1);
@@ -305,7 +316,11 @@ async fn send_with_body(
             Err(error @ SendError::NotProcessed(_)) => {
                 let again = if resends == 0 { None } else { replay.body() };
                 match again {
-                    Some(body) if backend.retries(class).withdraw(Instant::now()) => next = body,
+                    Some(body)
+                        if backend.retries(class).withdraw(RetryCause::NotProcessed, Instant::now()) =>
+                    {
+                        next = body;
+                    }
                     _ => return Err(error.into()),
                 }
                 resends -= 1;

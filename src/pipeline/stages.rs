@@ -22,7 +22,7 @@ use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use crate::audit::ClusterAudit;
 use crate::authn::ProvenIdentity;
-use crate::authz::NO_TRACE;
+use crate::authz::AuthzTrace;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
 use crate::clock::Clock;
@@ -36,6 +36,7 @@ use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
+use crate::traces::{ActiveSpan, SpanScope};
 use crate::user::{EncodedIdentity, GATEWAY, Identity, MASTERS, UserInfo};
 
 /// A well-formed request, which every server parses alike.
@@ -274,7 +275,12 @@ impl Identified {
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
-    pub(super) async fn impersonate(self, client: IpAddr, clock: &Clock) -> Result<Impersonated, Refusal> {
+    pub(super) async fn impersonate(
+        self,
+        client: IpAddr,
+        clock: &Clock,
+        spans: Option<&SpanScope>,
+    ) -> Result<Impersonated, Refusal> {
         let Self { data, identity: requester, impersonate, credential } = self;
         let note_impersonated = |user: &UserInfo| {
             if let Some(credential) = &credential {
@@ -301,7 +307,10 @@ impl Identified {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
                 let asker = share_of(&requester, client);
-                let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &NO_TRACE);
+                // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
+                let span = spans.and_then(|spans| spans.stage("constrainedimpersonation", &[]));
+                let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
+                let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &trace);
                 let impersonated = within(data.deadline(), deciding).await??;
                 constraint = impersonated.constraint();
                 let user = impersonated.identity;
@@ -380,7 +389,15 @@ impl Impersonated {
             is_exempt: self.is_exempt_from_limits(),
             deadline: self.deadline(),
         };
-        log.hold(self.cluster().limiter.acquire(request).await?);
+        // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
+        let span = log.spans().and_then(|spans| spans.stage("priorityandfairness", &[]));
+        let place = self.cluster().limiter.acquire(request).await?;
+        if place.is_none()
+            && let Some(span) = span
+        {
+            span.discard();
+        }
+        log.hold(place);
         Ok(Scheduled(self))
     }
 
@@ -401,12 +418,16 @@ impl Scheduled {
         self,
         client: IpAddr,
         audited: Option<&AuditedRequest>,
+        spans: Option<&SpanScope>,
     ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.0.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
             let asker = share_of(&self.0.requester, client);
             let request = (&**self.info(), target);
-            let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &NO_TRACE);
+            // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
+            let span = spans.and_then(|spans| spans.stage("authorization", &[]));
+            let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
+            let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &trace);
             // Boxed: the future of every request would be as large.
             let decided = within(self.deadline(), Box::pin(deciding)).await?;
             if let Some(audited) = audited {

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -22,7 +22,7 @@ use tokio::time::{sleep, timeout};
 use super::cluster_status::ClusterStatusList;
 use crate::http::body::Body;
 use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
-use crate::metrics::Metrics;
+use crate::metrics::{Exposition, Metrics};
 use crate::pipeline::health::{HealthChecks, HealthRequest};
 use crate::state::Live;
 use crate::tasks::RuntimeThread;
@@ -110,7 +110,9 @@ impl AdminServer {
         }
         let path = request.uri().path();
         if path == "/metrics" {
-            let (text, content_type) = self.metrics.render();
+            let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+            let exposition = Exposition::accepted_by(accept.unwrap_or_default());
+            let (text, content_type) = self.metrics.expose(exposition);
             let mut response = Response::new(Body::bytes(text));
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
             return response;

@@ -18,7 +18,7 @@ use crate::backend::kube_client;
 use crate::backend::response_size::is_too_large;
 use crate::clock::Clock;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
-use crate::metrics::Metrics;
+use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
 
 /// How long a watch lasts; then everything is listed again.
@@ -125,7 +125,8 @@ impl SecretReader {
     /// Lists the Secrets, and follows them until a watch ends.
     async fn sync(&self, settings: &ManagementSettings, backoff: &mut Duration) -> Result<(), SyncError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let backend = Arc::new(Backend::new(&settings.backend, &provider).map_err(SyncError::Connection)?);
+        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default());
+        let backend = Arc::new(backend.map_err(SyncError::Connection)?);
         // The self-check is for API servers that receive the requests of users; this one receives the gateway's own.
         for endpoint in backend.endpoints().iter() {
             endpoint.set_trusted(endpoint.trust_version());

@@ -125,7 +125,11 @@ impl SelfCheck {
             }
         }
         for labels in before.keys().filter(|labels| !exported.contains_key(*labels)) {
+            let [cluster, _] = labels;
             self.metrics.backend.forget_endpoint(labels);
+            if snapshot.cluster(cluster).is_none() {
+                self.metrics.backend.forget_timings(cluster);
+            }
         }
         for (labels, endpoint) in exported.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
             self.metrics

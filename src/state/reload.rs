@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
 use super::snapshot::SnapshotError;
@@ -21,6 +21,7 @@ use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
+use crate::metrics::StaleCluster;
 use crate::sync::lock;
 use crate::traces::TracingSettings;
 
@@ -48,6 +49,8 @@ struct ReloadState {
     last_error: Option<String>,
     /// The refused clusters that were logged last.
     refused: Vec<RefusedCluster>,
+    /// The clusters that keep an old configuration, as exported last.
+    stale: Vec<StaleCluster>,
     /// Whether [`Reloader::run`] is running, or has panicked.
     is_running: bool,
 }
@@ -151,8 +154,13 @@ impl Reloader {
         deps.metrics.config.clusters_in_use(snapshot.clusters().len(), snapshot.rebuilt);
         drop(snapshot);
         let fixed = FixedSettings::of(settings);
-        let state =
-            ReloadState { wanted: fixed.clone(), last_error: None, refused: Vec::new(), is_running: false };
+        let state = ReloadState {
+            wanted: fixed.clone(),
+            last_error: None,
+            refused: Vec::new(),
+            stale: Vec::new(),
+            is_running: false,
+        };
         source.commit();
         let refused = source.refused().to_vec();
         let source = Arc::new(Mutex::new(source));
@@ -186,8 +194,15 @@ impl Reloader {
     }
 
     /// Loads the configuration and puts it into force. Returns `None` if there is nothing to do.
-    // threat: bad-reload
     async fn attempt(&self, trigger: ReloadTrigger) -> Option<Result<(), String>> {
+        let began = Instant::now();
+        let outcome = self.load_and_swap(trigger).await?;
+        self.deps.metrics.config.reload_took(began.elapsed());
+        Some(outcome)
+    }
+
+    // threat: bad-reload
+    async fn load_and_swap(&self, trigger: ReloadTrigger) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
         // Files may be slow, and a credential may come from a program.
         let reading = tokio::task::spawn_blocking(move || {
@@ -271,7 +286,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Logs and exports the clusters whose own configuration is refused, each error once.
+    /// Logs and exports the clusters whose own configuration is refused, each error once, and those that keep an old one.
     fn report_refused(&self, refused: &[RefusedCluster]) {
         self.live.set_refused(refused);
         self.deps.metrics.config.refused_clusters(refused.len());
@@ -284,6 +299,12 @@ impl Reloader {
         for cluster in before.iter().filter(|before| refused.iter().all(|one| one.origin != before.origin)) {
             info!(origin = %cluster.origin, "the cluster is no longer refused");
         }
+        let kept = refused.iter().filter_map(|cluster| Some((cluster.in_force.clone()?, "refused")));
+        let snapshot = self.live.peek();
+        let pending = snapshot.clusters().iter().filter(|cluster| cluster.pending_backend.is_some());
+        let stale = kept.chain(pending.map(|cluster| (cluster.name.clone(), "pending"))).collect();
+        let before = std::mem::replace(&mut state.stale, stale);
+        self.deps.metrics.config.replace_stale(&before, &state.stale);
         state.refused = refused.to_vec();
     }
 

@@ -32,6 +32,7 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
         trial("metrics_of_the_page_exist", Box::new(|_| page_metrics())),
         trial("each_alert_has_its_page", Box::new(|_| pages())),
         trial("promtool_parses_the_dashboard", Box::new(|_| dashboard_parses())),
+        trial("prometheus_parses_open_metrics", Box::new(|_| open_metrics())),
         trial("the_metric_of_the_autoscaler_exists", Box::new(|_| autoscaler())),
     ]
 }
@@ -208,6 +209,31 @@ fn dashboard_parses() -> Result<(), String> {
     let groups = serde_json::json!({"groups": [{"name": "panels", "rules": rules}]});
     fs::write(&file, groups.to_string()).unwrap();
     PROMTOOL.run(["check", "rules", &file.display().to_string()]).map(drop)
+}
+
+/// Prometheus' own parser reads the exposition with exemplars. promtool has it for imports alone, whose samples have times.
+fn open_metrics() -> Result<(), String> {
+    let sample = Regex::new(r"(?m)^([^#\n]\S* \S+)").unwrap();
+    let text = portcullis::internal::open_metrics();
+    if !text.contains(" # {trace_id=") {
+        return Err(format!("no exemplar in {text}"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let import = |text: &str| {
+        let (file, out) = (dir.path().join("metrics.txt"), dir.path().join("blocks"));
+        fs::write(&file, sample.replace_all(text, "$1 1700000000").as_bytes()).unwrap();
+        let arguments = [file, out].map(|path| path.display().to_string());
+        let arguments =
+            ["tsdb", "create-blocks-from", "openmetrics"].map(str::to_owned).into_iter().chain(arguments);
+        PROMTOOL.run(arguments.collect::<Vec<_>>()).map(drop)
+    };
+    // It finds faults.
+    for (from, to) in [("# EOF", ""), (" # {trace_id=", " # {trace_id"), ("} 1.0", "} one")] {
+        if import(&text.replace(from, to)).is_ok() {
+            return Err(format!("without {from:?} it passes"));
+        }
+    }
+    import(&text)
 }
 
 fn autoscaler() -> Result<(), String> {

@@ -26,10 +26,10 @@ const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A request as the API server has received it.
 #[derive(Debug, Clone)]
-struct Received {
+pub(crate) struct Received {
     method: Method,
-    target: String,
-    headers: HeaderMap,
+    pub(crate) target: String,
+    pub(crate) headers: HeaderMap,
     body: Value,
 }
 
@@ -46,11 +46,11 @@ impl Received {
 }
 
 /// An API server with one stored object, and a webhook.
-struct Admitting {
-    pki: Pki,
+pub(crate) struct Admitting {
+    pub(crate) pki: Pki,
     backend: FakeBackend,
-    webhook: FakeBackend,
-    received: Arc<Mutex<Vec<Received>>>,
+    pub(crate) webhook: FakeBackend,
+    pub(crate) received: Arc<Mutex<Vec<Received>>>,
     /// The reviews, and what the webhook answers; `None`: never.
     reviews: Arc<Mutex<Vec<Value>>>,
 }
@@ -58,7 +58,9 @@ struct Admitting {
 type Answer = dyn Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync;
 
 impl Admitting {
-    async fn start(answer: impl Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(
+        answer: impl Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync + 'static,
+    ) -> Self {
         let pki = Pki::new();
         let (received, reviews) =
             (Arc::<Mutex<Vec<Received>>>::default(), Arc::<Mutex<Vec<Value>>>::default());
@@ -100,7 +102,7 @@ impl Admitting {
     }
 
     /// Writes the files of one validating webhook.
-    fn write(&self, failure_policy: &str, timeout: u32) {
+    pub(crate) fn write(&self, failure_policy: &str, timeout: u32) {
         let ca = self.ca_bundle();
         let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
@@ -133,7 +135,7 @@ impl Admitting {
         self.gateway_with(mode, &[])
     }
 
-    fn gateway_with(&self, mode: &str, more: &[&str]) -> Gateway {
+    pub(crate) fn gateway_with(&self, mode: &str, more: &[&str]) -> Gateway {
         let mut flags = flags(&self.pki, self.backend.address);
         flags.extend(more.iter().map(ToString::to_string));
         let file = self.directory().join("admission.json");

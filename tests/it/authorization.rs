@@ -14,16 +14,16 @@ use crate::gateway::InProcess as _;
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
 /// A backend that is also the authorization webhook, and its answer.
-struct Authorizing {
-    pki: Pki,
-    backend: FakeBackend,
+pub(crate) struct Authorizing {
+    pub(crate) pki: Pki,
+    pub(crate) backend: FakeBackend,
     answer: Arc<Mutex<Value>>,
     /// The specifications of the reviews.
     reviews: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Authorizing {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let pki = Pki::new();
         let answer = Arc::new(Mutex::new(json!({"allowed": true})));
         let reviews = Arc::<Mutex<Vec<Value>>>::default();
@@ -70,7 +70,7 @@ impl Authorizing {
     }
 
     /// Writes the configuration: a webhook without a cache, then `after`.
-    fn write(&self, condition: &str, after: &str) {
+    pub(crate) fn write(&self, condition: &str, after: &str) {
         let directory = self.pki.directory.path().display().to_string();
         let configuration = format!(
             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n\
@@ -84,9 +84,15 @@ impl Authorizing {
     }
 
     fn gateway(&self) -> Gateway {
+        self.gateway_with(&[])
+    }
+
+    /// A gateway with further flags.
+    pub(crate) fn gateway_with(&self, more: &[String]) -> Gateway {
         let mut flags = flags(&self.pki, self.backend.address);
         let file = self.pki.directory.path().join("authorization.yaml");
         flags.push(format!("--authorization-config={}", file.display()));
+        flags.extend_from_slice(more);
         Gateway::with(flags)
     }
 }

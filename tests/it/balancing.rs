@@ -177,7 +177,7 @@ async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
 }
 
 /// A relay to a server. While it is frozen, it accepts connections and carries no byte, like a stopped process.
-async fn freezable(server: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
+pub(crate) async fn freezable(server: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     async fn carry(
         mut from: impl AsyncRead + Unpin,
         mut to: impl AsyncWrite + Unpin,

@@ -191,6 +191,7 @@ async fn what_every_cluster_inherits_rebuilds_all() {
 
 #[tokio::test]
 async fn a_broken_file_keeps_its_cluster_and_others_change() {
+    const STALE: &str = "portcullis_cluster_stale{cause=\"refused\",cluster=\"a\"}";
     // Each breaks the cluster a in another way.
     let broken = [
         "{".to_owned(),
@@ -211,10 +212,12 @@ async fn a_broken_file_keeps_its_cluster_and_others_change() {
         })
         .await;
         two.gateway.until_counted("portcullis_clusters_refused 1").await;
+        two.gateway.until_counted(&format!("{STALE} 1")).await;
         assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK, "{content}");
         assert_eq!(two.code(&format!("/b{round}/api"), "b-token").await, StatusCode::OK, "{content}");
         two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", "")).await;
         two.gateway.until_counted("portcullis_clusters_refused 0").await;
+        assert!(!two.gateway.metrics("/metrics").await.contains(STALE));
     }
     // A cluster that is broken and then removed is gone.
     two.change(|files| std::fs::write(files.path.join("a.yaml"), "{").unwrap()).await;

@@ -91,7 +91,7 @@ async fn cookies_are_joined_over_http1() {
 
 /// A backend that responds with 200, except to the first request of each of its first connections, of this number, which gets
 /// `instead`.
-async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, times: u32) -> SocketAddr {
+pub(crate) async fn answering(pki: &Pki, instead: fn(u32) -> Vec<u8>, times: u32) -> SocketAddr {
     frames::backend(pki, &[], move |number| {
         let mut instead = (number < times).then_some(instead);
         move |kind, id, _| match kind {

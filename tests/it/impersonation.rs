@@ -12,19 +12,19 @@ use testkit::{BoxedBody, FakeBackend, Gateway, H2, Pki, ReceivedRequest, flags, 
 
 use crate::gateway::{InProcess as _, start_process};
 
-const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 const RULES: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 
 /// A backend that answers access reviews with `answer`, and everything else with the request's `Impersonate-*` and
 /// `X-Remote-*` headers in its record.
-struct Reviewing {
-    backend: FakeBackend,
+pub(crate) struct Reviewing {
+    pub(crate) backend: FakeBackend,
     reviews: Arc<Mutex<Vec<Value>>>,
 }
 
 impl Reviewing {
-    async fn start(
+    pub(crate) async fn start(
         pki: &Pki,
         answer: impl Fn(&Value) -> Response<BoxedBody> + Send + Sync + 'static,
     ) -> Self {
@@ -66,7 +66,7 @@ fn verbose(pki: &Pki, reviewing: &Reviewing) -> Vec<String> {
     flags
 }
 
-fn decision(allowed: bool) -> Response<BoxedBody> {
+pub(crate) fn decision(allowed: bool) -> Response<BoxedBody> {
     respond(StatusCode::CREATED, &json!({"status": {"allowed": allowed, "reason": "because"}}))
 }
 

@@ -61,6 +61,7 @@ mod layers;
 mod links;
 mod log_lines;
 mod management_cluster;
+mod metrics;
 mod moved_watches;
 mod page;
 mod parsers;

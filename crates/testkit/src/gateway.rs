@@ -134,8 +134,17 @@ impl Gateway {
 
     /// The response of the metrics port to a GET, with its header.
     pub async fn metrics(&self, path: &str) -> String {
+        self.admin(path, "").await
+    }
+
+    /// The metrics in the format that this `Accept` asks for, with the header of the response.
+    pub async fn metrics_as(&self, accept: &str) -> String {
+        self.admin("/metrics", &format!("Accept: {accept}\r\n")).await
+    }
+
+    async fn admin(&self, path: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(self.metrics.unwrap()).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         in_time(stream.read_to_string(&mut answer)).await.unwrap();

@@ -42,6 +42,7 @@ pub(super) struct Ejection {
     trial: Option<Instant>,
     connect_total: u64,
     broken_total: u64,
+    returns: u64,
 }
 
 impl Ejection {
@@ -58,6 +59,7 @@ impl Ejection {
     }
 
     pub(super) fn succeed(&mut self) {
+        self.returns += u64::from(self.ejections > 0);
         (self.broken, self.ejections, self.until, self.trial) = (0, 0, None, None);
     }
 
@@ -95,6 +97,11 @@ impl Ejection {
         self.last
     }
 
+    /// How often a response has ended a series of ejections.
+    pub(super) fn returns(&self) -> u64 {
+        self.returns
+    }
+
     pub(super) fn count(&self, cause: EjectionCause) -> u64 {
         match cause {
             EjectionCause::Connect => self.connect_total,
@@ -125,6 +132,7 @@ mod tests {
         ejection.succeed();
         assert!(ejection.fail(EjectionCause::Connect, now, 0));
         assert_eq!((ejection.until().unwrap() - now).as_millis(), 750, "three quarters of the first");
+        assert_eq!(ejection.returns(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -137,6 +145,7 @@ mod tests {
         }
         let outcomes: Vec<bool> = (0..3).map(|_| ejection.fail(EjectionCause::Broken, now, 0)).collect();
         assert_eq!(outcomes, [false, false, true]);
+        assert_eq!(ejection.returns(), 0, "it was not away");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,55 @@ const RETRIES_PER_SECOND: u64 = 10;
 /// Unused retries that are kept: enough for the requests in progress on one connection of a server that dies.
 const MAX_RETRIES: u64 = 256;
 
+/// Why a request is sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RetryCause {
+    /// The connection closed before anything was written. Costs nothing of the budget.
+    NotWritten,
+    /// The API server stated that it did not process the request.
+    NotProcessed,
+    /// The connection broke under a read.
+    Broken,
+    /// The endpoint answers no probe either.
+    Silent,
+}
+
+impl RetryCause {
+    /// The value of the label `cause`.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::NotWritten => "not_written",
+            Self::NotProcessed => "not_processed",
+            Self::Broken => "broken",
+            Self::Silent => "silent",
+        }
+    }
+}
+
+/// The retries of one cause since they were last read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RetryTotals {
+    /// Why they were asked for.
+    pub(crate) cause: RetryCause,
+    /// Those that were sent again.
+    pub(crate) granted: u64,
+    /// Those for which no retry was left.
+    pub(crate) refused: u64,
+}
+
+impl RetryTotals {
+    const fn none(cause: RetryCause) -> Self {
+        Self { cause, granted: 0, refused: 0 }
+    }
+}
+
+const NO_RETRIES: [RetryTotals; 4] = [
+    RetryTotals::none(RetryCause::NotWritten),
+    RetryTotals::none(RetryCause::NotProcessed),
+    RetryTotals::none(RetryCause::Broken),
+    RetryTotals::none(RetryCause::Silent),
+];
+
 /// The retries that a cluster has left.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
@@ -26,13 +75,21 @@ pub(crate) struct RetryBudget {
 struct State {
     left: u64,
     refilled: Option<Instant>,
-    granted: u64,
-    refused: u64,
+    totals: [RetryTotals; 4],
+}
+
+impl State {
+    fn note(&mut self, cause: RetryCause, granted: u64, refused: u64) {
+        if let Some(totals) = self.totals.iter_mut().find(|totals| totals.cause == cause) {
+            totals.granted += granted;
+            totals.refused += refused;
+        }
+    }
 }
 
 impl Default for RetryBudget {
     fn default() -> Self {
-        let state = State { left: MAX_RETRIES * REQUESTS_PER_RETRY, refilled: None, granted: 0, refused: 0 };
+        let state = State { left: MAX_RETRIES * REQUESTS_PER_RETRY, refilled: None, totals: NO_RETRIES };
         Self { requests: AtomicU64::new(0), state: Mutex::new(state) }
     }
 }
@@ -49,12 +106,17 @@ impl RetryBudget {
     }
 
     /// Takes one retry, if one is left.
-    pub(crate) fn withdraw(&self, now: Instant) -> bool {
-        self.withdraw_again(now, &mut false)
+    pub(crate) fn withdraw(&self, cause: RetryCause, now: Instant) -> bool {
+        self.withdraw_again(cause, now, &mut false)
+    }
+
+    /// Counts a request that is sent again at no cost, because nothing of it was written.
+    pub(crate) fn note_not_written(&self) {
+        lock(&self.state).note(RetryCause::NotWritten, 1, 0);
     }
 
     /// The same for a request that asks until it gets one: only its first refusal counts.
-    pub(crate) fn withdraw_again(&self, now: Instant, is_counted: &mut bool) -> bool {
+    pub(crate) fn withdraw_again(&self, cause: RetryCause, now: Instant, is_counted: &mut bool) -> bool {
         let mut state = lock(&self.state);
         let millis = state.refilled.map_or(0, |then| now.saturating_duration_since(then).as_millis());
         let elapsed = u64::try_from(millis).unwrap_or(u64::MAX);
@@ -67,18 +129,17 @@ impl RetryBudget {
         let left = state.left.saturating_add(refill).saturating_add(deposited);
         state.left = left.min(MAX_RETRIES * REQUESTS_PER_RETRY);
         if state.left < REQUESTS_PER_RETRY {
-            state.refused += u64::from(!std::mem::replace(is_counted, true));
+            state.note(cause, 0, u64::from(!std::mem::replace(is_counted, true)));
             return false;
         }
         state.left -= REQUESTS_PER_RETRY;
-        state.granted += 1;
+        state.note(cause, 1, 0);
         true
     }
 
-    /// The retries granted and refused since the last call.
-    pub(crate) fn take_totals(&self) -> (u64, u64) {
-        let mut state = lock(&self.state);
-        (std::mem::take(&mut state.granted), std::mem::take(&mut state.refused))
+    /// The retries granted and refused since the last call, by their cause.
+    pub(crate) fn take_totals(&self) -> [RetryTotals; 4] {
+        std::mem::replace(&mut lock(&self.state).totals, NO_RETRIES)
     }
 }
 
@@ -89,7 +150,16 @@ mod tests {
     use super::*;
 
     fn withdrawn(budget: &RetryBudget, now: Instant) -> u64 {
-        (0..10_000).map_while(|_| budget.withdraw(now).then_some(1)).sum()
+        (0..10_000).map_while(|_| budget.withdraw(RetryCause::Broken, now).then_some(1)).sum()
+    }
+
+    /// The retries granted and refused, all for one cause.
+    fn totals(budget: &RetryBudget, cause: RetryCause) -> (u64, u64) {
+        let totals = budget.take_totals();
+        let others = totals.iter().filter(|totals| totals.cause != cause);
+        assert_eq!(others.map(|totals| totals.granted + totals.refused).sum::<u64>(), 0);
+        let found = totals.iter().find(|totals| totals.cause == cause).unwrap();
+        (found.granted, found.refused)
     }
 
     #[tokio::test(start_paused = true)]
@@ -101,8 +171,7 @@ mod tests {
         assert_eq!(withdrawn(&budget, now), 10);
         assert_eq!(withdrawn(&budget, now + Duration::from_secs(1)), RETRIES_PER_SECOND);
         assert_eq!(withdrawn(&budget, now + Duration::from_hours(1)), MAX_RETRIES, "savings are bounded");
-        let (granted, refused) = budget.take_totals();
-        assert_eq!((granted, refused), (2 * MAX_RETRIES + 20, 4));
+        assert_eq!(totals(&budget, RetryCause::Broken), (2 * MAX_RETRIES + 20, 4));
     }
 
     #[tokio::test(start_paused = true)]
@@ -113,9 +182,13 @@ mod tests {
         budget.take_totals();
         let mut counted = [false; 2];
         for _ in 0..20 {
-            assert!(counted.iter_mut().all(|is_counted| !budget.withdraw_again(now, is_counted)));
+            assert!(counted.iter_mut().all(|is_counted| !budget.withdraw_again(
+                RetryCause::Silent,
+                now,
+                is_counted
+            )));
         }
-        assert_eq!(budget.take_totals(), (0, 2));
-        assert!(budget.withdraw_again(now + Duration::from_secs(1), &mut counted[0]));
+        assert_eq!(totals(&budget, RetryCause::Silent), (0, 2));
+        assert!(budget.withdraw_again(RetryCause::Silent, now + Duration::from_secs(1), &mut counted[0]));
     }
 }

@@ -46,7 +46,10 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
         identity_headers: None,
         balancing: settings::Balancing::default(),
     };
-    Endpoint::new(&endpoint, &EndpointTls::new(&backend, &Arc::new(default_provider())).unwrap())
+    Endpoint::new(
+        &endpoint,
+        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default()).unwrap(),
+    )
 }
 
 #[tokio::test]

@@ -126,7 +126,9 @@ impl FaultyServer {
             balancing: settings::Balancing::default(),
             addresses: AddressPolicy::Any,
         };
-        let backend = Backend::new(&settings, &Arc::new(default_provider())).unwrap();
+        let backend =
+            Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default())
+                .unwrap();
         let endpoint = &backend.endpoints()[0];
         assert!(endpoint.set_trusted(endpoint.trust_version()));
         (Arc::new(backend), task)

@@ -20,6 +20,7 @@ use crate::http::identity_headers::{self, RequestHeaderNames};
 use crate::http::limits::MAX_HEADER_LIST_SIZE;
 use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
+use crate::traces::ActiveSpan;
 use crate::user::{EncodedIdentity, Identity, IdentityMode};
 
 /// The reason why a request cannot be forwarded; always the client's fault.
@@ -48,6 +49,8 @@ pub(crate) struct Prepared {
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
     /// The path prefixes, if the paths of client and backend differ.
     pub(super) prefixes: Option<PathPrefixes>,
+    /// The span of the request, if requests are traced.
+    pub(super) span: Option<Box<ActiveSpan>>,
 }
 
 /// Writes the header that the backend receives: trusted headers, the gateway's credential, the backend's address.
@@ -75,8 +78,10 @@ pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Re
     let upgrade = hop_by_hop::requested_upgrade(request.headers())
         .map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
     let further_names = backend.identity_headers.load_full();
+    let span = context.spans.as_ref().map(|spans| Box::new(spans.request(request.method())));
     let headers = request.headers_mut();
-    write_trusted_headers(headers, &identity, further_names.as_deref(), context, is_from_front_proxy);
+    let names = further_names.as_deref();
+    write_trusted_headers(headers, &identity, names, (context, span.as_deref()), is_from_front_proxy);
     impersonate.restore_into(headers);
     backend.add_credential(headers);
     let request = address_to_backend(request, &backend)?;
@@ -90,7 +95,7 @@ pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Re
     let owner = (!identity.is_unauthenticated() && !requester.is_unauthenticated()).then_some(requester);
     let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
     let author = HeaderAuthor::Client(further_names);
-    Ok(Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes })
+    Ok(Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span })
 }
 
 /// Replaces everything that a backend trusts in a client's header. `further_names` are non-standard headers from which
@@ -112,7 +117,7 @@ pub(crate) fn write_trusted_headers(
     headers: &mut HeaderMap,
     identity: &EncodedIdentity,
     further_names: Option<&RequestHeaderNames>,
-    context: &ForwardContext,
+    (context, span): (&ForwardContext, Option<&ActiveSpan>),
     is_from_front_proxy: bool,
 ) {
     // First: otherwise a client could nominate the gateway's headers in Connection.
@@ -121,7 +126,7 @@ pub(crate) fn write_trusted_headers(
     headers.remove(TRAILER);
     forwarded::set_forwarded_headers(headers, context, is_from_front_proxy);
     context.gateway_id.append_to(headers);
-    if let Some(span) = &context.span {
+    if let Some(span) = span {
         span.inject(headers);
     }
     if let Some(names) = further_names {

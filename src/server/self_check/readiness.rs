@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::EndpointCheck;
-use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget};
+use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget, RetryTotals};
+use crate::backend::counts::{DialResult, LaneKind};
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::user::{IdentityMode, UserInfo};
 
@@ -133,6 +134,11 @@ fn note(check: &EndpointCheck, readiness: Readiness) {
 #[derive(Default)]
 struct Exported {
     ejections: [u64; 2],
+    picks: [u64; 2],
+    returns: u64,
+    dials: [u64; DialResult::ALL.len()],
+    /// The lanes that have had a connection: an endpoint uses few of them.
+    lanes: [bool; LaneKind::ALL.len()],
 }
 
 impl Exported {
@@ -143,24 +149,54 @@ impl Exported {
         }
         let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
         let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
-        for (kind, load) in [("request", Load::Short), ("watch", Load::Long)] {
-            let count = i64::try_from(balance.in_flight(load)).unwrap_or(i64::MAX);
-            metrics.endpoint_in_flight.with_label_values(&[cluster, &endpoint, kind]).set(count);
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let kinds = [("request", Load::Short), ("watch", Load::Long)];
+        for ((kind, load), before) in kinds.into_iter().zip(&mut self.picks) {
+            let labels = [cluster, &endpoint, kind];
+            metrics.endpoint_in_flight.with_label_values(&labels).set(gauge(balance.in_flight(load)));
+            metrics.picks.with_label_values(&labels).inc_by(added(before, balance.picks(load)));
         }
         let causes = [("connect", EjectionCause::Connect), ("broken", EjectionCause::Broken)];
         for ((label, cause), before) in causes.into_iter().zip(&mut self.ejections) {
-            let total = balance.ejections(cause);
             let counter = metrics.ejections.with_label_values(&[cluster, &endpoint, label]);
-            counter.inc_by(total.saturating_sub(std::mem::replace(before, total)));
+            counter.inc_by(added(before, balance.ejections(cause)));
+        }
+        let labels = [cluster, endpoint.as_str()];
+        metrics.returns.with_label_values(&labels).inc_by(added(&mut self.returns, balance.returns()));
+        let counts = check.endpoint.counts();
+        metrics.waiting.with_label_values(&labels).set(gauge(counts.waiting()));
+        for ((result, total), before) in counts.dials().zip(&mut self.dials) {
+            // Few endpoints have failures.
+            if total > 0 {
+                let counter = metrics.dials.with_label_values(&[cluster, &endpoint, result.label()]);
+                counter.inc_by(added(before, total));
+            }
+        }
+        for ((lane, connections, streams), is_known) in counts.lanes().zip(&mut self.lanes) {
+            *is_known |= connections > 0;
+            if !*is_known {
+                continue;
+            }
+            let labels = [cluster, &endpoint, lane.label()];
+            metrics.connections.with_label_values(&labels).set(gauge(connections));
+            if lane.has_streams() {
+                metrics.streams.with_label_values(&labels).set(gauge(streams));
+            }
         }
         // The budget is the cluster's: each of its endpoints exports what the others have not.
         for budget in check.backend.retry_budgets() {
-            let (granted, refused) = budget.take_totals();
-            for (result, count) in [("sent", granted), ("over_budget", refused)] {
-                metrics.retries.with_label_values(&[cluster, result]).inc_by(count);
+            for RetryTotals { cause, granted, refused } in budget.take_totals() {
+                for (result, count) in [("sent", granted), ("over_budget", refused)] {
+                    metrics.retries.with_label_values(&[cluster, cause.label(), result]).inc_by(count);
+                }
             }
         }
     }
+}
+
+/// What was added since `before`, which becomes `total`.
+fn added(before: &mut u64, total: u64) -> u64 {
+    total.saturating_sub(std::mem::replace(before, total))
 }
 
 #[cfg(test)]
