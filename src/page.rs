@@ -100,8 +100,8 @@ pub(crate) struct Page {
 struct PageInForce {
     settings: Arc<PageSettings>,
     key: Arc<SealingKey>,
-    /// What its sealed values count for: another provider must neither get a code and its verifier, nor end up with the
-    /// sessions of this one.
+    /// The origin, the issuer and the client, to which sealed values are bound: a code and its verifier must not go to
+    /// another provider, and a session of one is none of another.
     scope: String,
     tls: Arc<ServerConfig>,
     provider: ProviderCache,

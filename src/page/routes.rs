@@ -188,7 +188,8 @@ fn sign_out(
     if origin.is_some_and(|origin| origin != in_force.settings.origin.as_bytes()) {
         return Err(forged());
     }
-    // Also a form of another site has no session, in a browser that tells nothing of its origin: it changes nothing.
+    // `SameSite` keeps the cookies away from a form of another site, so that it seems to have no session. It must change
+    // nothing, even if the browser sends no `Origin`.
     let Some(session) = session else { return Ok(login::see_other("/signed-out", [])) };
     let given = form_urlencoded::parse(body).find(|(name, _)| name == html::FORM_SECRET);
     if !given.is_some_and(|(_, given)| session.has_form_secret(&given)) {

@@ -248,7 +248,7 @@ async fn a_sealed_value_is_of_the_provider_and_client_that_it_was_made_for() {
 /// A form of another site, in a browser that sends neither fetch metadata nor `Origin`. `SameSite` keeps its cookies
 /// away, so that the request seems to have no session.
 #[tokio::test]
-async fn a_form_without_a_session_signs_nobody_out() {
+async fn a_form_without_a_session_deletes_no_cookie() {
     let setup = start(&[("prod", only_alice)]).await;
     let seen = Browser::default().send(&setup.page, Request::post("/sign-out"), "").await;
     assert_eq!((seen.status, seen.location()), (StatusCode::SEE_OTHER, "/signed-out"));
