@@ -51,9 +51,12 @@ struct BegunLogin {
     verifier: SecretText,
 }
 
-/// The provider as it was discovered last, or why it was not, until a time.
+/// The provider, or why it has no usable discovery document.
+type DiscoveryOutcome = Result<Arc<LoginProvider>, Arc<LoginError>>;
+
+/// The last outcome, and until when it is used.
 #[derive(Debug, Default)]
-pub(super) struct ProviderCache(Mutex<Option<(Instant, Result<Arc<LoginProvider>, Arc<LoginError>>)>>);
+pub(super) struct ProviderCache(Mutex<Option<(Instant, DiscoveryOutcome)>>);
 
 /// Why there is no provider now.
 #[derive(Debug)]

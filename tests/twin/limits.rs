@@ -92,7 +92,7 @@ fn phases() -> Vec<Phase> {
                 alice(
                     "watch by path",
                     "GET",
-                    &format!("/api/v1/watch/namespaces/twin-fixed/configmaps/alpha?timeoutSeconds=1"),
+                    "/api/v1/watch/namespaces/twin-fixed/configmaps/alpha?timeoutSeconds=1",
                 )
                 .answers(200),
                 alice("logs", "GET", &format!("{POD}/log")).answers(200).contains("second line"),
