@@ -30,7 +30,10 @@ use http::{Request, Response};
 
 pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog, raise_file_limit};
 pub(crate) use activity::RequestGuard;
-pub(crate) use connection::{Connection, ShutdownPhase, ShutdownSignals, TooManyConnections};
+pub(crate) use connection::{
+    Connection, ConnectionOrigin, ShutdownPhase, ShutdownSignals, TooManyConnections,
+};
+pub(crate) use http_on_tls_port::accept_tls;
 pub(crate) use unauthenticated_quota::UnauthenticatedQuota;
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;

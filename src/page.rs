@@ -31,6 +31,7 @@ mod session;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use rustls::ServerConfig;
 use tokio::sync::watch;
 use tracing::error;
 
@@ -44,6 +45,7 @@ use crate::cluster::Cluster;
 use crate::config::page_settings::PageSettings;
 use crate::listener::{Listener, ShutdownPhase, ShutdownSignals};
 use crate::metrics::Metrics;
+use crate::openid_client::provider::OpenIdClientSettings;
 use crate::pipeline::Gateway;
 use crate::state::Live;
 use crate::sync::lock;
@@ -98,6 +100,10 @@ pub(crate) struct Page {
 struct PageInForce {
     settings: Arc<PageSettings>,
     key: Arc<SealingKey>,
+    /// The origin, the issuer and the client, to which sealed values are bound: a code and its verifier must not go to
+    /// another provider, and a session of one is none of another.
+    scope: String,
+    tls: Arc<ServerConfig>,
     provider: ProviderCache,
 }
 
@@ -139,7 +145,16 @@ impl Page {
                 return None;
             }
         };
-        let next = Arc::new(PageInForce { settings, key, provider: ProviderCache::default() });
+        let tls = match listener::tls_config(&settings) {
+            Ok(tls) => Arc::new(tls),
+            Err(error) => {
+                error!(%error, "the page cannot be served");
+                return None;
+            }
+        };
+        let OpenIdClientSettings { issuer, client_id, .. } = &settings.client;
+        let scope = format!("{}\n{issuer}\n{client_id}", settings.origin);
+        let next = Arc::new(PageInForce { settings, key, scope, tls, provider: ProviderCache::default() });
         *in_force = Some(Arc::clone(&next));
         Some(next)
     }

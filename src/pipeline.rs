@@ -32,7 +32,7 @@ use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
 use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
-pub(crate) use log_throttle::LogThrottle;
+pub(crate) use log_throttle::{LogPermit, LogThrottle};
 use post_process::PostProcess;
 use stages::{Admitted, Identified, Received, Route, Routed, within};
 

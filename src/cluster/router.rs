@@ -1,7 +1,8 @@
 //! Routes requests to clusters: by the server name of the TLS handshake, else by `Host`, else by a prefix of the path.
 //!
 //! Refuses a request whose `Host` names another cluster than the handshake: the handshake has settled the client
-//! certificate, and which server the client trusts.
+//! certificate, and which server the client trusts. Refuses a request for the host of the page, too: browsers share
+//! cookies among all ports of a host, so that a cluster would receive those of the page.
 // RFC 9110, section 15.5.20
 
 use std::collections::HashMap;
@@ -18,6 +19,8 @@ pub(crate) struct Router<C> {
     by_name: HashMap<String, Arc<C>>,
     /// Longest prefix first.
     by_prefix: Vec<(String, Arc<C>)>,
+    /// The host name of the page.
+    page_host: Option<String>,
 }
 
 /// The cluster of a request.
@@ -35,18 +38,23 @@ pub(crate) enum RouteError {
     /// `Host` names another cluster than the TLS server name.
     #[error("the TLS server name and Host name different clusters")]
     Misdirected,
+    /// The request is for the host of the page.
+    #[error("no cluster is served at the host name of the page")]
+    PageHost,
     /// No cluster has this name or path.
     #[error("no cluster is served under this name or path")]
     NotFound,
 }
 
 impl<C> Router<C> {
-    pub(crate) fn new(clusters: Vec<(Routes, Arc<C>)>) -> Self {
+    /// Routes to these clusters, and to none under the host name of the page.
+    pub(crate) fn new(clusters: Vec<(Routes, Arc<C>)>, page_host: Option<String>) -> Self {
         let mut router = Self {
             clusters: Vec::with_capacity(clusters.len()),
             catch_all: None,
             by_name: HashMap::new(),
             by_prefix: Vec::new(),
+            page_host,
         };
         for (routes, cluster) in clusters {
             router.clusters.push(Arc::clone(&cluster));
@@ -68,13 +76,18 @@ impl<C> Router<C> {
     }
 
     /// Finds the cluster of a request. `host` is `Host` or `:authority`, `path` the path as it was sent.
-    // threat: other-cluster
+    // threat: other-cluster, page-shared-origin
     pub(crate) fn route(
         &self,
         server_name: Option<&str>,
         host: Option<&str>,
         path: &str,
     ) -> Result<RouteMatch<'_, C>, RouteError> {
+        if server_name.is_some_and(|name| self.is_of_page(name))
+            || host.is_some_and(|host| self.is_of_page(without_port(host)))
+        {
+            return Err(RouteError::PageHost);
+        }
         if let Some(cluster) = &self.catch_all {
             return Ok(RouteMatch { cluster, prefix: 0 });
         }
@@ -85,6 +98,11 @@ impl<C> Router<C> {
             (Some(cluster), _) | (None, Some(cluster)) => Ok(RouteMatch { cluster, prefix: 0 }),
             (None, None) => self.match_prefix(path).ok_or(RouteError::NotFound),
         }
+    }
+
+    fn is_of_page(&self, name: &str) -> bool {
+        let name = name.strip_suffix('.').unwrap_or(name);
+        self.page_host.as_deref().is_some_and(|page| page.eq_ignore_ascii_case(name))
     }
 
     fn match_name(&self, name: &str) -> Option<&Arc<C>> {
@@ -110,6 +128,26 @@ fn without_port(host: &str) -> &str {
 mod tests {
     use super::*;
 
+    #[test]
+    fn no_cluster_is_served_under_the_host_of_the_page() {
+        let page = || Some("clusters.example.com".to_owned());
+        let lone = Router::new(vec![(Routes::Everything, Arc::new("lone".to_owned()))], page());
+        let cases = [
+            (None, Some("clusters.example.com"), true),
+            (None, Some("CLUSTERS.example.com.:6443"), true),
+            (Some("clusters.example.com"), Some("10.0.0.1"), true),
+            (Some("Clusters.example.com."), None, true),
+            (None, Some("x.clusters.example.com"), false),
+            (Some("api.example.com"), Some("api.example.com"), false),
+            (None, None, false),
+        ];
+        for (server_name, host, is_page) in cases {
+            let found = lone.route(server_name, host, "/api").map(|_| ());
+            let expected = if is_page { Err(RouteError::PageHost) } else { Ok(()) };
+            assert_eq!(found, expected, "{server_name:?} {host:?}");
+        }
+    }
+
     fn router() -> Router<String> {
         let cluster = |name: &str, names: &[&str], prefix: Option<&str>| {
             let routes = Routes::Matching {
@@ -118,11 +156,14 @@ mod tests {
             };
             (routes, Arc::new(name.to_owned()))
         };
-        Router::new(vec![
-            cluster("prod", &["prod.example.com"], Some("/clusters/prod")),
-            cluster("nested", &[], Some("/clusters/prod/nested")),
-            cluster("any", &["*.test.example.com"], Some("/clusters/prod2")),
-        ])
+        Router::new(
+            vec![
+                cluster("prod", &["prod.example.com"], Some("/clusters/prod")),
+                cluster("nested", &[], Some("/clusters/prod/nested")),
+                cluster("any", &["*.test.example.com"], Some("/clusters/prod2")),
+            ],
+            None,
+        )
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::flags::ProxyProtocolMode;
+
 /// The page on which users find their clusters.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[command(next_help_heading = "Page")]
@@ -70,4 +72,14 @@ pub struct PageFlags {
     #[arg(long, value_name = "ID")]
     #[serde(rename = "kubeconfigClientID")]
     pub page_kubeconfig_client_id: Option<String>,
+    /// The PROXY protocol on the page's listener, as --proxy-protocol is on the API's. `off`: no connection has a
+    /// header.
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t = ProxyProtocolMode::Off)]
+    #[serde(rename = "proxyProtocol", with = "super::sections::by_flag_name")]
+    pub page_proxy_protocol: ProxyProtocolMode,
+    /// The networks of the load balancers that send PROXY protocol headers to the page, in CIDR notation,
+    /// comma-separated. Required with --page-proxy-protocol.
+    #[arg(long, value_name = "CIDRS", value_delimiter = ',')]
+    #[serde(rename = "proxyProtocolTrustedNetworks")]
+    pub page_proxy_protocol_trusted_networks: Vec<String>,
 }

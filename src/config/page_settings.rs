@@ -8,6 +8,7 @@ use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use secrecy::SecretBox;
 
+use crate::listener::settings::ProxyProtocol;
 use crate::openid_client::provider::OpenIdClientSettings;
 use crate::pki::x509::CertificateKeyPair;
 
@@ -24,6 +25,8 @@ pub struct PageSettings {
     pub(crate) crypto: Arc<CryptoProvider>,
     /// The TLS versions to offer: those of the API.
     pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
+    /// The load balancers that name their clients in a PROXY protocol header.
+    pub(crate) proxy_protocol: Option<Arc<ProxyProtocol>>,
     /// The page's client at the provider.
     pub(crate) client: OpenIdClientSettings,
     /// The key of the cookies; `None`: a random one.
@@ -60,5 +63,11 @@ impl PageSettings {
     /// The host and port of the origin, as a browser sends them in `Host`.
     pub(crate) fn authority(&self) -> &str {
         self.origin.strip_prefix("https://").unwrap_or_default()
+    }
+
+    /// The host name of the origin.
+    pub(crate) fn host(&self) -> &str {
+        let authority = self.authority();
+        authority.split_once(':').map_or(authority, |(host, _)| host)
     }
 }

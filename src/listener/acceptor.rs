@@ -118,9 +118,32 @@ impl ConnectionLimiter {
         }
     }
 
-    /// Takes a quota slot for a new connection, which is not open yet.
-    fn admit(&self, peer: SocketAddr) -> Option<QuotaSlot> {
-        self.admit_beside(peer, self.open_connections())
+    /// The limits of a listener without workers, whose connections all count against one quota.
+    pub(crate) fn without_workers(max_connections: usize, metrics: Arc<Metrics>) -> Self {
+        Self {
+            max_connections: usize::MAX,
+            // Such a connection never leaves the quota below.
+            tenants: TenantQuota::new(max_connections, max_connections),
+            quota: UnauthenticatedQuota::new(max_connections),
+            unnamed: UnauthenticatedQuota::new(max_connections),
+            open: Vec::new(),
+            metrics,
+            refused: Mutex::default(),
+        }
+    }
+
+    /// Takes a quota slot for a new connection, which is not open yet. `None`: it is refused.
+    pub(crate) fn admit(
+        &self,
+        peer: SocketAddr,
+        proxy_protocol: Option<&Arc<ProxyProtocol>>,
+    ) -> Option<ConnectionOrigin> {
+        if let Some(settings) = ProxyProtocol::for_peer(proxy_protocol, peer.ip()) {
+            let slot = self.admit_unnamed(peer)?;
+            return Some(ConnectionOrigin::LoadBalancer { peer, slot, settings });
+        }
+        let slot = self.admit_beside(peer, self.open_connections())?;
+        Some(ConnectionOrigin::Client { peer, slot })
     }
 
     /// Takes a quota slot for an open connection whose client is known now.
@@ -188,6 +211,19 @@ impl ConnectionLimiter {
         }
     }
 
+    /// Waits after `accept` has failed, unless the error concerns one connection.
+    pub(crate) async fn wait_after(&self, error: &io::Error) {
+        if is_connection_error(error) {
+            return;
+        }
+        // EMFILE and ENFILE pass when connections end; an immediate retry would spin.
+        self.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
+        if let Some(times) = self.record("descriptors") {
+            warn!(%error, times, "cannot accept connections, waiting");
+        }
+        tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
+    }
+
     /// Counts an event; returns the count since its last log line when one is due.
     fn record(&self, event: &'static str) -> Option<u64> {
         lock(&self.refused).entry(event).or_default().record()
@@ -220,13 +256,7 @@ fn hand_over(
     limiter: &Arc<ConnectionLimiter>,
     proxy_protocol: Option<&Arc<ProxyProtocol>>,
 ) {
-    let origin = match ProxyProtocol::for_peer(proxy_protocol, peer.ip()) {
-        Some(settings) => {
-            limiter.admit_unnamed(peer).map(|slot| ConnectionOrigin::LoadBalancer { peer, slot, settings })
-        }
-        None => limiter.admit(peer).map(|slot| ConnectionOrigin::Client { peer, slot }),
-    };
-    let Some(origin) = origin else { return };
+    let Some(origin) = limiter.admit(peer, proxy_protocol) else { return };
     // The latency of small frames matters more than the number of packets.
     stream.set_nodelay(true).ok();
     enable_tcp_keep_alive(&stream);
@@ -250,15 +280,7 @@ pub(crate) async fn accept_into(
                     hand_over(stream, peer, workers, limiter, proxy_protocol().as_ref());
                 }
             }
-            Err(error) if is_connection_error(&error) => {}
-            Err(error) => {
-                // EMFILE and ENFILE pass when connections end; an immediate retry would spin.
-                limiter.metrics.connections.refused.with_label_values(&["descriptors"]).inc();
-                if let Some(times) = limiter.record("descriptors") {
-                    warn!(%error, times, "cannot accept connections, waiting");
-                }
-                tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
-            }
+            Err(error) => limiter.wait_after(&error).await,
         }
     }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use http::HeaderValue;
 use prometheus::IntGauge;
 use rustls::ServerConfig;
+use tokio::io::AsyncRead;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
@@ -32,7 +32,7 @@ use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::http::body::BodyEnd;
 use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::handshake_failure;
-use crate::listener::http_on_tls_port::{NotTlsError, expect_tls};
+use crate::listener::http_on_tls_port::accept_tls;
 use crate::listener::tenant_quota::TenantSlot;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::{GaugeGuard, Metrics};
@@ -252,7 +252,7 @@ impl Drop for OpenConnection {
 
 /// The far end of a connection before its TLS handshake.
 #[derive(Debug)]
-pub(super) enum ConnectionOrigin {
+pub(crate) enum ConnectionOrigin {
     /// The peer is the client.
     Client {
         peer: SocketAddr,
@@ -274,6 +274,42 @@ impl ConnectionOrigin {
         match self {
             Self::Client { peer, .. } | Self::LoadBalancer { peer, .. } => *peer,
         }
+    }
+
+    /// The client, and its slot in the quota of unauthenticated connections. Reads the header of a load balancer; then
+    /// the limits count the connection for the client that it names. `None`: the connection is refused.
+    // threat: forged-proxy-header, silent-load-balancer
+    pub(crate) async fn client<S: AsyncRead + Unpin>(
+        self,
+        stream: &mut S,
+        limiter: &ConnectionLimiter,
+        header_timeout: Duration,
+    ) -> Option<(SocketAddr, QuotaSlot)> {
+        let (peer, unnamed, settings) = match self {
+            Self::Client { peer, slot } => return Some((peer, slot)),
+            Self::LoadBalancer { peer, slot, settings } => (peer, slot, settings),
+        };
+        let evicted = unnamed.evicted();
+        let header = tokio::select! {
+            header = settings.read_header(stream, header_timeout) => header,
+            () = evicted.notified() => {
+                debug!(%peer, "connection closed: evicted before its PROXY protocol header");
+                return None;
+            }
+        };
+        let client = match header {
+            Ok(ProxyHeader::Proxied(client)) => client,
+            Ok(ProxyHeader::Local) => peer,
+            Err(error) => {
+                limiter.refuse_header(peer, error.reason(), &error);
+                return None;
+            }
+        };
+        debug!(%peer, %client, "PROXY protocol header read");
+        let slot = limiter.admit_named(client)?;
+        drop(unnamed);
+        limiter.count_proxied();
+        Some((client, slot))
     }
 }
 
@@ -327,37 +363,17 @@ impl AcceptedConnection<TcpStream> {
         named.serve(tls, handler, limits, metrics, shutdown).await;
     }
 
-    /// Reads the header of a load balancer. Then the limits count the connection for the client that it names.
-    // threat: forged-proxy-header, silent-load-balancer
     async fn named_by_load_balancer(
         self,
         limits: &ClientLimits,
         phase: watch::Receiver<ShutdownPhase>,
     ) -> Option<NamedConnection> {
         let Self { mut stream, origin, limiter, open } = self;
-        let ConnectionOrigin::LoadBalancer { peer, slot: unnamed, settings } = origin else { return None };
-        let evicted = unnamed.evicted();
-        let header = tokio::select! {
-            header = settings.read_header(&mut stream, limits.proxy_header_timeout) => header,
+        let (peer, slot) = tokio::select! {
+            client = origin.client(&mut stream, &limiter, limits.proxy_header_timeout) => client?,
             () = draining_long_enough(phase) => return None,
-            () = evicted.notified() => {
-                debug!(%peer, "connection closed: evicted before its PROXY protocol header");
-                return None;
-            }
         };
-        let client = match header {
-            Ok(ProxyHeader::Proxied(client)) => client,
-            Ok(ProxyHeader::Local) => peer,
-            Err(error) => {
-                limiter.refuse_header(peer, error.reason(), &error);
-                return None;
-            }
-        };
-        debug!(%peer, %client, "PROXY protocol header read");
-        let slot = limiter.admit_named(client)?;
-        drop(unnamed);
-        limiter.count_proxied();
-        Some(NamedConnection { stream, peer: client, slot, limiter, open })
+        Some(NamedConnection { stream, peer, slot, limiter, open })
     }
 }
 
@@ -380,7 +396,7 @@ impl NamedConnection {
         let evicted = slot.evicted();
         let accepted = Instant::now();
         // Boxed, so that the memory of the handshake is freed before the connection serves requests.
-        let handshake = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await };
+        let handshake = accept_tls(tls, stream, peer, &limiter);
         let handshake = Box::pin(timeout(limits.header_timeout, handshake));
         let handshake = tokio::select! {
             handshake = handshake => handshake,
@@ -390,10 +406,6 @@ impl NamedConnection {
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                let not_tls = error.get_ref().and_then(|error| error.downcast_ref::<NotTlsError>());
-                if let Some(error @ NotTlsError::UntrustedHeader) = not_tls {
-                    limiter.refuse_header(peer, "untrusted", error);
-                }
                 metrics.connections.handshake_failed(handshake_failure::cause(&error));
                 debug!(%peer, %error, "TLS handshake failed");
                 return;

@@ -2,11 +2,18 @@
 // Go: net/http server.go, conn.serve and tlsRecordHeaderLooksLikeHTTP
 
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::acceptor::ConnectionLimiter;
 
 /// The content type of a TLS record with a handshake message.
 // RFC 8446, section 5.1
@@ -23,7 +30,7 @@ const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotTlsError {
     /// A PROXY protocol header from an address that is not trusted to send one.
-    #[error("a PROXY protocol header from an address outside --proxy-protocol-trusted-networks")]
+    #[error("a PROXY protocol header from an address outside the trusted networks")]
     UntrustedHeader,
     /// A request of plain HTTP, which got a response.
     #[error("client sent an HTTP request to an HTTPS server")]
@@ -39,8 +46,25 @@ impl From<NotTlsError> for io::Error {
     }
 }
 
+/// Performs the TLS handshake of a client, which may send neither plain HTTP nor a PROXY protocol header.
+// threat: forged-proxy-header
+pub(crate) async fn accept_tls(
+    tls: Arc<ServerConfig>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    limiter: &ConnectionLimiter,
+) -> io::Result<TlsStream<TcpStream>> {
+    let accepted = async { TlsAcceptor::from(tls).accept(expect_tls(stream).await?).await }.await;
+    let cause = accepted.as_ref().err().and_then(io::Error::get_ref);
+    let not_tls = cause.and_then(|cause| cause.downcast_ref::<NotTlsError>());
+    if let Some(error @ NotTlsError::UntrustedHeader) = not_tls {
+        limiter.refuse_header(peer, "untrusted", error);
+    }
+    accepted
+}
+
 /// Returns the connection if its first byte begins a TLS handshake. Otherwise responds to plain HTTP and fails.
-pub(super) async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
+async fn expect_tls(mut stream: TcpStream) -> io::Result<TcpStream> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

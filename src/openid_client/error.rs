@@ -155,7 +155,8 @@ fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>, body: &[u8]
     if is_html(body) {
         return "the provider answers with a web page instead of JSON; check --issuer, and proxies on the way".to_owned();
     }
-    format!("the provider's answer is not as OAuth 2.0 demands (field {})", error.path())
+    let field = shortened(&error.path().to_string());
+    format!("the provider's answer is not as OAuth 2.0 demands (field {field})")
 }
 
 /// Whether a body is a web page.
@@ -286,5 +287,17 @@ mod tests {
             serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(&body));
         let error = LoginError::of_token("fetch a token", RequestTokenError::Parse(error.unwrap_err(), body));
         assert!(error.to_string().contains("a web page instead of JSON"), "{error}");
+    }
+
+    #[test]
+    fn the_name_of_an_unreadable_field_is_harmless_and_short() {
+        let body = format!(r#"{{"\u001b[2J{}": 1, "x": }}"#, "x".repeat(30_000)).into_bytes();
+        let read = |body: &[u8]| {
+            let mut json = serde_json::Deserializer::from_slice(body);
+            serde_path_to_error::deserialize::<_, std::collections::BTreeMap<String, String>>(&mut json)
+        };
+        let problem = RequestTokenError::Parse(read(&body).unwrap_err(), body);
+        let error = LoginError::of_token("fetch a token", problem).to_string();
+        assert!(!error.contains('\u{1b}') && error.len() < 1000, "{error}");
     }
 }

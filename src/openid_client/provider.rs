@@ -62,6 +62,19 @@ struct ProviderDocument {
     authorization_response_iss_parameter_supported: bool,
 }
 
+impl ProviderDocument {
+    /// Reads the document of an issuer.
+    fn parse(json: &[u8], issuer: &str) -> Result<Self, String> {
+        let document: Self = serde_json::from_slice(json).map_err(|error| shortened(&error.to_string()))?;
+        // OpenID Connect Discovery 1.0, section 4.3: exactly equal
+        if document.issuer != issuer {
+            let other = shortened(&document.issuer);
+            return Err(format!("it is of the issuer {other:?}, not {issuer:?}; check --issuer"));
+        }
+        Ok(document)
+    }
+}
+
 /// A token response. The library's own reads the ID token's claims more strictly than kube-apiserver does.
 // RFC 6749, section 5.1
 #[derive(Clone, Serialize, Deserialize)]
@@ -230,19 +243,8 @@ impl LoginProvider {
             .map_err(|error| LoginError::answer(DOING, error))?;
         let url = format!("{}/.well-known/openid-configuration", settings.issuer.trim_end_matches('/'));
         let body = fetch(&http, DOING, &url).await?;
-        let document: ProviderDocument = serde_json::from_slice(&body)
-            .map_err(|error| LoginError::answer(DOING, format!("{url}: {error}")))?;
-        // OpenID Connect Discovery 1.0, section 4.3: exactly equal
-        if document.issuer != settings.issuer {
-            return Err(LoginError::answer(
-                DOING,
-                format!(
-                    "it is of the issuer {:?}, not {:?}; check --issuer",
-                    shortened(&document.issuer),
-                    settings.issuer
-                ),
-            ));
-        }
+        let document = ProviderDocument::parse(&body, &settings.issuer)
+            .map_err(|problem| LoginError::answer(DOING, format!("{url}: {problem}")))?;
         Ok(Self { settings, http, document })
     }
 
@@ -251,7 +253,7 @@ impl LoginProvider {
         const DOING: &str = "read the provider's keys";
         let url = self.document.jwks_uri.as_deref().ok_or(LoginError::NoEndpoint("jwks_uri"))?;
         let body = fetch(&self.http, DOING, url).await?;
-        key_set::read(&body).map_err(|problem| LoginError::answer(DOING, problem))
+        key_set::read(&body).map_err(|problem| LoginError::answer(DOING, shortened(&problem)))
     }
 
     pub(crate) fn has_device_flow(&self) -> bool {
@@ -471,4 +473,23 @@ async fn fetch(http: &HttpsClient, doing: &'static str, url: &str) -> Result<Byt
         ));
     }
     Ok(response.body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_provider_writes_is_harmless_and_short_in_errors() {
+        let long = format!("\u{1b}[2J{}", "x".repeat(500_000));
+        for document in [
+            serde_json::json!({"issuer": long}),
+            serde_json::json!({"issuer": "https://issuer.test", "scopes_supported": long}),
+            serde_json::json!({"issuer": "https://issuer.test", "jwks_uri": {long: 1}}),
+        ] {
+            let json = document.to_string();
+            let problem = ProviderDocument::parse(json.as_bytes(), "https://issuer.test").unwrap_err();
+            assert!(!problem.contains('\u{1b}') && problem.len() < 1000, "{} bytes", problem.len());
+        }
+    }
 }

@@ -39,6 +39,10 @@ const MAX_AT_ONCE: usize = 32;
 /// How long one cluster of a user may take, and all. Some clusters that never answer leave time for the others.
 const REVIEW_TIMEOUT: Duration = Duration::from_millis(2500);
 const ALL_REVIEWS_TIMEOUT: Duration = Duration::from_secs(5);
+/// A cluster that takes this long for one user is asked after the others, for a while.
+const SLOW: Duration = Duration::from_secs(1);
+const SLOW_LIFETIME: Duration = Duration::from_mins(10);
+const MAX_SLOW: usize = 4096;
 /// How long the answers are used.
 const LIFETIME: Duration = Duration::from_secs(10);
 /// Sessions whose answers are kept.
@@ -77,20 +81,26 @@ struct Answers {
     clusters: Arc<[UserCluster]>,
 }
 
-/// The answers of the last seconds.
+/// The answers of the last seconds, and the clusters that were slow.
 #[derive(Debug)]
-pub(super) struct ReachCache(Mutex<ExpiringLru<[u8; 32], SessionEntry>>);
+pub(super) struct ReachCache {
+    sessions: Mutex<ExpiringLru<[u8; 32], SessionEntry>>,
+    slow: Mutex<ExpiringLru<String, ()>>,
+}
 
 impl Default for ReachCache {
     fn default() -> Self {
-        Self(Mutex::new(ExpiringLru::new(MAX_SESSIONS)))
+        Self {
+            sessions: Mutex::new(ExpiringLru::new(MAX_SESSIONS)),
+            slow: Mutex::new(ExpiringLru::new(MAX_SLOW)),
+        }
     }
 }
 
 impl ReachCache {
     fn entry(&self, session: [u8; 32]) -> SessionEntry {
         let now = Instant::now();
-        let mut entries = lock(&self.0);
+        let mut entries = lock(&self.sessions);
         if let Some(entry) = entries.get(&session, now) {
             return Arc::clone(entry);
         }
@@ -98,6 +108,15 @@ impl ReachCache {
         // Longer than its answers, so that requests that come late share them.
         entries.put(session, Arc::clone(&entry), 1, now + 2 * LIFETIME + ALL_REVIEWS_TIMEOUT, now);
         entry
+    }
+
+    fn is_slow(&self, cluster: &str) -> bool {
+        lock(&self.slow).get(&cluster.to_owned(), Instant::now()).is_some()
+    }
+
+    fn note_slow(&self, cluster: &str) {
+        let now = Instant::now();
+        lock(&self.slow).put(cluster.to_owned(), (), 1, now + SLOW_LIFETIME, now);
     }
 }
 
@@ -145,7 +164,9 @@ async fn ask_all(
     let asked = asked.filter(|(cluster, address)| address.leads_to(snapshot, cluster));
     let mut asked: Vec<_> = asked.enumerate().collect();
     // threat: page-silent-clusters
-    asked.sort_by_key(|(_, (cluster, _))| cluster.settings.origin.is_of_tenant());
+    asked.sort_by_key(|(_, (cluster, _))| {
+        (page.reach.is_slow(&cluster.name), cluster.settings.origin.is_of_tenant())
+    });
     let asking: Vec<BoxFuture<'_, (usize, &str, Reach)>> = asked
         .into_iter()
         .map(|(index, (cluster, address))| {
@@ -172,8 +193,15 @@ async fn ask_until(
     address: ClusterAddress,
     deadline: Instant,
 ) -> Reach {
-    let deadline = deadline.min(Instant::now() + REVIEW_TIMEOUT);
-    let asked = timeout_at(deadline, ask(page, session, peer, &address)).await;
+    let begun = Instant::now();
+    let asked = if begun < deadline {
+        timeout_at(deadline.min(begun + REVIEW_TIMEOUT), ask(page, session, peer, &address)).await.ok()
+    } else {
+        None
+    };
+    if begun.elapsed() >= SLOW {
+        page.reach.note_slow(&cluster.name);
+    }
     match asked.unwrap_or(Reach::Unknown) {
         Reach::Unknown if !accepts_tokens(&cluster.settings.authentication, client) => Reach::Hidden,
         reach => reach,
@@ -385,6 +413,6 @@ mod tests {
             session[..8].copy_from_slice(&u64::try_from(index).unwrap().to_be_bytes());
             cache.entry(session);
         }
-        assert_eq!(lock(&cache.0).len(), MAX_SESSIONS);
+        assert_eq!(lock(&cache.sessions).len(), MAX_SESSIONS);
     }
 }

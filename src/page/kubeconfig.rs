@@ -73,3 +73,34 @@ pub(super) fn file_name(cluster: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') { c } else { '_' };
     format!("{}.kubeconfig", cluster.trim_start_matches('.').chars().map(plain).collect::<String>())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// YAML 1.1, which kubectl reads, has more words and numbers than YAML 1.2.
+    // yaml.org/type: bool, int, float, null, timestamp
+    #[test]
+    fn a_name_that_yaml_reads_as_something_else_is_quoted() {
+        for name in [
+            "no",
+            "on",
+            "off",
+            "yes",
+            "y",
+            "n",
+            "true",
+            "null",
+            "012",
+            "1e3",
+            "0x1f",
+            "0b1",
+            "7",
+            "2026-01-02",
+            "1",
+        ] {
+            let text = serde_saphyr::to_string(&json!({"name": name})).unwrap();
+            assert!(text.contains(&format!("\"{name}\"")) || text.contains(&format!("'{name}'")), "{text}");
+        }
+    }
+}

@@ -18,10 +18,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls::sign::SingleCertAndKey;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
-use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 use tower::{BoxError, Service, ServiceBuilder, service_fn};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
@@ -30,9 +28,10 @@ use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 use tracing::{debug, debug_span};
 
-use super::{Page, PageInForce, html};
+use super::{Page, html};
+use crate::config::page_settings::PageSettings;
 use crate::http::peer::enable_tcp_keep_alive;
-use crate::listener::UnauthenticatedQuota;
+use crate::listener::{ConnectionLimiter, ConnectionOrigin, accept_tls};
 
 /// Concurrent connections. When the limit is reached, the client network with the most connections loses one.
 const MAX_CONNECTIONS: usize = 256;
@@ -48,53 +47,66 @@ const MAX_HEADER_BYTES: usize = 32 << 10;
 const MAX_HEADERS: usize = 64;
 /// The body of the only form.
 const MAX_BODY_BYTES: usize = 4 << 10;
-/// How long the listener waits after it ran out of file descriptors.
-const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Serves connections until the future is dropped.
+// threat: forged-proxy-header
 pub(super) async fn serve(listener: TcpListener, page: Arc<Page>) {
-    let quota = UnauthenticatedQuota::new(MAX_CONNECTIONS);
+    let limiter = Arc::new(ConnectionLimiter::without_workers(MAX_CONNECTIONS, Arc::clone(page.metrics())));
     loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
-            continue;
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                limiter.wait_after(&error).await;
+                continue;
+            }
         };
-        let Some(slot) = quota.admit(peer.ip(), false) else { continue };
-        let Some(tls) = page.in_force().and_then(|in_force| tls_config(&in_force)) else { continue };
+        let Some(in_force) = page.in_force() else { continue };
+        let Some(origin) = limiter.admit(peer, in_force.settings.proxy_protocol.as_ref()) else { continue };
         stream.set_nodelay(true).ok();
         enable_tcp_keep_alive(&stream);
-        let page = Arc::clone(&page);
-        tokio::spawn(async move {
-            let evicted = slot.evicted();
-            tokio::select! {
-                () = serve_connection(stream, peer, tls, page) => {}
-                () = evicted.notified() => debug!(%peer, "connection to the page closed: evicted"),
-            }
-        });
+        let (page, limiter, tls) = (Arc::clone(&page), Arc::clone(&limiter), Arc::clone(&in_force.tls));
+        tokio::spawn(accepted(stream, origin, limiter, tls, page));
     }
 }
 
-fn tls_config(in_force: &PageInForce) -> Option<Arc<ServerConfig>> {
-    let settings = &in_force.settings;
+/// Serves a connection of the client that a load balancer may have to name first.
+async fn accepted(
+    mut stream: TcpStream,
+    origin: ConnectionOrigin,
+    limiter: Arc<ConnectionLimiter>,
+    tls: Arc<ServerConfig>,
+    page: Arc<Page>,
+) {
+    let header_timeout = page.live().peek().limits.proxy_header_timeout;
+    let Some((client, slot)) = origin.client(&mut stream, &limiter, header_timeout).await else { return };
+    let evicted = slot.evicted();
+    tokio::select! {
+        () = serve_client(stream, client, &limiter, tls, page) => {}
+        () = evicted.notified() => debug!(peer = %client, "connection to the page closed: evicted"),
+    }
+}
+
+/// The TLS configuration of these settings. Its sessions are resumed by connections of the same settings alone.
+pub(super) fn tls_config(settings: &PageSettings) -> Result<ServerConfig, rustls::Error> {
     let certificate = settings.certificate.certified_key();
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&settings.crypto))
-        .with_protocol_versions(&settings.versions)
-        .ok()?
+        .with_protocol_versions(&settings.versions)?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(certificate)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     // Early data could be replayed.
     config.max_early_data_size = 0;
-    Some(Arc::new(config))
+    Ok(config)
 }
 
-async fn serve_connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+async fn serve_client(
+    stream: TcpStream,
     peer: SocketAddr,
+    limiter: &ConnectionLimiter,
     tls: Arc<ServerConfig>,
     page: Arc<Page>,
 ) {
-    let stream = match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+    let stream = match timeout(HANDSHAKE_TIMEOUT, accept_tls(tls, stream, peer, limiter)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake with the page failed"),
         Err(_) => return debug!(%peer, "TLS handshake with the page: timeout"),
@@ -130,7 +142,8 @@ fn layered(
         async move { Ok::<_, Infallible>(page.answer(peer, request).await) }.boxed()
     });
     // The path alone: the query of a callback has the code of a login.
-    let trace = TraceLayer::new_for_http().make_span_with(
+    // No line for each 5xx: anonymous clients cause them, and their causes are logged where they occur.
+    let trace = TraceLayer::new_for_http().on_failure(()).make_span_with(
         |request: &Request<Incoming>| debug_span!("page", method = %request.method(), path = request.uri().path()),
     );
     ServiceBuilder::new()

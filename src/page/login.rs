@@ -36,8 +36,10 @@ const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
 const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a signed-out user waits for the discovery document.
 const END_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long a discovery document is used.
+/// How long a discovery document is used, and how long a provider without one is left alone: requests of anonymous
+/// clients must not become a flood at the provider.
 const DISCOVERY_LIFETIME: Duration = Duration::from_mins(5);
+const FAILURE_LIFETIME: Duration = Duration::from_secs(2);
 /// The longest query of a redirect: codes have some hundred bytes.
 const MAX_QUERY: usize = 8 << 10;
 
@@ -49,16 +51,19 @@ struct BegunLogin {
     verifier: SecretText,
 }
 
-/// The provider as it was discovered last.
+/// The provider, or why it has no usable discovery document.
+type DiscoveryOutcome = Result<Arc<LoginProvider>, Arc<LoginError>>;
+
+/// The last outcome, and until when it is used.
 #[derive(Debug, Default)]
-pub(super) struct ProviderCache(Mutex<Option<(Instant, Arc<LoginProvider>)>>);
+pub(super) struct ProviderCache(Mutex<Option<(Instant, DiscoveryOutcome)>>);
 
 /// Why there is no provider now.
 #[derive(Debug)]
 enum ProviderUnknown {
     /// It does not answer.
     Silent,
-    Failed(LoginError),
+    Failed(Arc<LoginError>),
 }
 
 impl From<ProviderUnknown> for Problem {
@@ -72,18 +77,19 @@ impl From<ProviderUnknown> for Problem {
 
 impl ProviderCache {
     /// The provider. One request fetches its document, others wait for it.
-    // threat: page-silent-provider
+    // threat: page-silent-provider, page-provider-flood
     async fn get(&self, client: &OpenIdClientSettings) -> Result<Arc<LoginProvider>, ProviderUnknown> {
         let discovered = async {
             let mut known = self.0.lock().await;
-            if let Some((at, provider)) = &*known
-                && at.elapsed() < DISCOVERY_LIFETIME
+            if let Some((until, outcome)) = &*known
+                && Instant::now() < *until
             {
-                return Ok(Arc::clone(provider));
+                return outcome.clone();
             }
-            let provider = Arc::new(LoginProvider::discover(client.clone()).await?);
-            *known = Some((Instant::now(), Arc::clone(&provider)));
-            Ok(provider)
+            let outcome = LoginProvider::discover(client.clone()).await.map(Arc::new).map_err(Arc::new);
+            let lifetime = if outcome.is_ok() { DISCOVERY_LIFETIME } else { FAILURE_LIFETIME };
+            *known = Some((Instant::now() + lifetime, outcome.clone()));
+            outcome
         };
         let discovered = timeout(DISCOVERY_TIMEOUT, discovered).await.map_err(|_| ProviderUnknown::Silent)?;
         discovered.map_err(ProviderUnknown::Failed)
@@ -147,7 +153,7 @@ pub(super) async fn begin(
         verifier: SecretText::new(request.verifier.secret()),
     };
     let until = page.clock().now() + LOGIN_TIMEOUT;
-    let sealed = in_force.key.seal(Purpose::Login, &in_force.settings.origin, &begun, until)?;
+    let sealed = in_force.key.seal(Purpose::Login, &in_force.scope, &begun, until)?;
     let cookie = cookies::set(cookies::LOGIN, &sealed, LOGIN_TIMEOUT.as_secs());
     Ok(see_other(request.url.as_str(), cookie))
 }
@@ -163,7 +169,7 @@ pub(super) async fn complete(
     let now = page.clock().now();
     let callback = Callback::read(query).ok_or_else(Problem::unknown_login)?;
     let sealed = cookies::get(headers, cookies::LOGIN).ok_or_else(Problem::unknown_login)?;
-    let begun: Option<BegunLogin> = in_force.key.open(Purpose::Login, &in_force.settings.origin, sealed, now);
+    let begun: Option<BegunLogin> = in_force.key.open(Purpose::Login, &in_force.scope, sealed, now);
     let begun = begun.ok_or_else(Problem::unknown_login)?;
     let state = callback.state.as_deref().unwrap_or_default();
     // A wrong redirect changes nothing: the right one may still come.
@@ -178,7 +184,7 @@ pub(super) async fn complete(
         Err(problem) => Err(problem),
     };
     // The state counts once, whatever came of it.
-    let mut response = completed.unwrap_or_else(|problem| super::html::problem(&problem));
+    let mut response = completed.unwrap_or_else(|problem| page.refuse(&problem, client));
     response.headers_mut().extend(cookies::delete(cookies::LOGIN).map(|cookie| (SET_COOKIE, cookie)));
     Ok(response)
 }

@@ -2,18 +2,20 @@
 // threat: page-flood
 
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 use crate::expiring_lru::ExpiringLru;
 use crate::http::peer::client_network;
 use crate::sync::lock;
 
-/// Conversations with the provider at the same time.
-const MAX_AT_ONCE: usize = 16;
+/// Conversations with the provider at the same time, of all networks and of one: a provider may answer slowly to a code
+/// that was made up.
+const MAX_AT_ONCE: usize = 64;
+const MAX_AT_ONCE_OF_NETWORK: usize = 8;
 /// How long a login waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Logins of a network within the period. A company may be behind one address.
@@ -26,7 +28,22 @@ const MAX_NETWORKS: usize = 4096;
 #[derive(Debug)]
 pub(super) struct LoginRate {
     turns: Semaphore,
-    networks: Mutex<ExpiringLru<IpAddr, (Instant, u32)>>,
+    networks: Mutex<ExpiringLru<IpAddr, NetworkLogins>>,
+}
+
+/// The logins of a network within the period.
+#[derive(Debug, Clone)]
+struct NetworkLogins {
+    began: Instant,
+    count: u32,
+    turns: Arc<Semaphore>,
+}
+
+/// A login in progress.
+#[derive(Debug)]
+pub(super) struct LoginTurn<'a> {
+    _of_network: OwnedSemaphorePermit,
+    _of_all: SemaphorePermit<'a>,
 }
 
 /// Why a login is refused for now.
@@ -46,23 +63,33 @@ impl Default for LoginRate {
 
 impl LoginRate {
     /// Waits for a turn of a client.
-    pub(super) async fn turn(&self, client: IpAddr) -> Result<SemaphorePermit<'_>, TooManyLogins> {
-        self.count(client_network(client))?;
-        match timeout(TURN_TIMEOUT, self.turns.acquire()).await {
-            Ok(Ok(turn)) => Ok(turn),
-            _ => Err(TooManyLogins::OfAll),
-        }
+    pub(super) async fn turn(&self, client: IpAddr) -> Result<LoginTurn<'_>, TooManyLogins> {
+        let (deadline, turns) = (Instant::now() + TURN_TIMEOUT, self.count(client_network(client))?);
+        // First that of the network: a login that waits for its own network takes nothing from the others.
+        let Ok(Ok(of_network)) = timeout_at(deadline, turns.acquire_owned()).await else {
+            return Err(TooManyLogins::OfNetwork);
+        };
+        let Ok(Ok(of_all)) = timeout_at(deadline, self.turns.acquire()).await else {
+            return Err(TooManyLogins::OfAll);
+        };
+        Ok(LoginTurn { _of_network: of_network, _of_all: of_all })
     }
 
-    fn count(&self, network: IpAddr) -> Result<(), TooManyLogins> {
+    fn count(&self, network: IpAddr) -> Result<Arc<Semaphore>, TooManyLogins> {
         let now = Instant::now();
         let mut networks = lock(&self.networks);
-        let (began, count) = networks.get(&network, now).copied().unwrap_or((now, 0));
-        if count >= MAX_PER_NETWORK {
+        let mut logins = networks.get(&network, now).cloned().unwrap_or_else(|| NetworkLogins {
+            began: now,
+            count: 0,
+            turns: Arc::new(Semaphore::new(MAX_AT_ONCE_OF_NETWORK)),
+        });
+        if logins.count >= MAX_PER_NETWORK {
             return Err(TooManyLogins::OfNetwork);
         }
-        networks.put(network, (began, count + 1), 1, began + PERIOD, now);
-        Ok(())
+        logins.count += 1;
+        let (turns, until) = (Arc::clone(&logins.turns), logins.began + PERIOD);
+        networks.put(network, logins, 1, until, now);
+        Ok(turns)
     }
 }
 
@@ -96,6 +123,19 @@ mod tests {
         let begun = Instant::now();
         assert_eq!(rate.turn(client("192.0.2.1")).await.unwrap_err(), TooManyLogins::OfAll);
         assert_eq!(begun.elapsed(), TURN_TIMEOUT);
+        turns.pop();
+        drop(rate.turn(client("192.0.2.1")).await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_network_has_its_share_of_the_logins_at_once() {
+        let rate = LoginRate::default();
+        let mut turns = Vec::new();
+        for _ in 0..MAX_AT_ONCE_OF_NETWORK {
+            turns.push(rate.turn(client("192.0.2.1")).await.unwrap());
+        }
+        assert_eq!(rate.turn(client("192.0.2.1")).await.unwrap_err(), TooManyLogins::OfNetwork);
+        drop(rate.turn(client("192.0.2.2")).await.unwrap());
         turns.pop();
         drop(rate.turn(client("192.0.2.1")).await.unwrap());
     }

@@ -4,7 +4,6 @@
 use std::borrow::Cow;
 
 use http::StatusCode;
-use tracing::warn;
 
 use super::login_rate::TooManyLogins;
 use super::sealing::UnusableKey;
@@ -21,6 +20,8 @@ pub(super) struct Problem {
     pub(super) detail: Option<String>,
     /// What the user may do next.
     pub(super) next: Next,
+    /// The cause, for the log.
+    pub(super) cause: Option<String>,
 }
 
 /// What the user may do next.
@@ -37,7 +38,7 @@ impl Problem {
         text: impl Into<Cow<'static, str>>,
         next: Next,
     ) -> Self {
-        Self { status, title, text: text.into(), detail: None, next }
+        Self { status, title, text: text.into(), detail: None, next, cause: None }
     }
 
     pub(super) fn not_found() -> Self {
@@ -72,14 +73,17 @@ impl Problem {
 
     /// The provider has not answered in time.
     pub(super) fn silent_provider() -> Self {
-        warn!("page: the OpenID provider does not answer in time");
         let text = "The login provider does not answer. Try again in a minute.";
-        Self::new(StatusCode::GATEWAY_TIMEOUT, "Sign-in not possible now", text, Next::SignIn)
+        let problem = Self::new(StatusCode::GATEWAY_TIMEOUT, "Sign-in not possible now", text, Next::SignIn);
+        Self { cause: Some("the OpenID provider does not answer in time".to_owned()), ..problem }
     }
 
     /// A login that fails at the provider.
     pub(super) fn of_login(error: &LoginError) -> Self {
-        warn!(%error, "page: a login failed");
+        Self { cause: Some(error.to_string()), ..Self::of_error(error) }
+    }
+
+    fn of_error(error: &LoginError) -> Self {
         let failed =
             |status, text: &'static str| Self::new(status, "Sign-in not completed", text, Next::SignIn);
         match error {
@@ -119,7 +123,7 @@ impl From<TooManyLogins> for Problem {
     fn from(which: TooManyLogins) -> Self {
         let text = match which {
             TooManyLogins::OfNetwork => {
-                "There were too many sign-ins from your network in the last minute. Try again in a minute."
+                "There are too many sign-ins from your network. Try again in a minute."
             }
             TooManyLogins::OfAll => "Many people are signing in at this moment. Try again in a few seconds.",
         };
@@ -129,9 +133,10 @@ impl From<TooManyLogins> for Problem {
 
 impl From<UnusableKey> for Problem {
     fn from(error: UnusableKey) -> Self {
-        tracing::error!(%error, "page: a session cannot be sealed");
         let text = "The gateway has an internal error. Try again later.";
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Sign-in not completed", text, Next::SignIn)
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        let problem = Self::new(status, "Sign-in not completed", text, Next::SignIn);
+        Self { cause: Some(error.to_string()), ..problem }
     }
 }
 

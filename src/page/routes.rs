@@ -1,7 +1,7 @@
 //! Which requests the page answers. Every one is checked first: its method, its host, and what the browser says about where
 //! it comes from.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_DISPOSITION, CONTENT_TYPE, HOST, HeaderName, ORIGIN};
@@ -9,12 +9,14 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Collected, Full};
 use openidconnect::url::form_urlencoded;
+use tracing::warn;
 
 use super::clusters::{self, ClusterAddress};
 use super::problem::{Next, Problem};
 use super::session::Session;
 use super::{Page, PageInForce, cookies, html, kubeconfig, login};
 use crate::go::url::decode_path;
+use crate::pipeline::LogPermit;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -55,7 +57,18 @@ impl Page {
                 (Some(rest), Some(session)) => self.download(&in_force, &session, peer, rest).await,
             },
         };
-        answer.unwrap_or_else(|problem| html::problem(&problem))
+        answer.unwrap_or_else(|problem| self.refuse(&problem, peer.ip()))
+    }
+
+    /// The page of a problem. Clients that are not signed in cause problems: the log has a few lines of each.
+    // threat: log-flood
+    pub(super) fn refuse(&self, problem: &Problem, client: IpAddr) -> PageResponse {
+        if let Some(cause) = &problem.cause
+            && let Some(LogPermit { suppressed }) = self.parts.gateway.throttle.permit(client)
+        {
+            warn!(%client, error = %cause, suppressed, "page: a login failed");
+        }
+        html::problem(problem)
     }
 
     async fn clusters(&self, in_force: &PageInForce, session: &Session, peer: SocketAddr) -> PageResponse {
@@ -123,8 +136,13 @@ fn check_host<B>(own: &str, request: &Request<B>) -> Result<(), PageResponse> {
         return Err(html::fallback(StatusCode::BAD_REQUEST));
     }
     let host = host.unwrap_or_default();
-    let host = host.strip_suffix(":443").unwrap_or(host);
-    if host.eq_ignore_ascii_case(own) { Ok(()) } else { Err(html::fallback(StatusCode::MISDIRECTED_REQUEST)) }
+    // A browser leaves the default port out; another client may not.
+    let is_own = |host: &str| host.eq_ignore_ascii_case(own);
+    if is_own(host) || (!own.contains(':') && host.strip_suffix(":443").is_some_and(is_own)) {
+        Ok(())
+    } else {
+        Err(html::fallback(StatusCode::MISDIRECTED_REQUEST))
+    }
 }
 
 fn check_method(method: &Method, path: &str) -> Result<(), PageResponse> {
@@ -170,11 +188,12 @@ fn sign_out(
     if origin.is_some_and(|origin| origin != in_force.settings.origin.as_bytes()) {
         return Err(forged());
     }
-    if let Some(session) = session {
-        let given = form_urlencoded::parse(body).find(|(name, _)| name == html::FORM_SECRET);
-        if !given.is_some_and(|(_, given)| session.has_form_secret(&given)) {
-            return Err(forged());
-        }
+    // `SameSite` keeps the cookies away from a form of another site, so that it seems to have no session. It must change
+    // nothing, even if the browser sends no `Origin`.
+    let Some(session) = session else { return Ok(login::see_other("/signed-out", [])) };
+    let given = form_urlencoded::parse(body).find(|(name, _)| name == html::FORM_SECRET);
+    if !given.is_some_and(|(_, given)| session.has_form_secret(&given)) {
+        return Err(forged());
     }
     Ok(login::see_other("/signed-out", cookies::delete_session()))
 }

@@ -1,6 +1,7 @@
 //! Sealed values: what the page knows of a browser is in the browser's cookies, encrypted and authenticated.
 //!
-//! A value is bound to its purpose and to the page's origin, and has an end inside. AES-256-GCM with random nonces: a key
+//! A value is bound to its purpose and to its scope (the page's origin, and its client at the provider), and has an end
+//! inside. AES-256-GCM with random nonces: a key
 //! seals far fewer than the 2³² values for which they are safe.
 // threat: page-forged-cookie
 
@@ -73,39 +74,39 @@ impl SealingKey {
     pub(super) fn seal(
         &self,
         purpose: Purpose,
-        origin: &str,
+        scope: &str,
         value: &impl Serialize,
         until: UnixTime,
     ) -> Result<String, UnusableKey> {
         let ending = Ending { until: until.as_secs(), value };
         let mut text = serde_json::to_vec(&ending).map_err(|_| UnusableKey)?;
-        let bound_to = Aad::from(bound_to(purpose, origin));
+        let bound_to = Aad::from(bound_to(purpose, scope));
         let nonce = self.0.seal_in_place_append_tag(bound_to, &mut text).map_err(|_| UnusableKey)?;
         let mut sealed = nonce.as_ref().to_vec();
         sealed.append(&mut text);
         Ok(URL_SAFE_NO_PAD.encode(sealed))
     }
 
-    /// The value; `None` if it was not sealed with this key for this purpose and origin, or has ended.
+    /// The value; `None` if it was not sealed with this key for this purpose and scope, or has ended.
     pub(super) fn open<T: DeserializeOwned>(
         &self,
         purpose: Purpose,
-        origin: &str,
+        scope: &str,
         sealed: &str,
         now: UnixTime,
     ) -> Option<T> {
         let sealed = URL_SAFE_NO_PAD.decode(sealed).ok()?;
         let (nonce, text) = sealed.split_at_checked(NONCE_LEN)?;
         let (nonce, mut text) = (Nonce::try_assume_unique_for_key(nonce).ok()?, text.to_vec());
-        let text = self.0.open_in_place(nonce, Aad::from(bound_to(purpose, origin)), &mut text).ok()?;
+        let text = self.0.open_in_place(nonce, Aad::from(bound_to(purpose, scope)), &mut text).ok()?;
         let ending: Ending<T> = serde_json::from_slice(text).ok()?;
         (now.as_secs() < ending.until).then_some(ending.value)
     }
 }
 
 /// The associated data of a value.
-fn bound_to(purpose: Purpose, origin: &str) -> Vec<u8> {
-    format!("portcullis page 1\n{}\n{origin}", purpose.label()).into_bytes()
+fn bound_to(purpose: Purpose, scope: &str) -> Vec<u8> {
+    format!("portcullis page 1\n{}\n{scope}", purpose.label()).into_bytes()
 }
 
 #[cfg(test)]
@@ -116,28 +117,28 @@ mod tests {
 
     use super::*;
 
-    const ORIGIN: &str = "https://clusters.test";
+    const SCOPE: &str = "https://clusters.test";
     const NOW: UnixTime = Duration::from_hours(500_000);
 
     fn open(key: &SealingKey, sealed: &str) -> Option<String> {
-        key.open(Purpose::Session, ORIGIN, sealed, NOW)
+        key.open(Purpose::Session, SCOPE, sealed, NOW)
     }
 
     #[test]
     fn a_value_opens_only_as_it_was_sealed() {
         let key = SealingKey::random().unwrap();
         let until = NOW + Duration::from_mins(10);
-        let sealed = key.seal(Purpose::Session, ORIGIN, &"alice", until).unwrap();
+        let sealed = key.seal(Purpose::Session, SCOPE, &"alice", until).unwrap();
         assert_eq!(open(&key, &sealed).as_deref(), Some("alice"));
         assert!(!sealed.contains("alice"));
-        let other: Option<String> = key.open(Purpose::Login, ORIGIN, &sealed, NOW);
+        let other: Option<String> = key.open(Purpose::Login, SCOPE, &sealed, NOW);
         assert_eq!(other, None, "another purpose");
         let other: Option<String> = key.open(Purpose::Session, "https://other.test", &sealed, NOW);
-        assert_eq!(other, None, "another origin");
-        let later: Option<String> = key.open(Purpose::Session, ORIGIN, &sealed, until);
+        assert_eq!(other, None, "another scope");
+        let later: Option<String> = key.open(Purpose::Session, SCOPE, &sealed, until);
         assert_eq!(later, None, "ended");
         assert_eq!(open(&SealingKey::random().unwrap(), &sealed), None, "another key");
-        let other: Option<u64> = key.open(Purpose::Session, ORIGIN, &sealed, NOW);
+        let other: Option<u64> = key.open(Purpose::Session, SCOPE, &sealed, NOW);
         assert_eq!(other, None, "another type");
     }
 
@@ -145,7 +146,7 @@ mod tests {
     fn no_changed_byte_is_accepted() {
         let key = SealingKey::random().unwrap();
         let until = NOW + Duration::from_mins(10);
-        let sealed = key.seal(Purpose::Session, ORIGIN, &"alice", until).unwrap();
+        let sealed = key.seal(Purpose::Session, SCOPE, &"alice", until).unwrap();
         let bytes = URL_SAFE_NO_PAD.decode(&sealed).unwrap();
         for index in 0..bytes.len() {
             let mut changed = bytes.clone();
@@ -164,7 +165,7 @@ mod tests {
         let (one, other) = (configured(), configured());
         let until = NOW + Duration::from_mins(10);
         let seals: Vec<_> =
-            (0..2).map(|_| one.seal(Purpose::Session, ORIGIN, &"alice", until).unwrap()).collect();
+            (0..2).map(|_| one.seal(Purpose::Session, SCOPE, &"alice", until).unwrap()).collect();
         assert_ne!(seals[0], seals[1]);
         for sealed in &seals {
             assert_eq!(open(&other, sealed).as_deref(), Some("alice"));

@@ -50,7 +50,7 @@ impl Session {
     /// The session in the cookies of a request.
     pub(super) fn of(in_force: &PageInForce, headers: &HeaderMap, now: UnixTime) -> Option<Self> {
         let sealed = cookies::session(headers)?;
-        in_force.key.open(Purpose::Session, &in_force.settings.origin, &sealed, now)
+        in_force.key.open(Purpose::Session, &in_force.scope, &sealed, now)
     }
 
     /// The cookies of the session; the inner `None`: they are too large.
@@ -60,7 +60,7 @@ impl Session {
         now: UnixTime,
     ) -> Result<Option<Vec<HeaderValue>>, UnusableKey> {
         let until = UnixTime::from_secs(self.until);
-        let sealed = in_force.key.seal(Purpose::Session, &in_force.settings.origin, self, until)?;
+        let sealed = in_force.key.seal(Purpose::Session, &in_force.scope, self, until)?;
         Ok(cookies::set_session(&sealed, until.saturating_sub(now).as_secs()))
     }
 

@@ -97,7 +97,7 @@ impl Refusal {
             }
             Self::NotAdmitted(status) => return RefusalResponse::Denial(status),
             Self::Loop(forwarding_loop) => Status::loop_detected(forwarding_loop.to_string()),
-            Self::RouteError(RouteError::Misdirected) => Status::misdirected(),
+            Self::RouteError(RouteError::Misdirected | RouteError::PageHost) => Status::misdirected(),
             Self::RouteError(RouteError::NotFound) => Status::not_found(),
             Self::RequestInfo(status)
             | Self::Impersonation(ImpersonationError::Forbidden(status))

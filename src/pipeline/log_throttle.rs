@@ -39,14 +39,14 @@ struct LineBudget {
 
 /// Permission to write one line.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LogPermit {
+pub(crate) struct LogPermit {
     /// The number of lines of this client that were suppressed since the last one.
-    pub(super) suppressed: Option<u64>,
+    pub(crate) suppressed: Option<u64>,
 }
 
 impl LogThrottle {
     /// Permits a line about `peer` unless its budget is exhausted.
-    pub(super) fn permit(&self, peer: IpAddr) -> Option<LogPermit> {
+    pub(crate) fn permit(&self, peer: IpAddr) -> Option<LogPermit> {
         let now = Instant::now();
         let mut sources = lock(&self.0);
         sources.of(client_network(peer), now).take(now)

@@ -110,7 +110,7 @@ impl Snapshot {
         Ok(Self {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),
-            router: Router::new(clusters),
+            router: Router::new(clusters, settings.page.as_ref().map(|page| page.host().to_owned())),
             tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,
             proxy_protocol: serving.proxy_protocol.clone(),

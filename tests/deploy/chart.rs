@@ -124,7 +124,9 @@ fn refused(values: &[&str], expected: &str) -> Result<(), String> {
 /// The port of the page is that of its address, in the pods, the Service and the `NetworkPolicy`.
 fn page_port() -> Result<(), String> {
     let values = ["image.repository=r", "tls.secretName=t", "config.page.bindAddress=0.0.0.0:8444"];
-    let set = values.iter().flat_map(|value| ["--set", value]);
+    refused(&values, "config.page.cookieKeyFile is required with several replicas")?;
+    let key = "config.page.cookieKeyFile=../files/page/cookie.key";
+    let set = values.iter().chain([&key]).flat_map(|value| ["--set", value]);
     let manifest = HELM.run(["template", CHART, KUBE_VERSION].into_iter().chain(set))?;
     for part in [
         "{name: page, containerPort: 8444}",

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use portcullis::internal::AnonymousAuth;
 use portcullis::internal::{ClusterSettings, IdentityMode, Routes, Settings};
+use serde_json::json;
 use testkit::{Pki, flags};
 
 use crate::gateway::resolved;
@@ -528,6 +529,19 @@ fn samples_resolve_unchanged() {
     pki.write("service/serving-ca.key", pki.clients.key_pem());
     pki.write("signers.yaml", include_str!("../../certs/service.yaml"));
     pki.write_pair("staging", &pki.servers.server(&["staging.example.com"]));
+    pki.write_pair("page", &pki.servers.server(&["clusters.example.com"]));
+    pki.write("page-client.secret", "secret\n");
+    pki.write("page-cookie.key", "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=\n");
+    pki.write("gateway-ca.crt", pki.servers.cert_pem());
+    let jwt = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {"url": "https://login.example.com", "audiences": ["clusters-page", "kubernetes"],
+                "audienceMatchPolicy": "MatchAny"},
+            "claimMappings": {"username": {"claim": "email", "prefix": ""}},
+        }],
+    });
+    pki.write("authentication.yaml", jwt.to_string());
     let kubeconfig = std::fs::read_to_string(pki.directory.path().join("backend.kubeconfig")).unwrap();
     pki.write("prod.kubeconfig", &kubeconfig);
     pki.write("staging.kubeconfig", kubeconfig.replace("contexts: [{name: c,", "contexts: [{name: staging,"));
@@ -568,6 +582,7 @@ fn samples_resolve_unchanged() {
         ("controllers.yaml", 1),
         ("ingress.yaml", 2),
         ("minimal.yaml", 1),
+        ("page.yaml", 2),
         ("sidecar.yaml", 1),
     ];
     assert_eq!(samples, expected.map(|(name, clusters)| (name.to_owned(), clusters)));

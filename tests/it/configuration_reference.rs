@@ -40,7 +40,7 @@ clusters:
 ```
 
 Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`, `ingress.yaml`, `admission.yaml`,
-`clusters.yaml`, `controllers.yaml`.
+`clusters.yaml`, `controllers.yaml`, `page.yaml`.
 
 - **Keys**: every flag has a key, its words in camel case, with CA, SNI and UID in capitals as in Kubernetes.
   `--client-ca-file` is `clientCAFile`. A comma-separated flag is a list in the file.

@@ -3,6 +3,8 @@
 
 mod attacks;
 mod configuration;
+mod proxy_protocol;
+mod sharing;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,9 +18,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use rustls_pki_types::ServerName;
 use serde_json::json;
 use testkit::issuer::{CONFIGURATION, KEYS, SigningKey, key_set, respond};
-use testkit::{FakeBackend, Gateway, Pki, ResponseFuture, now, text};
+use testkit::wire::handshake_over;
+use testkit::{FakeBackend, Gateway, Http1, Pki, ResponseFuture, now, text};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpSocket};
 use url::Url;
 
@@ -27,6 +32,9 @@ use crate::gateway::InProcess as _;
 const HOST: &str = "clusters.test";
 const ORIGIN: &str = "https://clusters.test";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// A code that the provider never answers.
+const SLOW_CODE: &str = "slow";
 
 /// What the provider knows of its logins.
 #[derive(Default)]
@@ -39,13 +47,15 @@ struct ProviderState {
     claims: Mutex<serde_json::Map<String, serde_json::Value>>,
     /// Whether it never answers again.
     is_silent: AtomicBool,
+    /// Whether it has no discovery document for now.
+    is_broken: AtomicBool,
 }
 
 /// A provider in this process.
 struct TestProvider {
     url: String,
     state: Arc<ProviderState>,
-    _server: FakeBackend,
+    server: FakeBackend,
 }
 
 impl TestProvider {
@@ -65,7 +75,7 @@ impl TestProvider {
                 respond(status, "application/json", body.to_string())
             })
         });
-        Self { url, state, _server: server }
+        Self { url, state, server }
     }
 
     /// The user logs in at the provider: the redirect to the page.
@@ -94,6 +104,7 @@ impl ProviderState {
         request: Request<Incoming>,
     ) -> (u16, serde_json::Value) {
         match request.uri().path() {
+            CONFIGURATION if self.is_broken.load(Ordering::SeqCst) => (503, json!({})),
             CONFIGURATION => {
                 let document = json!({
                     "issuer": issuer,
@@ -109,6 +120,9 @@ impl ProviderState {
             "/token" => {
                 let body = request.into_body().collect().await.unwrap().to_bytes();
                 let form: BTreeMap<_, _> = url::form_urlencoded::parse(&body).into_owned().collect();
+                if form["code"] == SLOW_CODE {
+                    std::future::pending::<()>().await;
+                }
                 let Some((nonce, challenge)) = self.codes.lock().unwrap().remove(&form["code"]) else {
                     return (
                         400,
@@ -279,11 +293,36 @@ impl Seen {
 #[derive(Default, Clone)]
 struct Browser {
     cookies: BTreeMap<String, String>,
+    /// The last byte of its address, 127.0.0.x; 0: any.
+    from: u8,
+    /// What a load balancer at this address writes before its bytes.
+    proxy_header: Vec<u8>,
 }
 
 impl Browser {
+    fn from(host: u8) -> Self {
+        Self { from: host, ..Self::default() }
+    }
+
+    /// Behind a load balancer.
+    fn behind(balancer: u8, proxy_header: &str) -> Self {
+        Self { proxy_header: proxy_header.as_bytes().to_vec(), ..Self::from(balancer) }
+    }
+
+    /// A connection; `None`: the page does not accept it.
+    async fn connect(&self, page: &Gateway) -> Option<Http1> {
+        if self.from == 0 {
+            return Some(page.http1(None).await);
+        }
+        let mut stream = connect_from(page, self.from).await;
+        stream.write_all(&self.proxy_header).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let tls = handshake_over(name, stream, b"http/1.1", None).await.ok()?;
+        Some(page.http1_over(tls).await)
+    }
+
     async fn send(&mut self, page: &Gateway, request: http::request::Builder, body: &str) -> Seen {
-        let mut connection = page.http1(None).await;
+        let mut connection = self.connect(page).await.unwrap();
         let mut request = request.body(testkit::full(body.to_owned())).unwrap();
         request.headers_mut().entry("host").or_insert(HOST.parse().unwrap());
         if !self.cookies.is_empty() {

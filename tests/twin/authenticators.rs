@@ -24,6 +24,8 @@ pub(crate) enum Setting {
     Admission,
     /// Audit.
     Audit,
+    /// Limits on requests in flight.
+    Limits,
 }
 
 /// The issuers of service-account tokens; the first one signs.
@@ -72,7 +74,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
         format!("--authentication-token-webhook-config-file={}", file("webhook.kubeconfig")),
     ];
     match setting {
-        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit => {
+        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit | Setting::Limits => {
             flags.push(AUDIENCES.to_owned());
             flags.push(format!("--authentication-config={}", file("authentication.json")));
         }
@@ -131,7 +133,7 @@ pub(crate) fn probes(setting: Setting) -> Vec<Token> {
     let mut probes: Vec<Token> = vec!["last00.0123456789abcdef".into(), "{made:legacy-opaque}".into()];
     match setting {
         Setting::Flags => probes.push(rich("flags").into()),
-        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit => {
+        Setting::Config | Setting::Webhooks | Setting::Admission | Setting::Audit | Setting::Limits => {
             probes.extend(USABLE.iter().chain([&MOVED]).map(|issuer| Token::from(rich(issuer))));
             probes.push(token("distributed").with(distant).into());
         }

@@ -206,6 +206,20 @@ impl Step {
         }
     }
 
+    /// The request, which has no placeholders.
+    pub(crate) fn plain(&self, version: Version) -> Request {
+        Request {
+            version,
+            method: self.method.clone(),
+            target: self.target.clone(),
+            headers: self.headers.clone(),
+            body: Bytes::from(self.body.clone()),
+            raw: None,
+            frames: Vec::new(),
+            until: self.until,
+        }
+    }
+
     /// A description of the request for failure messages, with long parts truncated.
     pub(crate) fn describe(&self) -> String {
         let mut text = match &self.raw {

@@ -13,7 +13,7 @@ use crate::case::{Case, Declared, ExpectedReviews, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::servers::{SharedTwin, Side, TwinServers};
-use crate::{audit, cases, kubectl, race, rust_client, tunnels};
+use crate::{audit, cases, kubectl, limits, race, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
 
 /// One test by name.
@@ -48,6 +48,10 @@ enum Kind {
     },
     /// The kube-rs client.
     RustClient {
+        side: Side,
+    },
+    /// Limits on requests in flight. The backend without the gateway must differ.
+    Limits {
         side: Side,
     },
     /// Writers behind the gateway and beside it, on the same objects.
@@ -97,6 +101,7 @@ impl Plan {
                 name: format!("{prefix}::rust_client"),
                 kind: Kind::RustClient { side },
             });
+            planned.push(PlannedTest { name: format!("{prefix}::limits"), kind: Kind::Limits { side } });
             if side == Side::Second {
                 let groups: BTreeSet<&str> = http.iter().map(|case| case.group).collect();
                 for group in groups {
@@ -109,6 +114,10 @@ impl Plan {
                 planned.push(PlannedTest {
                     name: "proof::differs::kubectl".to_owned(),
                     kind: Kind::Differs { http: Vec::new(), kubectl: kubectl.clone(), tunnels: Vec::new() },
+                });
+                planned.push(PlannedTest {
+                    name: "proof::differs::limits".to_owned(),
+                    kind: Kind::Limits { side: Side::Backend },
                 });
                 planned.push(PlannedTest {
                     name: "proof::differs::tunnels".to_owned(),
@@ -165,6 +174,9 @@ impl Plan {
                     vec![side.with(case.setting), Side::Reference.with(case.setting)]
                 }
                 Kind::Tunnel { side, .. } | Kind::RustClient { side } => vec![*side],
+                Kind::Limits { side } => {
+                    vec![side.with(Setting::Limits), Side::Reference.with(Setting::Limits)]
+                }
                 Kind::Differs { http, kubectl, .. } => {
                     let settings = http.iter().map(|case| case.setting);
                     let settings = settings.chain(kubectl.iter().map(|case| case.setting));
@@ -183,6 +195,7 @@ impl Plan {
             Kind::Http { side, .. }
             | Kind::Kubectl { side, .. }
             | Kind::Tunnel { side, .. }
+            | Kind::Limits { side }
             | Kind::RustClient { side } => *side == Side::Second,
             Kind::Differs { .. } | Kind::Race | Kind::Rule(_) => false,
         };
@@ -206,6 +219,7 @@ impl Plan {
                         servers.stop(Side::WebhooksSecond);
                         servers.stop(Side::AdmissionSecond);
                         servers.stop(Side::AuditSecond);
+                        servers.stop(Side::LimitsSecond);
                     }
                     result
                 })
@@ -228,6 +242,14 @@ fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Fail
         Kind::RustClient { side } => {
             judge(&twin.runtime().block_on(rust_client::run(servers, *side))?, None, *side)
         }
+        Kind::Limits { side: Side::Backend } => {
+            let found = twin.runtime().block_on(limits::run(servers, Side::Backend))?;
+            if found.differences.is_empty() {
+                return Err("no case differs on the backend without the gateway".into());
+            }
+            Ok(())
+        }
+        Kind::Limits { side } => judge(&twin.runtime().block_on(limits::run(servers, *side))?, None, *side),
         Kind::Race => {
             let side = Side::AdmissionGateway;
             judge(&twin.runtime().block_on(race::run(servers, side))?, None, side)
@@ -279,7 +301,7 @@ pub(crate) struct Compared {
 }
 
 /// Fails if there are undeclared differences, or if a declared difference does not occur.
-fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
+pub(crate) fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
     let Some(Declared { id, status, only_reviews }) = declared.filter(|_| side.is_gateway()) else {
         let text = found.differences.join("\n");
         return if text.is_empty() { Ok(()) } else { Err(text.into()) };
@@ -309,7 +331,12 @@ fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(),
 }
 
 /// Runs the case on both sides and returns the differences. Fails if the reference does not respond as expected.
-async fn http(servers: &TwinServers, case: &Case, version: Version, side: Side) -> Result<Compared, Failed> {
+pub(crate) async fn http(
+    servers: &TwinServers,
+    case: &Case,
+    version: Version,
+    side: Side,
+) -> Result<Compared, Failed> {
     let (reference, mut reference_values) = side_of(servers, Side::Reference.with(case.setting))?;
     let (subject, mut subject_values) = side_of(servers, side.with(case.setting))?;
     reference_values.mint(&case.tokens);

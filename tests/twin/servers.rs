@@ -53,6 +53,10 @@ pub(crate) enum Side {
     AuditReference,
     AuditSecond,
     AuditGateway,
+    /// The same servers with the limits of [`Setting::Limits`], and the same backend.
+    LimitsReference,
+    LimitsSecond,
+    LimitsGateway,
 }
 
 impl Side {
@@ -75,6 +79,9 @@ impl Side {
             Self::AuditReference => "audit-reference",
             Self::AuditSecond => "audit-second",
             Self::AuditGateway => "audit-gateway",
+            Self::LimitsReference => "limits-reference",
+            Self::LimitsSecond => "limits-second",
+            Self::LimitsGateway => "limits-gateway",
         }
     }
 
@@ -93,6 +100,9 @@ impl Side {
             (Setting::Audit, Self::Reference) => Self::AuditReference,
             (Setting::Audit, Self::Second) => Self::AuditSecond,
             (Setting::Audit, Self::Gateway) => Self::AuditGateway,
+            (Setting::Limits, Self::Reference) => Self::LimitsReference,
+            (Setting::Limits, Self::Second) => Self::LimitsSecond,
+            (Setting::Limits, Self::Gateway) => Self::LimitsGateway,
             (_, side) => side,
         }
     }
@@ -103,6 +113,7 @@ impl Side {
             Self::WebhooksReference | Self::WebhooksSecond | Self::WebhooksGateway => Setting::Webhooks,
             Self::AdmissionReference | Self::AdmissionSecond | Self::AdmissionGateway => Setting::Admission,
             Self::AuditReference | Self::AuditSecond | Self::AuditGateway => Setting::Audit,
+            Self::LimitsReference | Self::LimitsSecond | Self::LimitsGateway => Setting::Limits,
             _ => Setting::Config,
         }
     }
@@ -116,6 +127,7 @@ impl Side {
                 | Self::WebhooksGateway
                 | Self::AdmissionGateway
                 | Self::AuditGateway
+                | Self::LimitsGateway
         )
     }
 }

@@ -16,6 +16,8 @@ use crate::waiting::until;
 pub struct GatewayProcess {
     /// The addresses of the gateway.
     pub gateway: Gateway,
+    /// Its page, if it has one.
+    pub page: Option<Gateway>,
     /// The process.
     pub child: Child,
     log: Arc<Mutex<Vec<Value>>>,
@@ -54,11 +56,13 @@ impl GatewayProcess {
         until("the self-check of the backend", ready).await;
         let serving = serving().unwrap();
         let text = |key: &str| serving[key].as_str().unwrap().to_owned();
-        let metrics = text("metrics");
-        let metrics = metrics.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')'));
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let gateway = Gateway::at(address(&text("address")), metrics.map(address));
-        Self { gateway, child, log }
+        let optional = |key: &str| {
+            let text = text(key);
+            text.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).map(address)
+        };
+        let gateway = Gateway::at(address(&text("address")), optional("metrics"));
+        Self { gateway, page: optional("page").map(|page| Gateway::at(page, None)), child, log }
     }
 
     /// The process id.

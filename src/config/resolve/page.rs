@@ -33,7 +33,9 @@ const SECRET: &str = "page-oidc-client-secret-file";
 const SCOPES: &str = "page-oidc-scopes";
 const API_URL: &str = "page-api-server-url";
 const KUBECONFIG_CLIENT: &str = "page-kubeconfig-client-id";
-const OTHERS: [&str; 12] = [
+const PROXY_PROTOCOL: &str = "page-proxy-protocol";
+const PROXY_NETWORKS: &str = "page-proxy-protocol-trusted-networks";
+const OTHERS: [&str; 14] = [
     URL,
     "page-tls-cert-file",
     "page-tls-private-key-file",
@@ -46,6 +48,8 @@ const OTHERS: [&str; 12] = [
     API_URL,
     "page-api-server-ca-file",
     KUBECONFIG_CLIENT,
+    PROXY_PROTOCOL,
+    PROXY_NETWORKS,
 ];
 /// Each login asks for consent with it, and the page keeps no refresh token.
 const OFFLINE: &str = "offline_access";
@@ -135,6 +139,10 @@ impl ConfigResolver<'_> {
         let client = self.page_client(given, issuer_ca.as_ref());
         let cookie_key = self.page_cookie_key(given);
         let kubeconfig_client = self.page_kubeconfig_client(given);
+        let proxy_protocol = self.proxy_protocol(
+            (&given.key(PROXY_PROTOCOL), flags.page_proxy_protocol),
+            (&given.key(PROXY_NETWORKS), &flags.page_proxy_protocol_trusted_networks),
+        );
         let client = client?;
         self.warn_of_unknown_issuer(given, &client, gateway);
         Some(PageSettings {
@@ -143,6 +151,7 @@ impl ConfigResolver<'_> {
             certificate: certificate?,
             crypto: Arc::clone(&gateway.serving?.provider),
             versions: gateway.serving?.versions.clone(),
+            proxy_protocol,
             client,
             cookie_key,
             kubeconfig: KubeconfigSettings {

@@ -46,7 +46,10 @@ impl ConfigResolver<'_> {
             &given.key("strict-transport-security-directives"),
             &listed(&flags.strict_transport_security_directives),
         );
-        let proxy_protocol = self.proxy_protocol(given);
+        let proxy_protocol = self.proxy_protocol(
+            (&given.key("proxy-protocol"), flags.proxy_protocol),
+            (&given.key("proxy-protocol-trusted-networks"), &flags.proxy_protocol_trusted_networks),
+        );
         Some(ServingSettings {
             address: SocketAddr::new(flags.bind_address, flags.secure_port),
             permit_port_sharing: flags.permit_port_sharing,
@@ -60,16 +63,19 @@ impl ConfigResolver<'_> {
         })
     }
 
-    /// The PROXY protocol; `None` also after an error, which prevents the start anyway.
+    /// The PROXY protocol of a listener, by the keys and values of its mode and of its networks; `None` also after an
+    /// error, which prevents the start anyway.
     // threat: forged-proxy-header
-    fn proxy_protocol(&mut self, given: &MergedSection<ServingFlags>) -> Option<Arc<ProxyProtocol>> {
-        let flags = &given.values;
-        let (mode_key, key) = (given.key("proxy-protocol"), given.key("proxy-protocol-trusted-networks"));
-        let networks = listed(&flags.proxy_protocol_trusted_networks);
-        let versions = match flags.proxy_protocol {
+    pub(super) fn proxy_protocol(
+        &mut self,
+        (mode_key, mode): (&str, ProxyProtocolMode),
+        (key, networks): (&str, &[String]),
+    ) -> Option<Arc<ProxyProtocol>> {
+        let networks = listed(networks);
+        let versions = match mode {
             ProxyProtocolMode::Off if networks.is_empty() => return None,
             ProxyProtocolMode::Off => {
-                let error = ConfigError::new(&mode_key, format!("is required with {key}"));
+                let error = ConfigError::new(mode_key, format!("is required with {key}"));
                 return self.fail(error.fix("give the version that the load balancers send: v1, v2 or any"));
             }
             ProxyProtocolMode::V1 => ProxyProtocolVersions::V1,
@@ -77,10 +83,10 @@ impl ConfigResolver<'_> {
             ProxyProtocolMode::Any => ProxyProtocolVersions::Any,
         };
         if networks.is_empty() {
-            let error = ConfigError::new(&key, format!("is required with {mode_key}"));
+            let error = ConfigError::new(key, format!("is required with {mode_key}"));
             return self.fail(error.fix("list the networks of the load balancers, such as 10.0.0.0/24"));
         }
-        let networks = networks.iter().filter_map(|text| self.trusted_network(&key, text)).collect();
+        let networks = networks.iter().filter_map(|text| self.trusted_network(key, text)).collect();
         Some(Arc::new(ProxyProtocol { versions, trusted_networks: networks }))
     }
 

@@ -197,6 +197,64 @@ async fn the_page_is_not_on_the_apis_listener_nor_the_api_on_the_pages() {
     }
 }
 
+/// A certificate for several names may make a browser open the page's host at the API's port, where a tenant's API server
+/// would receive the page's cookies, which browsers share among ports, and could set others.
+#[tokio::test]
+async fn no_cluster_is_reached_at_the_pages_host() {
+    let setup = start(&[("staging", only_alice)]).await;
+    let mut alice = Browser::default();
+    alice.login(&setup).await;
+    while setup.backends[0].take().is_some() {}
+    let mut get = async |host: &str, path: &str| {
+        let request = Request::get(path).header("host", host);
+        alice.send(&setup.gateway, request, "").await.status
+    };
+    for host in ["clusters.test", "CLUSTERS.test:6443", "clusters.test.", "clusters.test.:443"] {
+        for path in ["/clusters/staging/api", "/healthz", "/"] {
+            assert_eq!(get(host, path).await, StatusCode::MISDIRECTED_REQUEST, "{host} {path}");
+        }
+    }
+    while let Some(seen) = setup.backends[0].take() {
+        assert!(seen.all("cookie").is_empty(), "{seen:?}");
+    }
+    for host in ["api.test", "other.clusters.test", "localhost"] {
+        assert_eq!(get(host, "/clusters/staging/api").await, StatusCode::OK, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_sealed_value_is_of_the_provider_and_client_that_it_was_made_for() {
+    let setup = start(&[("prod", only_alice)]).await;
+    let key = setup.pki.write("cookie.key", [1, 2].repeat(16));
+    let mut flags = setup.flags.clone();
+    flags.push(format!("--page-cookie-key-file={}", key.display()));
+    let before = with_page(&flags);
+    // The operator has given the page another client, or another provider.
+    flags.push("--page-oidc-client-id=successor".to_owned());
+    let after = with_page(&flags);
+    let mut alice = Browser::default();
+    let asked = alice.begin(&before.1).await;
+    let redirect = setup.provider.redirect(&asked);
+    while setup.provider.server.take().is_some() {}
+    let seen = alice.clone().get(&after.1, &redirect).await;
+    assert_eq!(seen.status, StatusCode::BAD_REQUEST, "{}", seen.text);
+    let tokens = std::iter::from_fn(|| setup.provider.server.take()).filter(|seen| seen.target == "/token");
+    assert_eq!(tokens.count(), 0, "the code and its verifier go to the provider of the login alone");
+    alice.get(&before.1, &redirect).await;
+    assert!(alice.get(&before.1, "/").await.text.contains("alice@example.test"));
+    assert!(alice.get(&after.1, "/").await.text.contains("Sign in to see"));
+}
+
+/// A form of another site, in a browser that sends neither fetch metadata nor `Origin`. `SameSite` keeps its cookies
+/// away, so that the request seems to have no session.
+#[tokio::test]
+async fn a_form_without_a_session_deletes_no_cookie() {
+    let setup = start(&[("prod", only_alice)]).await;
+    let seen = Browser::default().send(&setup.page, Request::post("/sign-out"), "").await;
+    assert_eq!((seen.status, seen.location()), (StatusCode::SEE_OTHER, "/signed-out"));
+    assert!(!seen.headers.contains_key("set-cookie"), "{:?}", seen.headers);
+}
+
 #[tokio::test]
 async fn connections_of_one_client_do_not_keep_another_from_logging_in() {
     let setup = start(&[("prod", only_alice)]).await;

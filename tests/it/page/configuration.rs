@@ -83,6 +83,11 @@ async fn every_error_is_reported_at_once() {
         ("--page-oidc-client-id=".to_owned(), "--page-oidc-client-id: is required"),
         ("--page-oidc-scopes=a b".to_owned(), "\"a b\" is not a scope"),
         ("--page-api-server-url=https://api.test/x".to_owned(), "--page-api-server-url"),
+        ("--page-proxy-protocol=v2".to_owned(), "page.proxyProtocolTrustedNetworks: is required with"),
+        (
+            "--page-proxy-protocol-trusted-networks=10.0.0.0/8".to_owned(),
+            "page.proxyProtocol: is required with",
+        ),
         ("--page-bind-address=127.0.0.1:9094".to_owned(), ""),
     ] {
         let mut flags = setup.flags.clone();

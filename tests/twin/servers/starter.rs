@@ -19,6 +19,7 @@ use crate::authenticators::{self, Setting};
 use crate::authorizers;
 use crate::client::{self, Identity, Request, Target, Until, Version};
 use crate::fixtures;
+use crate::limits;
 use crate::mint::Mint;
 
 /// How long a server may take to fetch the keys of all issuers; it retries after ten seconds.
@@ -104,7 +105,7 @@ impl Starter<'_> {
             flags.extend(authenticators::accounts(self.dir));
             flags.push(match side.setting() {
                 Setting::Webhooks => authorizers::flag(self.dir),
-                Setting::Config | Setting::Flags | Setting::Admission | Setting::Audit => {
+                Setting::Config | Setting::Flags | Setting::Admission | Setting::Audit | Setting::Limits => {
                     "--authorization-mode=Node,RBAC".to_owned()
                 }
             });
@@ -113,6 +114,10 @@ impl Starter<'_> {
             }
             if side.setting() == Setting::Audit {
                 flags.extend(audit::flags(self.dir, side));
+            }
+            if side.setting() == Setting::Limits {
+                flags.extend(limits::FLAGS.map(str::to_owned));
+                flags.push(limits::OF_REFERENCE.to_owned());
             }
             if side == Side::Backend {
                 flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
@@ -188,6 +193,9 @@ impl Starter<'_> {
             }
             if side.setting() == Setting::Audit {
                 flags.extend(audit::flags(self.dir, side));
+            }
+            if side.setting() == Setting::Limits {
+                flags.extend(limits::FLAGS.map(str::to_owned));
             }
             let program = Path::new(crate::PORTCULLIS);
             let mut process = ServerProcess::start(self.dir, side.name(), program, &flags)?;

@@ -70,7 +70,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The port of the page, if there is one. */}}
 {{- define "portcullis.pagePort" -}}
-{{- with (default dict .Values.config.page).bindAddress -}}
+{{- $page := default dict .Values.config.page -}}
+{{- with $page.bindAddress -}}
+{{- if and (gt (int $.Values.replicas) 1) (not $page.cookieKeyFile) -}}
+{{- fail "config.page.cookieKeyFile is required with several replicas: a login may begin at one and end at another" -}}
+{{- end -}}
 {{- regexFind "[0-9]+$" . -}}
 {{- end -}}
 {{- end -}}
