@@ -57,7 +57,9 @@ impl Place {
 /// Writes lines; returns for each whether it was written.
 fn write(file: &mut LogFile, lines: &[&str]) -> Vec<bool> {
     let mut waiting = Lines::default();
-    lines.iter().for_each(|line| waiting.push(line.as_bytes(), None));
+    for line in lines {
+        waiting.push(line.as_bytes(), None);
+    }
     let (chunks, _) = waiting.take(usize::MAX, usize::MAX);
     let mut written = Vec::new();
     for chunk in &chunks {

@@ -245,14 +245,14 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     let losses = Losses::new(SinkKind::Log, "-".to_owned(), observer);
     let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
     let log = Arc::new(Log::new(Queue::new(options, losses), RotationOptions::default()));
-    let push = async |line: &str| {
-        let (sender, wait) = oneshot::channel();
+    let push = async |line: &str, sender| {
         in_time(log.queue.push(line.as_bytes(), Some(sender))).await;
-        wait
     };
     let mut waits = Vec::new();
     for line in ["1\n", "2\n", "3\n"] {
-        waits.push(push(line).await);
+        let (sender, wait) = oneshot::channel();
+        push(line, sender).await;
+        waits.push(wait);
     }
     let taken = Arc::new(Mutex::new(Vec::new()));
     let stream = Stubborn { calls: 0, taken: Arc::clone(&taken) };
@@ -264,10 +264,12 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     }
     assert_eq!(stored, [true, true, false]);
     until("the loss is counted", || counts.of("log failed") == 1).await;
-    let panics = push("4\n").await;
+    let (sender, panics) = oneshot::channel();
+    push("4\n", sender).await;
     assert!(in_time(panics).await.is_err());
     until("the panic is counted", || counts.of("log failed") == 2).await;
-    let fine = push("5\n").await;
+    let (sender, fine) = oneshot::channel();
+    push("5\n", sender).await;
     assert!(in_time(fine).await.unwrap());
     assert_eq!(taken.lock().unwrap().as_slice(), b"1\n2\n5\n");
     log.queue.close();
