@@ -164,7 +164,8 @@ async fn ask_all(
     let asked = asked.filter(|(cluster, address)| address.leads_to(snapshot, cluster));
     let mut asked: Vec<_> = asked.enumerate().collect();
     // threat: page-silent-clusters
-    asked.sort_by_key(|(_, (cluster, _))| {
+    // Cached: a cluster may cease to be slow while they are compared, and an order that changes panics.
+    asked.sort_by_cached_key(|(_, (cluster, _))| {
         (page.reach.is_slow(&cluster.name), cluster.settings.origin.is_of_tenant())
     });
     let asking: Vec<BoxFuture<'_, (usize, &str, Reach)>> = asked

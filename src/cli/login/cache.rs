@@ -198,7 +198,7 @@ impl CacheEntry {
         self.name.contains('-')
     }
 
-    fn file(&self, suffix: &str) -> PathBuf {
+    pub(super) fn file(&self, suffix: &str) -> PathBuf {
         self.directory.join(format!("{}.{suffix}", self.name))
     }
 

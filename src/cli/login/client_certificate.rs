@@ -13,7 +13,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Api;
 use kube::api::PostParams;
 use secrecy::{ExposeSecret as _, SecretString};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::api_server::ApiServer;
 use super::cache::{
@@ -168,9 +168,10 @@ impl CertificateSession<'_> {
         if let Some(credential) = cached.as_ref().and_then(|found| self.current(&login, found)) {
             return Ok(credential);
         }
-        let usable = cached.as_ref().and_then(|found| self.usable(&login, found));
-        let renewed = self.renew(&login, &entry, cached).await;
+        let renewed = self.renew(&login, &entry, cached.clone()).await;
         drop(lock);
+        // Only now: while the request waited, the old one may have expired, or its user logged out.
+        let usable = cached.as_ref().and_then(|found| self.usable(&login, found));
         match (renewed, usable) {
             (Err(error), Some(credential)) if error.is_bridged() => {
                 print_error(&format!("warning: {error}"));
@@ -217,8 +218,10 @@ impl CertificateSession<'_> {
         let user = review(self.server, &token).await?;
         let subject = subject(&user)
             .map_err(|problem| CertificateError::User { user: user.username.clone(), problem })?;
+        let token_end = token.renew_at;
         let cluster = self.server.client(token.token).map_err(CertificateError::Cluster)?;
-        let logged_in = warned(login.read()).flatten().and_then(|tokens| tokens.subject);
+        // That of this token: another user may have logged in since.
+        let logged_in = token.subject;
         let mut kept = cached
             .filter(|cached| cached.subject == logged_in)
             .unwrap_or_else(|| CachedCertificate::new(self.session.settings, &self.server.url, logged_in));
@@ -227,15 +230,23 @@ impl CertificateSession<'_> {
             let is_resumed = resumed.is_some();
             let open = match resumed.take() {
                 Some(open) => open,
-                None => self.create(&cluster, &subject).await?,
+                None => {
+                    // Before there is a request: if the entry cannot be written, each command would create one.
+                    if !self.store(login, entry, &kept).await? {
+                        let problem =
+                            "the login is gone: by logout, another login, or a cache that cannot keep it";
+                        return Err(LoginError::Other(problem.to_owned()).into());
+                    }
+                    self.create(&cluster, &subject).await?
+                }
             };
             kept.pending = Some(open.pending.clone());
             if !is_resumed {
-                self.store(login, entry, &kept).await;
+                warned(self.store(login, entry, &kept).await);
             }
             let name = open.pending.name.clone();
             let ended = |problem: String| CertificateError::Ended { name: name.clone(), problem };
-            let waited = self.wait(&cluster, &open.pending).await?;
+            let waited = self.wait(&cluster, &open.pending, token_end).await?;
             kept.pending = None;
             let issued = match waited {
                 RequestOutcome::Issued(certificate) => self.accept(&certificate, &open),
@@ -245,7 +256,7 @@ impl CertificateSession<'_> {
                 RequestOutcome::Never(problem) => Err(ended(problem)),
             };
             kept.issued = issued.as_ref().ok().cloned().or(kept.issued);
-            self.store(login, entry, &kept).await;
+            warned(self.store(login, entry, &kept).await);
             return issued.map(|issued| credential(&issued));
         }
     }
@@ -284,6 +295,12 @@ impl CertificateSession<'_> {
             ))
         })?;
         let name = made.metadata.name.unwrap_or_default();
+        // It is printed as part of a command.
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.')) {
+            return Err(CertificateError::Cluster(format!(
+                "the cluster answers with a request of the name {name:?}"
+            )));
+        }
         let pending = PendingRequest {
             name,
             uid: made.metadata.uid,
@@ -298,8 +315,9 @@ impl CertificateSession<'_> {
         &self,
         cluster: &ClusterClient,
         pending: &PendingRequest,
+        token_end: Option<UnixTime>,
     ) -> Result<RequestOutcome, CertificateError> {
-        let name = pending.name.as_str();
+        let (name, begun) = (pending.name.as_str(), Instant::now());
         let spinner = Spinner::new(&format!("waiting for {name}"));
         let api = Api::all(cluster.client.clone());
         let mut ended = std::pin::pin!(timeout(
@@ -314,12 +332,15 @@ impl CertificateSession<'_> {
             ));
             ended.await
         };
+        // A watch is renewed within five minutes, and refused if the token has expired by then.
+        let has_token_expired = token_end.is_some_and(|end| end <= self.session.clock.now());
         match waited {
-            Ok(outcome) => outcome.map_err(CertificateError::Cluster),
-            Err(_) => Err(CertificateError::Pending {
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(problem)) if !has_token_expired => Err(CertificateError::Cluster(problem)),
+            _ => Err(CertificateError::Pending {
                 name: name.to_owned(),
                 signer: self.settings.signer_name.clone(),
-                waited: self.settings.timeout,
+                waited: begun.elapsed().min(self.settings.timeout),
             }),
         }
     }
@@ -337,14 +358,22 @@ impl CertificateSession<'_> {
         })
     }
 
-    /// Writes the entry, unless the user has logged out meanwhile: `logout` holds the lock of the tokens, too.
-    async fn store(&self, login: &CacheEntry, entry: &CacheEntry, certificate: &CachedCertificate) {
+    /// Writes the entry, unless the user has logged out meanwhile: `logout` holds the lock of the tokens, too. Returns
+    /// whether the user is still logged in.
+    async fn store(
+        &self,
+        login: &CacheEntry,
+        entry: &CacheEntry,
+        certificate: &CachedCertificate,
+    ) -> Result<bool, CacheError> {
         let limit = self.session.settings.login_timeout + LOCK_MARGIN;
-        let Some(lock) = warned(login.lock(limit, || ()).await) else { return };
-        if warned(login.read()).flatten().is_some_and(|tokens| tokens.subject == certificate.subject) {
-            warned(entry.write_certificate(certificate));
+        let lock = login.lock(limit, || ()).await?;
+        let is_logged_in = login.read()?.is_some_and(|tokens| tokens.subject == certificate.subject);
+        if is_logged_in {
+            entry.write_certificate(certificate)?;
         }
         drop(lock);
+        Ok(is_logged_in)
     }
 }
 

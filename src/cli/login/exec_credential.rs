@@ -296,6 +296,7 @@ mod tests {
                 ExecRequest { version, interactive: None, config: ClusterConfig::default(), cluster: None };
             let credential = Credential {
                 token: SecretString::from("a.b.c"),
+                subject: None,
                 renew_at: Some(UnixTime::from_millis(1_800_000_000_900)),
             };
             let answer: serde_json::Value =

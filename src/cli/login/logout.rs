@@ -130,7 +130,7 @@ enum Revocation {
 }
 
 async fn log_out_everywhere(directory: &Path) -> Result<ExitCode, LoginError> {
-    let (logins, certificates) = remove_all(directory).await?;
+    let (logins, certificates, is_complete) = remove_all(directory).await?;
     print(&format!("{} cached logins and {certificates} client certificates removed\n", logins.len()));
     let revocations = revoke_all(&logins, REVOCATION_TIMEOUT).await;
     let has_failed = revocations.iter().any(|revocation| matches!(revocation, Revocation::Failed(_)));
@@ -158,25 +158,26 @@ async fn log_out_everywhere(directory: &Path) -> Result<ExitCode, LoginError> {
     if !rows.is_empty() {
         print(&columns(["ISSUER", "CLIENT", "REFRESH TOKEN"], rows));
     }
-    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if has_failed || !is_complete { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Removes all entries. Returns the tokens that could be read, and the number of certificates.
-async fn remove_all(directory: &Path) -> Result<(Vec<CachedTokens>, usize), LoginError> {
+/// Removes all entries. Returns the tokens that could be read, the number of certificates, and whether all entries are
+/// gone: a process that holds a lock may write its entry again. One that stays does not save the others' tokens.
+async fn remove_all(directory: &Path) -> Result<(Vec<CachedTokens>, usize, bool), LoginError> {
     let entries = CacheEntry::all(directory).map_err(LoginError::other)?;
     let (certificates, logins): (Vec<_>, Vec<_>) = entries.into_iter().partition(CacheEntry::is_certificate);
-    let mut removed = Vec::new();
+    let (mut removed, mut is_complete) = (Vec::new(), true);
     for entry in logins {
         // A process that holds the lock for longer waits for a user.
         let lock = warned(entry.lock(LOCK_TIMEOUT, || ()).await);
         removed.extend(warned(entry.read()).flatten());
-        entry.remove_login().map_err(LoginError::other)?;
+        is_complete &= warned(entry.remove_login()).is_some() && lock.is_some();
         drop(lock);
     }
     for entry in &certificates {
-        entry.remove().map_err(LoginError::other)?;
+        is_complete &= warned(entry.remove()).is_some();
     }
-    Ok((removed, certificates.len()))
+    Ok((removed, certificates.len(), is_complete))
 }
 
 /// Revokes the refresh tokens side by side. A provider that has not answered by the deadline has failed.

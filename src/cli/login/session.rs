@@ -30,6 +30,8 @@ pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone)]
 pub(super) struct Credential {
     pub(super) token: SecretString,
+    /// The user of the ID token that came with it.
+    pub(super) subject: Option<String>,
     /// When to ask for another one: before the token expires.
     pub(super) renew_at: Option<UnixTime>,
 }
@@ -254,7 +256,9 @@ impl Session<'_> {
             }
         };
         let mut cached = CachedTokens::new(self.settings, token, expires_at, received_at);
-        cached.subject = claims.map(|claims| claims.subject);
+        // A refresh may bring no ID token (OpenID Connect Core 1.0, section 12.2). The user is the same.
+        let earlier_subject = || earlier.and_then(|earlier| earlier.subject.clone());
+        cached.subject = claims.map(|claims| claims.subject).or_else(earlier_subject);
         // RFC 6749, section 6: without a new one, the old one stays
         let rotated = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
         cached.refresh_token = rotated.or_else(|| earlier.and_then(|earlier| earlier.refresh_token.clone()));
@@ -266,6 +270,7 @@ impl Session<'_> {
 fn credential(tokens: &CachedTokens) -> Credential {
     Credential {
         token: SecretString::from(tokens.token.expose()),
+        subject: tokens.subject.clone(),
         renew_at: Some(renewal(tokens.received_at, tokens.expires_at)),
     }
 }
@@ -290,7 +295,7 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
     let expires = claims.and_then(|claims| claims.get("exp")?.as_u64()).map(UnixTime::from_secs);
     let again = now + Duration::from_secs(UNKNOWN_LIFETIME);
     let renew_at = Some(expires.map_or(again, |expires| expires.min(again)));
-    Ok(Credential { token: SecretString::from(token), renew_at })
+    Ok(Credential { token: SecretString::from(token), subject: None, renew_at })
 }
 
 /// The value, or `None` after a warning: no command fails for its cache.

@@ -215,6 +215,11 @@ impl ConfigResolver<'_> {
                 ),
             );
         };
+        // Requests are compared without the dot.
+        if host.ends_with('.') {
+            let error = ConfigError::new(key, format!("{host} ends with a dot"));
+            return self.fail(error.fix("give the host name without it"));
+        }
         let api_host = api.map(|api| api.rsplit_once(':').map_or(api, |(host, _)| host));
         let taken = gateway
             .covering(host)

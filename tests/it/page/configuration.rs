@@ -36,6 +36,7 @@ async fn a_host_name_of_the_api_is_refused() {
     for url in ["https://127.0.0.1:8443", "https://[::1]"] {
         assert!(with(url).unwrap_err().contains("an address instead of a host name"), "{url}");
     }
+    assert!(with("https://clusters.test.").unwrap_err().contains("clusters.test. ends with a dot"));
     for url in ["https://page.prod.api.test", "https://clusters.test:8443", "https://other.test"] {
         assert_eq!(with(url), Ok(()), "{url}");
     }

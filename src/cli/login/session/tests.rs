@@ -354,6 +354,25 @@ async fn codes_of_the_device_flow_are_sentences() {
     assert_eq!(setup.number(&setup.device(), true).await, 0);
 }
 
+// OpenID Connect Core 1.0, section 12.2
+#[tokio::test]
+async fn a_refresh_without_an_id_token_is_of_the_same_user() {
+    let setup = Setup::new().await;
+    let settings = setup.settings(&["--flow=device", "--token=access"], None);
+    setup.ask(&settings, true).await.unwrap();
+    setup.pass(LIFETIME);
+    setup.state.answers.lock().unwrap().push(|| {
+        json_reply(
+            200,
+            &json!({"access_token": "next", "token_type": "Bearer", "refresh_token": "refresh-9"}),
+        )
+    });
+    let refreshed = setup.ask(&settings, false).await.unwrap();
+    assert_eq!(refreshed.token.expose_secret(), "next");
+    assert_eq!(refreshed.subject.as_deref(), Some("alice"));
+    assert_eq!(setup.entry(&settings).read().unwrap().unwrap().subject.as_deref(), Some("alice"));
+}
+
 #[tokio::test]
 async fn a_provider_that_misbehaves_is_named() {
     let setup = Setup::new().await;
