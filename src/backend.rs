@@ -230,6 +230,16 @@ impl Backend {
         self.settings.balancing.watch_moves.as_ref().filter(|_| self.may_have_several_endpoints())
     }
 
+    /// The watches and tunnels at the other usable endpoints.
+    pub(crate) fn watches_elsewhere(&self, than: &Arc<Endpoint>, now: Instant) -> usize {
+        let endpoints = self.endpoints.peek();
+        let others = endpoints.iter().filter(|endpoint| {
+            let is_usable = endpoint.is_trusted() && endpoint.balance().rank(now) == Rank::Preferred;
+            is_usable && !Arc::ptr_eq(endpoint, than)
+        });
+        others.map(|endpoint| endpoint.balance().in_flight(Load::Long)).sum()
+    }
+
     /// Ends a few watches at an endpoint that has far more of them than another one. Returns their number.
     pub(crate) fn move_watches(&self, from: &Arc<Endpoint>, moves: &WatchMoves, now: Instant) -> usize {
         let endpoints = self.endpoints.peek();

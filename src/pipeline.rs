@@ -123,6 +123,8 @@ impl Gateway {
         let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
         self.trace(log, &mut identified);
         self.audit(connection, log, &mut identified).await?;
+        // After the audit, as for the limit of requests in flight: a refusal of an authenticated client is an event.
+        identified.count_connection(connection)?;
         let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
         let mut impersonated = identified.impersonate(client, &self.clock, log.spans()).await?;
@@ -247,10 +249,6 @@ impl Gateway {
         if proven.user().is_unauthenticated() {
             // Also for a long-running request: it occupies a connection that other anonymous clients need.
             routed.set_deadline(log.started() + snapshot.request_timeout);
-        } else {
-            let cluster = routed.cluster();
-            let tenant = cluster.settings.origin.is_of_tenant().then_some(cluster.name.as_str());
-            connection.note_authenticated(tenant)?;
         }
         let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
         let is_stream = routed.info().is_long_running() || is_upgrade();

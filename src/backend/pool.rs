@@ -11,7 +11,7 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -65,6 +65,14 @@ const CONNECT_LIMITS: ShareLimits = ShareLimits {
 };
 /// Requests that wait for a connection over HTTP/2, which they will share.
 const MAX_WAITING: usize = 1024;
+/// The same for the connections of one user alone, whose requests must not take the places of all. None queues.
+const RELAYED_WAITING_LIMITS: ShareLimits = ShareLimits {
+    permits: MAX_WAITING,
+    permits_per_client: MAX_WAITING / 4,
+    queue: 0,
+    queue_per_client: 0,
+    queue_timeout: Duration::ZERO,
+};
 /// How long the rest of a request may take after the end of its response, before its connection is closed.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const WRITE_WAIT_TIMEOUT: Duration = Duration::from_millis(50);
@@ -113,6 +121,7 @@ pub(crate) struct Pool {
     /// The attempts to connect, but those of the lanes that all users share, which are few.
     connects: FairShares<String>,
     waiting: Semaphore,
+    relayed_waiting: FairShares<String>,
 }
 
 pub(crate) struct Http1Connection {
@@ -155,6 +164,7 @@ impl Pool {
             relayed: FairShares::new(RELAYED_LIMITS),
             connects: FairShares::new(CONNECT_LIMITS),
             waiting: Semaphore::new(MAX_WAITING),
+            relayed_waiting: FairShares::new(RELAYED_WAITING_LIMITS),
         })
     }
 
@@ -195,8 +205,8 @@ impl Pool {
             if let Some(stream) = lane.reserve() {
                 return Ok(ReservedConnection::Http2(stream));
             }
-            let waiting = self.waiting.try_acquire();
-            if waiting.is_err() && !by_gateway {
+            let waiting = self.begin_waiting(class);
+            if waiting.is_none() && !by_gateway {
                 return Err(self.endpoint.too_many_waiting_error().into());
             }
             let before = lane.open_connections();
@@ -250,6 +260,18 @@ impl Pool {
             SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => return Ok(None),
         };
         permit.map(Some).map_err(|SharesExhausted| SendError::Busy)
+    }
+
+    /// A place among the requests that wait for a connection over HTTP/2.
+    // threat: hung-endpoint
+    fn begin_waiting(&self, class: SharingClass<'_>) -> Option<WaitingPlace<'_>> {
+        match class {
+            SharingClass::Relayed { user } => {
+                let place = self.relayed_waiting.try_acquire(user.to_owned(), 1).ok()?;
+                Some(WaitingPlace::OfUser { _place: place })
+            }
+            _ => Some(WaitingPlace::OfAll { _place: self.waiting.try_acquire().ok()? }),
+        }
     }
 
     fn speaks_http1_only(&self) -> bool {
@@ -395,6 +417,12 @@ fn connect_owner(class: SharingClass<'_>) -> String {
         SharingClass::Anonymous { client } => client.to_string(),
         SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => String::new(),
     }
+}
+
+/// The place of a request that waits for a connection over HTTP/2, until it is dropped.
+enum WaitingPlace<'a> {
+    OfAll { _place: SemaphorePermit<'a> },
+    OfUser { _place: SharePermit },
 }
 
 /// A connection for one upgrade.

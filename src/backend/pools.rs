@@ -18,7 +18,7 @@ use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::backend::{Backend, contains};
-use crate::http::body::{Body, ReplayBudget};
+use crate::http::body::{Body, EventTracker, ReplayBudget};
 use crate::http::identity_headers::RequestHeaderNames;
 use crate::sync::lock;
 
@@ -165,9 +165,13 @@ impl Pools {
                 SendOutcome::Response(response) => {
                     let balance = pool.endpoint().balance();
                     balance.note_answer();
-                    if attempt.is_movable && backend.watch_moves().is_some() {
+                    if attempt.is_movable
+                        && backend.watch_moves().is_some()
+                        && let Some(events) = EventTracker::of(response.headers())
+                    {
                         let watch = MovableWatch::begin(balance, Instant::now());
-                        return Ok(response.map(|body| body.end_when(Box::pin(watch.moved()))));
+                        let moved = Box::pin(watch.moved());
+                        return Ok(response.map(|body| body.end_between_events(moved, events)));
                     }
                     return Ok(response);
                 }

@@ -1,6 +1,7 @@
 //! The body type of the data plane: bytes, or a stream that is forwarded frame by frame without boxing. Guards attached
 //! to a body run when it is dropped, however it ends.
 
+mod events;
 mod replay;
 
 use std::future::{Future, poll_fn};
@@ -18,6 +19,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
+pub(crate) use events::EventTracker;
 pub(crate) use replay::{Replay, ReplayBudget};
 
 use replay::ReplayedBody;
@@ -54,6 +56,7 @@ pub(crate) struct Body {
 struct Watchers {
     observer: Option<Box<dyn BodyObserver>>,
     revocation: Option<Revocation>,
+    events: Option<EventTracker>,
 }
 
 /// When the client may receive no more of a body.
@@ -200,6 +203,21 @@ impl Body {
         self
     }
 
+    /// The same between two events, after `ending` has completed.
+    #[must_use]
+    pub(crate) fn end_between_events(mut self, ending: BodyEnd, events: EventTracker) -> Self {
+        let is_between = events.is_between();
+        self.watchers.get_or_insert_default().events = Some(events);
+        self.end_when(Box::pin(async move {
+            ending.await;
+            // No waker: the rest of an event wakes the body, which then polls this again.
+            let between = |_: &mut Context<'_>| {
+                if is_between.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
+            };
+            poll_fn(between).await;
+        }))
+    }
+
     /// Ends the body without an error soon after `end` completes, also if there is always more to read: after a frame
     /// that ends with a line, as the events of a watch do. A client that reads nothing meanwhile gets an error.
     #[must_use]
@@ -284,9 +302,14 @@ impl HttpBody for Body {
             failed.store(true, Ordering::Relaxed);
         }
         if let (Poll::Ready(Some(Ok(frame))), Some(watchers)) = (&polled, &mut this.watchers)
-            && let (Some(data), Some(observer)) = (frame.data_ref(), &mut watchers.observer)
+            && let Some(data) = frame.data_ref()
         {
-            observer.observe(data);
+            if let Some(events) = &mut watchers.events {
+                events.pass(data);
+            }
+            if let Some(observer) = &mut watchers.observer {
+                observer.observe(data);
+            }
         }
         polled
     }

@@ -90,7 +90,7 @@ enum ConnectionQuota {
     /// No request has authenticated.
     Unauthenticated { _slot: QuotaSlot, limiter: Arc<ConnectionLimiter> },
     /// Requests have authenticated at clusters of tenants alone. The first of these counts it.
-    Tenant { _slot: TenantSlot },
+    Tenant { slot: Arc<TenantSlot> },
     /// A request has authenticated at a cluster of the operator, or no limit counts the connection.
     None,
 }
@@ -134,8 +134,8 @@ impl Connection {
         self.activity.close();
     }
 
-    /// Whether the connection refuses new streams.
-    pub(super) fn refuses_requests(&self) -> bool {
+    /// Whether the connection refuses new streams, and closes after the responses in progress.
+    pub(crate) fn refuses_requests(&self) -> bool {
         self.activity.refuses_requests()
     }
 
@@ -153,7 +153,7 @@ impl Connection {
                     self.activity.close();
                     return Err(TooManyConnections);
                 };
-                ConnectionQuota::Tenant { _slot: slot }
+                ConnectionQuota::Tenant { slot: Arc::new(slot) }
             }
             (_, None) => ConnectionQuota::None,
         };
@@ -187,9 +187,15 @@ impl Connection {
         })
     }
 
-    /// Counts the connection as open for as long as the value lives: a tunnel outlives the HTTP connection.
+    /// Counts the connection as open, and for its tenant, for as long as the value lives: a tunnel outlives the HTTP
+    /// connection.
+    // threat: tenant-connection-flood
     pub(crate) fn keep_open(&self) -> OpenConnection {
-        self.open.clone()
+        let mut open = self.open.clone();
+        if let ConnectionQuota::Tenant { slot } = &*lock(&self.quota) {
+            open.tenant = Some(Arc::clone(slot));
+        }
+        open
     }
 }
 
@@ -206,6 +212,8 @@ pub(crate) struct OpenConnection {
     count: Arc<OpenConnectionCount>,
     /// Counts the connection in the metrics until its last clone is dropped.
     shown: Option<Arc<GaugeGuard>>,
+    /// Counts it for its tenant, once it is a tunnel.
+    tenant: Option<Arc<TenantSlot>>,
 }
 
 /// The number of open connections of a worker.
@@ -224,7 +232,7 @@ impl OpenConnectionCount {
 impl OpenConnection {
     pub(super) fn new(count: &Arc<OpenConnectionCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
-        Self { count: Arc::clone(count), shown: None }
+        Self { count: Arc::clone(count), shown: None, tenant: None }
     }
 
     /// Counts the connection in this metric, too.
@@ -238,6 +246,7 @@ impl Clone for OpenConnection {
     fn clone(&self) -> Self {
         let mut clone = Self::new(&self.count);
         clone.shown.clone_from(&self.shown);
+        clone.tenant.clone_from(&self.tenant);
         clone
     }
 }

@@ -165,7 +165,9 @@ impl AccessLog {
     ) -> Self {
         let client_id = request.headers().get(AUDIT_ID).filter(|id| !id.is_empty());
         // apiserver: pkg/endpoints/filters/audit_init.go
-        let mut audit_id = client_id.cloned().unwrap_or_else(new_audit_id);
+        // A copy: the client's is a part of the buffer of the header, and this one stays until a watch ends.
+        let client_id = client_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+        let mut audit_id = client_id.unwrap_or_else(new_audit_id);
         // It is unique, so HPACK should not evict repeated headers for it.
         audit_id.set_sensitive(true);
         let line = LogLine {
@@ -374,7 +376,8 @@ impl AccessLog {
         // kube-apiserver writes the header of an upgraded connection past its warnings.
         let warnings = if upgraded { &[] } else { self.warnings.as_slice() };
         respond::add_headers(response.headers_mut(), warnings, strict_transport_security);
-        if !connection.http2 && !upgraded && connection.is_draining() {
+        let closes = connection.is_draining() || connection.refuses_requests();
+        if !connection.http2 && !upgraded && closes {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.guard.code = Some(response.status());

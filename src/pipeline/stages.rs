@@ -32,6 +32,7 @@ use crate::http::hop_by_hop::strip_hop_by_hop;
 use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
 use crate::limits::{LimitedRequest, RequestClass, flow_of};
+use crate::listener::{Connection, TooManyConnections};
 use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
@@ -253,6 +254,16 @@ impl Routed {
 }
 
 impl Identified {
+    /// Counts the connection for the cluster at which its client is authenticated.
+    pub(super) fn count_connection(&self, connection: &Connection) -> Result<(), TooManyConnections> {
+        if self.identity.is_unauthenticated() {
+            return Ok(());
+        }
+        let cluster = &self.data.route.cluster;
+        let tenant = cluster.settings.origin.is_of_tenant().then_some(cluster.name.as_str());
+        connection.note_authenticated(tenant)
+    }
+
     /// The credential with which a long-running response ends, if it does.
     pub(super) fn stream_credential(&self) -> Option<Arc<StreamCredential>> {
         self.credential.clone()

@@ -23,11 +23,11 @@ use addresses::CheckedAddresses;
 use pace::{CheckSchedule, spread, stagger};
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
-use crate::backend::Backend;
 use crate::backend::cluster_identity::{IdentityObject, NotAdmitted};
 use crate::backend::endpoint::{ConnectError, Endpoint, TrustVersion};
 use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
+use crate::backend::{Backend, contains};
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
 use crate::sync::lock;
@@ -366,13 +366,21 @@ impl EndpointCheck {
 
     /// Exports whether the endpoint is trusted, if it is in force; a pending one may have the same address.
     fn export_trust(&self, snapshot: &Snapshot) -> bool {
-        let is_in_force = snapshot.endpoints().any(|endpoint| Arc::ptr_eq(&endpoint, &self.endpoint));
+        let is_in_force = self.is_in_force(snapshot);
         if is_in_force {
             let labels = [self.cluster.as_str(), &self.endpoint.address().to_string()];
             let trusted = i64::from(self.endpoint.is_trusted());
             self.metrics.backend.endpoint_trusted.with_label_values(&labels).set(trusted);
         }
         is_in_force
+    }
+
+    /// Whether the endpoint is in force. Looks for its backend first, without a copy of any list: with hundreds of clusters
+    /// each of their endpoints asks each second.
+    fn is_in_force(&self, snapshot: &Snapshot) -> bool {
+        let mut clusters = snapshot.clusters().iter();
+        clusters.any(|cluster| Arc::ptr_eq(&cluster.backend, &self.backend))
+            && contains(&self.backend.endpoints(), &self.endpoint)
     }
 
     /// Whether this endpoint belongs to a pending backend.

@@ -21,12 +21,14 @@ const WATCH: &str = "/api/v1/pods?watch=true";
 const LOG: &str = "/api/v1/namespaces/n/pods/p/log?follow=true";
 const WATCHES: usize = 60;
 
-/// An API server whose watches begin with an event and go on until they are ended.
+/// An API server whose watches begin with an event and the half of another, and go on until they are ended.
 struct Server {
     backend: FakeBackend,
     /// Whether it passes its self-check.
     passes: Arc<AtomicBool>,
     watches: Arc<AtomicUsize>,
+    /// Whether the second event of a watch is sent as a whole.
+    completes: Arc<AtomicBool>,
     opened: mpsc::UnboundedReceiver<(String, Frames)>,
 }
 
@@ -35,7 +37,9 @@ impl Server {
         let passes = Arc::new(AtomicBool::new(passes));
         let watches = Arc::new(AtomicUsize::new(0));
         let (sender, opened) = mpsc::unbounded_channel();
-        let (passing, count) = (Arc::clone(&passes), Arc::clone(&watches));
+        let completes = Arc::new(AtomicBool::new(false));
+        let (passing, count, completing) =
+            (Arc::clone(&passes), Arc::clone(&watches), Arc::clone(&completes));
         let own = move |request: &Request<Incoming>| {
             let own = self_check::answer(request)?;
             let unavailable = || self_check::respond(StatusCode::SERVICE_UNAVAILABLE, &serde_json::json!({}));
@@ -47,12 +51,18 @@ impl Server {
             if [WATCH, LOG].contains(&path.as_str()) {
                 count.fetch_add(1, Ordering::SeqCst);
                 frames.send(Frame::data("event\n".into())).unwrap();
+                if path == WATCH {
+                    let next = if completing.load(Ordering::SeqCst) { "event\n" } else { "eve" };
+                    frames.send(Frame::data(next.into())).unwrap();
+                }
                 sender.send((path, frames)).unwrap();
             }
-            Box::pin(async { Response::new(body) })
+            let response = Response::builder().header("content-type", "application/json;stream=watch");
+            let response = response.body(body).unwrap();
+            Box::pin(async { response })
         })
         .await;
-        Self { backend, passes, watches, opened }
+        Self { backend, passes, watches, completes, opened }
     }
 }
 
@@ -82,7 +92,7 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
                 let response = client.get(WATCH, &[TOKEN]).await;
                 assert_eq!(response.status(), StatusCode::OK);
                 let whole = response.into_body().collect().await.expect("the end is no error").to_bytes();
-                assert_eq!(whole, "event\n");
+                assert_eq!(whole, "event\nevent\n", "no event is cut");
                 ended.fetch_add(1, Ordering::SeqCst);
             }
         });
@@ -92,10 +102,22 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
 
     second.passes.store(true, Ordering::SeqCst);
     trusts(&gateway, &second.backend, true).await;
-    // 1.2 times the mean of 30, and 8 more.
-    until("their move", || second.watches.load(Ordering::SeqCst) >= WATCHES - 44).await;
     let address = first.backend.address;
     let moved = format!("portcullis_endpoint_moved_watches_total{{cluster=\"c\",endpoint=\"{address}\"}} ");
+    gateway.until_counted_as(&moved, |line| line.starts_with(&moved)).await;
+    assert_eq!(ended.load(Ordering::SeqCst), 0, "their event is not complete");
+    for server in [&first, &second] {
+        server.completes.store(true, Ordering::SeqCst);
+    }
+    let mut open = Vec::new();
+    while let Ok((path, frames)) = first.opened.try_recv() {
+        if path == WATCH {
+            frames.send(Frame::data("nt\n".into())).unwrap();
+        }
+        open.push((path, frames));
+    }
+    // 1.2 times the mean of 30, and 8 more.
+    until("their move", || second.watches.load(Ordering::SeqCst) >= WATCHES - 44).await;
     let counted = |line: &str| {
         line.strip_prefix(&moved).is_some_and(|count| count.parse::<usize>().unwrap() >= WATCHES - 44)
     };
@@ -104,9 +126,7 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
     assert!((WATCHES - 44..WATCHES / 2).contains(&last), "no more than the balance requires: {last}");
     assert!(clients.try_join_next().is_none());
     // A log is not resumed by its client.
-    let (path, frames) =
-        std::iter::from_fn(|| first.opened.try_recv().ok()).find(|(path, _)| path == LOG).unwrap();
-    assert_eq!(path, LOG);
+    let (_, frames) = open.iter().find(|(path, _)| path == LOG).unwrap();
     frames.send(Frame::data("more\n".into())).unwrap();
     let mut received = Vec::new();
     while received != b"event\nmore\n" {

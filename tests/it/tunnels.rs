@@ -21,9 +21,12 @@ fn upgrade_request(protocol: &str) -> Request<BoxedBody> {
     )
 }
 
-/// A backend that switches to the protocol `answered` and then echoes.
-async fn echoing(pki: &Pki, answered: &'static str) -> FakeBackend {
+/// A backend that switches to the protocol `answered` and then echoes. It answers requests without an upgrade with nothing.
+pub(crate) async fn echoing(pki: &Pki, answered: &'static str) -> FakeBackend {
     FakeBackend::start(pki, H2, move |mut request: Request<hyper::body::Incoming>| {
+        if !request.headers().contains_key("upgrade") {
+            return Box::pin(async { Response::new(empty()) });
+        }
         let upgrading = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
             let Ok(upgraded) = upgrading.await else { return };

@@ -230,10 +230,10 @@ impl IssuerCrl {
         self.serials.len()
     }
 
-    /// By the number, if both have one.
+    /// By the number, if both have one. Some CAs never raise it: then by the time.
     fn is_older_than(&self, other: &Self) -> bool {
         match (&self.number, &other.number) {
-            (Some(own), Some(other)) => own < other,
+            (Some(own), Some(other)) if own != other => own < other,
             _ => self.this_update < other.this_update,
         }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
 use http::{HeaderMap, Request, Uri};
 use portcullis_audit::event::ObjectReference;
 
@@ -21,7 +22,8 @@ const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const MAX_USER_AGENT: usize = 1024;
 const TRUNCATED: &str = "...TRUNCATED";
 
-/// What a request's events say of where it comes from and what it is for. Holds what the request holds; events borrow it.
+/// What a request's events say of where it comes from and what it is for. Holds what the request holds, but of a long-running
+/// one a copy; events borrow it.
 #[derive(Debug)]
 pub(super) struct Source {
     audit_id: HeaderValue,
@@ -39,11 +41,15 @@ impl Source {
     pub(super) fn of<B>(facts: Facts<'_>, request: &Request<B>) -> Self {
         let Facts { peer, is_from_front_proxy, .. } = facts;
         let headers = request.headers();
+        let (mut uri, mut user_agent) = (request.uri().clone(), headers.get(USER_AGENT).cloned());
+        if facts.info.is_long_running() {
+            (uri, user_agent) = (detached(&uri), user_agent.map(|agent| detached_value(&agent)));
+        }
         Self {
             audit_id: facts.audit_id,
-            uri: request.uri().clone(),
+            uri,
             info: Arc::clone(facts.info),
-            user_agent: headers.get(USER_AGENT).cloned(),
+            user_agent,
             peer: peer.to_canonical(),
             forwarded: forwarded(headers, peer, is_from_front_proxy),
             received: SystemTime::UNIX_EPOCH + facts.received,
@@ -60,7 +66,12 @@ impl Source {
         let path = escaped_path(self.uri.path());
         match (self.uri.query(), self.uri.path_and_query()) {
             (None, _) => path,
-            (Some(_), Some(target)) if matches!(path, Cow::Borrowed(_)) => target.as_str().into(),
+            // An absolute target may have no path: Go writes a slash.
+            (Some(_), Some(target))
+                if matches!(path, Cow::Borrowed(_)) && target.as_str().starts_with('/') =>
+            {
+                target.as_str().into()
+            }
             (Some(query), _) => [&*path, "?", query].concat().into(),
         }
     }
@@ -128,6 +139,17 @@ fn forwarded(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Ve
     addresses
 }
 
+/// A copy of path and query. The original may be a part of a buffer of more than 1 MiB, which a watch would keep for hours.
+fn detached(uri: &Uri) -> Uri {
+    let copy = uri.path_and_query().and_then(|target| PathAndQuery::try_from(target.as_str()).ok());
+    copy.map_or_else(|| uri.clone(), Uri::from)
+}
+
+/// The same of a header's value.
+fn detached_value(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone())
+}
+
 /// A header's value as Go's JSON has it.
 fn text(value: &HeaderValue) -> Cow<'_, str> {
     let value = value.as_bytes();
@@ -189,9 +211,21 @@ mod tests {
             // Go keeps no escape beside a character that it would escape.
             ("/a%2fb|c", "/a/b%7Cc"),
             ("/a%2fb|c?x=%2f", "/a/b%7Cc?x=%2f"),
+            ("http://host?x=1", "/?x=1"),
         ] {
             assert_eq!(source(&[], target, false).request_uri(), written, "{target}");
         }
+    }
+
+    #[test]
+    fn a_copy_keeps_no_buffer_of_the_header() {
+        let head = bytes::Bytes::from(b"/api/v1/pods?watch=1 kubectl".to_vec());
+        let uri = Uri::from_maybe_shared(head.slice(..20)).unwrap();
+        let agent = HeaderValue::from_maybe_shared(head.slice(21..)).unwrap();
+        let copies = (detached(&uri), detached_value(&agent));
+        assert_eq!(copies, (uri.clone(), agent.clone()));
+        drop((uri, agent));
+        assert!(head.is_unique());
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //!
 //! A probe never makes an endpoint trusted. It only ranks trusted endpoints, so a wrong result costs balance.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -56,7 +55,14 @@ pub(super) async fn run(check: &EndpointCheck) {
 struct WatchMoving {
     next: Option<Instant>,
     random: Random,
+    /// The watches elsewhere before the last step, until the next one has looked whether they are more now.
+    elsewhere: Option<usize>,
+    /// The steps in a row whose watches have not arrived elsewhere.
+    lost: u32,
 }
+
+/// How often the pause is doubled at most.
+const MAX_DOUBLINGS: u32 = 6;
 
 impl WatchMoving {
     fn step(&mut self, check: &EndpointCheck, now: Instant) {
@@ -64,11 +70,23 @@ impl WatchMoving {
         if self.next.is_some_and(|next| now < next) {
             return;
         }
+        let elsewhere = check.backend.watches_elsewhere(&check.endpoint, now);
+        match self.elsewhere.take() {
+            // An endpoint may answer its probes and refuse watches: it would end those of the others one after the other.
+            Some(before) if elsewhere <= before => {
+                self.lost = (self.lost + 1).min(MAX_DOUBLINGS);
+                self.next = Some(now + moves.pause(&self.random) * (1 << self.lost));
+                return;
+            }
+            Some(_) => self.lost = 0,
+            None => {}
+        }
         self.next = Some(now + moves.pause(&self.random));
         let watches = check.backend.move_watches(&check.endpoint, moves, now);
         if watches == 0 {
             return;
         }
+        self.elsewhere = Some(elsewhere);
         let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
         info!(cluster, endpoint, watches, "ended watches, so that their clients move to other endpoints");
         let moved = check.metrics.backend.moved_watches.with_label_values(&[cluster, &endpoint]);
@@ -139,12 +157,13 @@ struct Exported {
     dials: [u64; DialResult::ALL.len()],
     /// The lanes that have had a connection: an endpoint uses few of them.
     lanes: [bool; LaneKind::ALL.len()],
+    has_begun: bool,
 }
 
 impl Exported {
     /// Adds what has changed, for an endpoint in force; a pending one may have the same address.
     fn export(&mut self, check: &EndpointCheck) {
-        if !check.live.peek().endpoints().any(|endpoint| Arc::ptr_eq(&endpoint, &check.endpoint)) {
+        if !check.is_in_force(&check.live.peek()) {
             return;
         }
         let (metrics, balance) = (&check.metrics.backend, check.endpoint.balance());
@@ -172,12 +191,18 @@ impl Exported {
                 counter.inc_by(added(before, total));
             }
         }
+        let is_first = !std::mem::replace(&mut self.has_begun, true);
         for ((lane, connections, streams), is_known) in counts.lanes().zip(&mut self.lanes) {
+            let labels = [cluster, &endpoint, lane.label()];
             *is_known |= connections > 0;
             if !*is_known {
+                if is_first {
+                    // Of an endpoint before, which a reload has replaced by this one.
+                    metrics.connections.remove_label_values(&labels).ok();
+                    metrics.streams.remove_label_values(&labels).ok();
+                }
                 continue;
             }
-            let labels = [cluster, &endpoint, lane.label()];
             metrics.connections.with_label_values(&labels).set(gauge(connections));
             if lane.has_streams() {
                 metrics.streams.with_label_values(&labels).set(gauge(streams));

@@ -6,6 +6,7 @@ use testkit::{FakeBackend, Gateway, Pki, in_time, text};
 
 use crate::gateway::InProcess as _;
 use crate::management_cluster::{DOCUMENT, Management, flags, inline, trusted};
+use crate::tunnels::echoing;
 
 /// `--max-connections`, and the share of one tenant.
 const ALL: usize = 80;
@@ -19,16 +20,14 @@ async fn get(client: &mut Client, path: &str, token: &str) -> StatusCode {
     client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await
 }
 
-// threat: tenant-connection-flood
-#[tokio::test]
-async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
-    let pki = Pki::new();
-    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
-    let config = inline(&pki, &backend);
+/// A gateway with two tenants, `flood` and `calm`, and a cluster of the operator, `own`, all with one API server.
+async fn start(pki: &Pki, backend: &FakeBackend) -> (Management, Gateway) {
+    let management = Management::start(pki).await;
+    let config = inline(pki, backend);
     for (name, tokens) in [("flood", "one,mallory,7\n"), ("calm", "two,carol,7\n")] {
         management.put(name, &[("value", &config), ("cluster", DOCUMENT), ("tokens", tokens)]);
     }
-    let mut flags = flags(&pki, management.server.address);
+    let mut flags = flags(pki, management.server.address);
     flags.push(format!("--max-connections={ALL}"));
     let main = pki.directory.path().join("gateway.yaml");
     let head = std::fs::read_to_string(&main).unwrap();
@@ -41,6 +40,15 @@ async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
     for name in ["flood", "calm", "own"] {
         trusted(&gateway, name).await;
     }
+    (management, gateway)
+}
+
+// threat: tenant-connection-flood
+#[tokio::test]
+async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
+    let pki = Pki::new();
+    let backend = FakeBackend::plain(&pki).await;
+    let (_management, gateway) = start(&pki, &backend).await;
 
     let mut kept = client(&gateway, true).await;
     assert_eq!(get(&mut kept, "/clusters/calm/api", "two").await, StatusCode::OK);
@@ -55,6 +63,9 @@ async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
         let headers = [("authorization", "Bearer one")];
         let refused = excess.get("/clusters/flood/api", &headers).await;
         assert_eq!(refused.headers()["retry-after"], "1");
+        if !http2 {
+            assert_eq!(refused.headers()["connection"], "close");
+        }
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(text(refused).await, "Too many requests, please try again later.\n");
         let task = match excess {
@@ -82,4 +93,32 @@ async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
     // Its place is free from then on.
     let mut next = client(&gateway, true).await;
     assert_eq!(get(&mut next, "/clusters/flood/api", "one").await, StatusCode::OK);
+}
+
+/// A tunnel outlives the HTTP connection in which it began.
+#[tokio::test]
+async fn tunnels_count_for_their_tenant_until_they_end() {
+    let pki = Pki::new();
+    let backend = echoing(&pki, "websocket").await;
+    let (_management, gateway) = start(&pki, &backend).await;
+    let mut tunnels = Vec::new();
+    for _ in 0..OF_ONE {
+        let mut client = gateway.http1(None).await;
+        let headers = [
+            ("connection", "Upgrade"),
+            ("upgrade", "websocket"),
+            ("sec-websocket-key", "AAAA"),
+            ("authorization", "Bearer one"),
+        ];
+        let request = testkit::get("/clusters/flood/api/v1/namespaces/n/pods/p/exec?command=sh", &headers);
+        let response = client.send(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        tunnels.push(in_time(hyper::upgrade::on(response)).await.unwrap());
+    }
+    let of_flood = async || get(&mut client(&gateway, false).await, "/clusters/flood/api", "one").await;
+    assert_eq!(of_flood().await, StatusCode::TOO_MANY_REQUESTS);
+    let mut calm = client(&gateway, false).await;
+    assert_eq!(get(&mut calm, "/clusters/calm/api", "two").await, StatusCode::OK);
+    drop(tunnels.pop());
+    in_time(async { while Box::pin(of_flood()).await != StatusCode::OK {} }).await;
 }

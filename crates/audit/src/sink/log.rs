@@ -21,7 +21,20 @@ pub(super) enum LogTarget {
     /// A file.
     File(LogFile),
     /// Standard output.
-    Stream(Box<dyn Write + Send>),
+    Stream(LogStream),
+}
+
+/// A stream, which nothing can be taken back from.
+pub(super) struct LogStream {
+    to: Box<dyn Write + Send>,
+    /// Whether it may end with a part of a line.
+    half_line: bool,
+}
+
+impl LogStream {
+    pub(super) fn new(to: impl Write + Send + 'static) -> Self {
+        Self { to: Box::new(to), half_line: false }
+    }
 }
 
 /// A log and its buffer.
@@ -97,13 +110,23 @@ impl LogTarget {
     fn write(&mut self, lines: &Chunk, mut report: impl FnMut(Result<(), &io::Error>)) {
         match self {
             Self::File(file) => file.write(lines, report),
-            Self::Stream(stream) => {
-                let (mut written, mut error) = write_all(&mut **stream, lines.text());
-                if let Err(unflushed) = stream.flush() {
-                    (written, error) = (0, Some(unflushed));
+            Self::Stream(LogStream { to, half_line }) => {
+                // Otherwise the next event would be a part of a broken line, and reported as stored.
+                let line_end: &[u8] = if *half_line { b"\n" } else { b"" };
+                let (mut written, mut error) = match write_all(&mut **to, line_end) {
+                    (_, None) => {
+                        *half_line = false;
+                        write_all(&mut **to, lines.text())
+                    }
+                    failed => failed,
+                };
+                if let Err(unflushed) = to.flush() {
+                    // How much of it arrives is not known.
+                    (written, error, *half_line) = (0, Some(unflushed), true);
                 }
                 let mut end = 0;
                 for line in lines.lines() {
+                    *half_line |= error.is_some() && (end + 1..end + line.len()).contains(&written);
                     end += line.len();
                     report(error.as_ref().filter(|_| end > written).map_or(Ok(()), Err));
                 }

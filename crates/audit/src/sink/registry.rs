@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
 use super::clock::WallClock;
-use super::log::{Log, LogTarget};
+use super::log::{Log, LogStream, LogTarget};
 use super::log_file::{LogFile, directory, ensure_log_file};
 use super::observer::{Losses, Observer, SinkKind};
 use super::options::{
@@ -238,7 +238,7 @@ impl Registry {
     fn start_log(self: &Arc<Self>, options: &LogOptions, key: &SinkKey) -> Result<Sink, SinkError> {
         let path = options.path.clone();
         let target = if path == Path::new(STANDARD_OUTPUT) {
-            LogTarget::Stream(Box::new(io::stdout()))
+            LogTarget::Stream(LogStream::new(io::stdout()))
         } else {
             LogTarget::File(LogFile::new(path, options.rotation, self.clock.clone()))
         };

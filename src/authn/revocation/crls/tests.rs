@@ -228,6 +228,8 @@ fn a_crl_is_not_replaced_by_an_older_one() {
     for (new, old, is_older) in [
         ((Some(9), 10), (Some(10), 20), true),
         ((Some(10), 10), (Some(10), 10), false),
+        ((Some(10), 20), (Some(10), 10), true),
+        ((Some(10), 10), (Some(10), 20), false),
         ((Some(11), 20), (Some(10), 10), false),
         ((None, 20), (Some(10), 10), true),
         ((None, 10), (None, 20), false),

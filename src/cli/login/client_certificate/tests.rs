@@ -450,7 +450,7 @@ async fn an_old_certificate_is_no_bridge_beyond_its_end_or_its_login() {
     user.sign(Signing::OtherUser);
     // It expires while the request waits.
     let time = Arc::clone(&user.setup.time);
-    let pass = move || drop(time.fetch_add(120, Ordering::SeqCst));
+    let pass = move || time.store(time.load(Ordering::SeqCst) + 120, Ordering::SeqCst);
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(pass));
     user.ask().await.unwrap_err();
     // The user logs out while the request waits.
@@ -459,7 +459,7 @@ async fn an_old_certificate_is_no_bridge_beyond_its_end_or_its_login() {
     user.setup.pass(VALIDITY - 60);
     user.sign(Signing::OtherUser);
     let login = user.login();
-    let log_out = move || drop(login.remove_login().unwrap());
+    let log_out = move || assert_eq!(login.remove_login().unwrap(), 1);
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(log_out));
     user.ask().await.unwrap_err();
 }
@@ -473,7 +473,7 @@ async fn a_token_that_expires_while_the_request_waits_leaves_it_pending() {
     let error = user.ask().await.unwrap_err();
     assert!(matches!(error, CertificateError::Cluster(_)), "a valid token is refused: {error}");
     let time = Arc::clone(&user.setup.time);
-    let pass = move || drop(time.fetch_add(3600, Ordering::SeqCst));
+    let pass = move || time.store(time.load(Ordering::SeqCst) + 3600, Ordering::SeqCst);
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(pass));
     let error = user.ask().await.unwrap_err();
     assert!(matches!(error, CertificateError::Pending { .. }), "{error}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use testkit::{in_time, until};
 
-use super::super::log::{Log, LogTarget};
+use super::super::log::{Log, LogStream, LogTarget};
 use super::super::observer::Losses;
 use super::super::queue::QueueOptions;
 use super::*;
@@ -256,7 +256,7 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     }
     let taken = Arc::new(Mutex::new(Vec::new()));
     let stream = Stubborn { calls: 0, taken: Arc::clone(&taken) };
-    log.start(LogTarget::Stream(Box::new(stream)), || true).unwrap();
+    log.start(LogTarget::Stream(LogStream::new(stream)), || true).unwrap();
     // The writer has taken four of six bytes.
     let mut stored = Vec::new();
     for wait in waits.drain(..) {
@@ -272,5 +272,53 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     push("5\n", sender).await;
     assert!(in_time(fine).await.unwrap());
     assert_eq!(taken.lock().unwrap().as_slice(), b"1\n2\n5\n");
+    log.queue.close();
+}
+
+/// Takes four bytes, then fails, then takes everything.
+struct Halved {
+    calls: usize,
+    taken: Arc<Mutex<Vec<u8>>>,
+}
+
+impl std::io::Write for Halved {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        self.calls += 1;
+        let text = if self.calls == 1 { &text[..4] } else { text };
+        if self.calls == 2 {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        self.taken.lock().unwrap().extend(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_event_is_not_written_behind_the_half_of_another() {
+    let losses = Losses::new(SinkKind::Log, "-".to_owned(), Arc::new(NoObserver));
+    let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
+    let log = Arc::new(Log::new(Queue::new(options, losses), RotationOptions::default()));
+    let mut waits = Vec::new();
+    for line in ["11\n", "22\n"] {
+        let (sender, wait) = oneshot::channel();
+        in_time(log.queue.push(line.as_bytes(), Some(sender))).await;
+        waits.push(wait);
+    }
+    let taken = Arc::new(Mutex::new(Vec::new()));
+    let stream = Halved { calls: 0, taken: Arc::clone(&taken) };
+    log.start(LogTarget::Stream(LogStream::new(stream)), || true).unwrap();
+    let mut stored = Vec::new();
+    for wait in waits {
+        stored.push(in_time(wait).await.unwrap());
+    }
+    assert_eq!(stored, [true, false]);
+    let (sender, next) = oneshot::channel();
+    in_time(log.queue.push(b"5\n", Some(sender))).await;
+    assert!(in_time(next).await.unwrap());
+    assert_eq!(taken.lock().unwrap().as_slice(), b"11\n2\n5\n");
     log.queue.close();
 }
