@@ -228,17 +228,16 @@ impl CertificateSession<'_> {
         let mut resumed = kept.pending.take().and_then(|pending| OpenRequest::of(pending, &subject));
         loop {
             let is_resumed = resumed.is_some();
-            let open = match resumed.take() {
-                Some(open) => open,
-                None => {
-                    // Before there is a request: if the entry cannot be written, each command would create one.
-                    if !self.store(login, entry, &kept).await? {
-                        let problem =
-                            "the login is gone: by logout, another login, or a cache that cannot keep it";
-                        return Err(LoginError::Other(problem.to_owned()).into());
-                    }
-                    self.create(&cluster, &subject).await?
+            let open = if let Some(open) = resumed.take() {
+                open
+            } else {
+                // Before there is a request: if the entry cannot be written, each command would create one.
+                if !self.store(login, entry, &kept).await? {
+                    let problem =
+                        "the login is gone: by logout, another login, or a cache that cannot keep it";
+                    return Err(LoginError::Other(problem.to_owned()).into());
                 }
+                self.create(&cluster, &subject).await?
             };
             kept.pending = Some(open.pending.clone());
             if !is_resumed {
