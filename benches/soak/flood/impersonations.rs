@@ -80,14 +80,11 @@ struct ReviewCount {
 }
 
 impl ReviewCount {
-    fn begin(&self) {
+    fn begin(&self) -> OpenReview<'_> {
         self.received.fetch_add(1, Ordering::Relaxed);
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         self.most.fetch_max(open, Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
+        OpenReview(self)
     }
 
     fn received(&self) -> usize {
@@ -96,6 +93,15 @@ impl ReviewCount {
 
     fn most(&self) -> usize {
         self.most.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts a review until it is answered, or until the gateway cancels it.
+struct OpenReview<'a>(&'a ReviewCount);
+
+impl Drop for OpenReview<'_> {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -109,13 +115,9 @@ impl Reviews {
         let of_flooder = if lists_rules { user == Some(true) } else { review["spec"]["user"] == FLOODER };
         let counts = [&self.all, &self.flooder];
         let counts = &counts[..if of_flooder { 2 } else { 1 }];
-        for count in counts {
-            count.begin();
-        }
+        let open: Vec<_> = counts.iter().map(|count| count.begin()).collect();
         sleep(REVIEW_TIME).await;
-        for count in counts {
-            count.end();
-        }
+        drop(open);
         let status = if lists_rules {
             let rule = json!({"verbs": ["impersonate"], "apiGroups": ["*"], "resources": ["*"]});
             json!({"incomplete": false, "resourceRules": [rule], "nonResourceRules": []})
