@@ -6,7 +6,6 @@
 //! leave this machine. A request that is not approved in time stays pending, and the next command goes on with it.
 // threat: other-user-certificate
 
-use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -21,7 +20,7 @@ use super::cache::{
 };
 use super::error::LoginError;
 use super::review::{ReviewedUser, review};
-use super::session::{LOCK_MARGIN, MAX_SKEW, Session, renewal, warned};
+use super::session::{LOCK_MARGIN, MAX_SKEW, Session, checked, quiet, renewal, warned};
 use super::settings::CertificateSettings;
 use crate::cli::certs::progress::Spinner;
 use crate::cli::certs::requests::wait::{RequestOutcome, outcome};
@@ -152,23 +151,26 @@ struct OpenRequest {
 impl CertificateSession<'_> {
     /// The certificate.
     pub(super) async fn credential(&self) -> Result<CertificateCredential, CertificateError> {
-        let directory: &Path = self.session.cache.ok_or(CacheError::NoHome)?;
-        let login = CacheEntry::open(directory, self.session.settings)?;
+        let cache = self.session.cache.ok_or(CacheError::NoHome)?;
+        let login = cache.entry(self.session.settings)?;
         let entry = login.certificate(&self.key());
         // A valid certificate needs no lock: writes are atomic.
-        if let Some(credential) =
-            entry.read_certificate().ok().flatten().and_then(|found| self.current(&login, &found))
+        if let Some(found) = quiet(entry.read_certificate().await)?
+            && let Some(credential) = self.current(&login, &found).await?
         {
             return Ok(credential);
         }
         let limit = self.settings.timeout + self.session.settings.login_timeout + LOCK_MARGIN;
         let lock =
             entry.lock(limit, || print_error("waiting for the certificate of another process …")).await?;
-        let cached = warned(entry.read_certificate()).flatten();
-        if let Some(credential) = cached.as_ref().and_then(|found| self.current(&login, found)) {
-            return Ok(credential);
+        let cached = checked(entry.read_certificate().await)?;
+        let mut usable = None;
+        if let Some(found) = &cached {
+            if let Some(credential) = self.current(&login, found).await? {
+                return Ok(credential);
+            }
+            usable = self.usable(&login, found).await?;
         }
-        let usable = cached.as_ref().and_then(|found| self.usable(&login, found));
         let renewed = self.renew(&login, &entry, cached).await;
         drop(lock);
         match (renewed, usable) {
@@ -192,18 +194,29 @@ impl CertificateSession<'_> {
     }
 
     /// The cached certificate, if it is not to be replaced yet.
-    fn current(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
-        let credential = self.usable(login, cached).filter(|_| !self.force)?;
-        (self.session.clock.now() < credential.renew_at).then_some(credential)
+    async fn current(
+        &self,
+        login: &CacheEntry,
+        cached: &CachedCertificate,
+    ) -> Result<Option<CertificateCredential>, CacheError> {
+        if self.force {
+            return Ok(None);
+        }
+        let usable = self.usable(login, cached).await?;
+        Ok(usable.filter(|credential| self.session.clock.now() < credential.renew_at))
     }
 
     /// The cached certificate, if it is valid, and of the user who is logged in.
-    fn usable(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
-        let issued = cached.issued.as_ref()?;
+    async fn usable(
+        &self,
+        login: &CacheEntry,
+        cached: &CachedCertificate,
+    ) -> Result<Option<CertificateCredential>, CacheError> {
+        let Some(issued) = &cached.issued else { return Ok(None) };
         let now = self.session.clock.now().as_secs();
         let is_of_past = issued.received_at <= now.saturating_add(MAX_SKEW);
-        let is_of_login = login.read().ok().flatten().is_some_and(|tokens| tokens.subject == cached.subject);
-        (is_of_login && is_of_past && now < issued.expires_at).then(|| credential(issued))
+        let is_of_login = quiet(login.read().await)?.is_some_and(|tokens| tokens.subject == cached.subject);
+        Ok((is_of_login && is_of_past && now < issued.expires_at).then(|| credential(issued)))
     }
 
     /// A new certificate.
@@ -218,7 +231,7 @@ impl CertificateSession<'_> {
         let subject = subject(&user)
             .map_err(|problem| CertificateError::User { user: user.username.clone(), problem })?;
         let cluster = self.server.client(token.token).map_err(CertificateError::Cluster)?;
-        let logged_in = warned(login.read()).flatten().and_then(|tokens| tokens.subject);
+        let logged_in = checked(login.read().await)?.and_then(|tokens| tokens.subject);
         let mut kept = cached
             .filter(|cached| cached.subject == logged_in)
             .unwrap_or_else(|| CachedCertificate::new(self.session.settings, &self.server.url, logged_in));
@@ -341,8 +354,9 @@ impl CertificateSession<'_> {
     async fn store(&self, login: &CacheEntry, entry: &CacheEntry, certificate: &CachedCertificate) {
         let limit = self.session.settings.login_timeout + LOCK_MARGIN;
         let Some(lock) = warned(login.lock(limit, || ()).await) else { return };
-        if warned(login.read()).flatten().is_some_and(|tokens| tokens.subject == certificate.subject) {
-            warned(entry.write_certificate(certificate));
+        let logged_in = warned(login.read().await).flatten();
+        if logged_in.is_some_and(|tokens| tokens.subject == certificate.subject) {
+            warned(entry.write_certificate(certificate).await);
         }
         drop(lock);
     }
