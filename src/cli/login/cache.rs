@@ -1,40 +1,59 @@
-//! Cached credentials: one file of mode 0600 for the tokens of each issuer, client, scopes and user, and one for each
-//! client certificate that was got with them, in a directory of mode 0700.
+//! Cached credentials: one entry for the tokens of each issuer, client, scopes and user, and one for each client
+//! certificate that was got with them. A [`CredentialStore`] keeps them: files, or the system's keyring.
 //!
-//! A damaged, foreign or unwritable cache costs a login and a warning, never the command. A file lock makes concurrent
-//! commands log in once; the kernel frees the lock of a process that dies.
+//! A damaged, foreign or unwritable cache of files costs a login and a warning, never the command; a keyring that cannot
+//! be used is an error. A file lock makes concurrent commands log in once, with either store; the kernel frees the lock
+//! of a process that dies.
 // threat: stolen-login-cache
 
 mod certificate;
+#[cfg(all(feature = "keyring", target_os = "linux"))]
+mod keyring;
+#[cfg(not(all(feature = "keyring", target_os = "linux")))]
+#[path = "cache/no_keyring.rs"]
+mod keyring;
+mod store;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use aws_lc_rs::digest;
+use clap::ValueEnum;
 use rustix::fs::OFlags;
 use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use super::settings::{ClientSettings, Flow, TokenKind, roots};
 use crate::go::hex::hex;
 use crate::http::client_tls::TrustedRoots;
 pub(super) use crate::openid_client::SecretText;
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
+use keyring::{Keyring, KeyringError};
+use store::{CredentialStore, FileStore};
 
-/// The version of the files. A file of another version is ignored and replaced.
+/// The version of the entries. An entry of another version is ignored and replaced.
 const VERSION: u32 = 1;
-/// The largest file: tokens have some kilobytes.
-const MAX_FILE_SIZE: u64 = 1 << 20;
 /// How often a locked entry is tried again.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Why the cache is not used. The command continues without it.
+/// The stores that `--credential-store` names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum CredentialStoreKind {
+    /// Files of mode 0600 in the directory of the cache.
+    #[default]
+    File,
+    /// The system's keyring: on Linux the Secret Service, with the cargo feature `keyring`.
+    Keyring,
+}
+
+/// Why the cache is not used. The command continues without it, unless the user has chosen the keyring.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
     #[error("cannot use {0}: {1}")]
@@ -46,13 +65,31 @@ pub(super) enum CacheError {
     #[error("other users can read {0}; its tokens are not used. fix: portcullis logout, and log in again")]
     Readable(PathBuf),
     #[error("{0} is damaged")]
-    Damaged(PathBuf),
+    Damaged(String),
     #[error("{0} is of another version of portcullis")]
-    Version(PathBuf),
+    Version(String),
     #[error("there is no home directory; give --cache-dir DIR")]
     NoHome,
     #[error("another process has been logging in for {0:?}")]
     Locked(Duration),
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+}
+
+impl CacheError {
+    /// Whether there is no keyring that could have entries: no session bus, or no service on it.
+    pub(super) fn is_absent_keyring(&self) -> bool {
+        matches!(self, Self::Keyring(error) if error.is_absent())
+    }
+}
+
+impl From<CacheError> for LoginError {
+    fn from(error: CacheError) -> Self {
+        match error {
+            CacheError::Keyring(error) if error.is_usage() => Self::Usage(error.to_string()),
+            error => Self::Other(error.to_string()),
+        }
+    }
 }
 
 /// The tokens of one login.
@@ -114,10 +151,18 @@ impl CachedTokens {
     }
 }
 
+/// The login cache of a user.
+#[derive(Debug, Clone)]
+pub(super) struct LoginCache {
+    /// The directory of the locks, and of the files of a [`FileStore`].
+    directory: PathBuf,
+    store: CredentialStore,
+}
+
 /// One entry of the cache: the tokens of a login, or a certificate that was got with them.
 #[derive(Debug, Clone)]
 pub(super) struct CacheEntry {
-    directory: PathBuf,
+    cache: LoginCache,
     name: String,
 }
 
@@ -126,7 +171,7 @@ pub(super) struct CacheEntry {
 pub(super) struct CacheLock(#[expect(dead_code, reason = "closing the file frees the lock")] File);
 
 /// The directory of the cache.
-pub(super) fn directory(flag: Option<&Path>) -> Result<PathBuf, CacheError> {
+fn directory(flag: Option<&Path>) -> Result<PathBuf, CacheError> {
     directory_of(flag, std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from), std::env::home_dir())
 }
 
@@ -144,52 +189,78 @@ fn directory_of(
     Ok(base.join("portcullis").join("login"))
 }
 
-impl CacheEntry {
-    /// The entry of a login. Creates and checks the directory.
-    pub(super) fn open(directory: &Path, settings: &ClientSettings) -> Result<Self, CacheError> {
-        prepare(directory)?;
-        Ok(Self { directory: directory.to_owned(), name: name_of(settings) })
-    }
-
-    /// All entries of a directory.
-    pub(super) fn all(directory: &Path) -> Result<Vec<Self>, CacheError> {
-        let failed = |error| CacheError::Io(directory.to_owned(), error);
-        let files = match fs::read_dir(directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            files => files.map_err(failed)?,
+impl LoginCache {
+    /// The cache in a store. `directory` is the one of `--cache-dir`, and `may_prompt` says whether the keyring may ask the
+    /// user to unlock it.
+    pub(super) fn open(
+        directory: Option<&Path>,
+        kind: CredentialStoreKind,
+        may_prompt: bool,
+    ) -> Result<Self, CacheError> {
+        let directory = self::directory(directory)?;
+        let store = match kind {
+            CredentialStoreKind::File => CredentialStore::File(FileStore::new(&directory)),
+            CredentialStoreKind::Keyring => {
+                let keyring = Keyring::open(may_prompt)?;
+                // For the locks.
+                prepare(&directory)?;
+                CredentialStore::Keyring(keyring)
+            }
         };
-        let mut names = Vec::new();
-        for file in files {
-            let name = file.map_err(failed)?.file_name();
-            let name = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            // The directory may have files of others.
-            names.extend(name.filter(|name| is_name(name)).map(str::to_owned));
-        }
-        names.sort();
-        let directory = directory.to_owned();
-        Ok(names.into_iter().map(|name| Self { directory: directory.clone(), name }).collect())
+        Ok(Self { directory, store })
     }
 
+    /// The caches in all stores of this build.
+    pub(super) fn open_all(
+        directory: Option<&Path>,
+        may_prompt: bool,
+    ) -> impl Iterator<Item = Result<Self, CacheError>> {
+        let kinds = [CredentialStoreKind::File, CredentialStoreKind::Keyring];
+        let is_built =
+            |kind: &CredentialStoreKind| keyring::IS_BUILT || *kind != CredentialStoreKind::Keyring;
+        kinds.into_iter().filter(is_built).map(move |kind| Self::open(directory, kind, may_prompt))
+    }
+
+    /// The entry of a login. Creates and checks the directory.
+    pub(super) fn entry(&self, settings: &ClientSettings) -> Result<CacheEntry, CacheError> {
+        prepare(&self.directory)?;
+        Ok(CacheEntry { cache: self.clone(), name: name_of(settings) })
+    }
+
+    /// All entries.
+    pub(super) async fn entries(&self) -> Result<Vec<CacheEntry>, CacheError> {
+        let mut names = self.store.names().await?;
+        // A directory may have files of others, and a keyring items that say they are of this program.
+        names.retain(|name| is_name(name));
+        names.sort();
+        names.dedup();
+        Ok(names.into_iter().map(|name| CacheEntry { cache: self.clone(), name }).collect())
+    }
+}
+
+impl CacheEntry {
     /// The entry of a certificate that was got with the tokens of this entry. `key` distinguishes it from the others.
     pub(super) fn certificate(&self, key: &[Vec<u8>]) -> Self {
         Self {
-            directory: self.directory.clone(),
+            cache: self.cache.clone(),
             name: format!("{}-{}", self.name, digest_of(key.iter().map(Vec::as_slice))),
         }
     }
 
     /// Removes the tokens and the certificates that were got with them. Returns the number of certificates.
-    pub(super) fn remove_login(&self) -> Result<usize, CacheError> {
-        self.remove()?;
-        let certificates = self.certificates()?;
-        certificates.iter().try_for_each(Self::remove)?;
+    pub(super) async fn remove_login(&self) -> Result<usize, CacheError> {
+        self.remove().await?;
+        let certificates = self.certificates().await?;
+        for certificate in &certificates {
+            certificate.remove().await?;
+        }
         Ok(certificates.len())
     }
 
     /// The entries of the certificates that were got with the tokens of this entry.
-    pub(super) fn certificates(&self) -> Result<Vec<Self>, CacheError> {
+    pub(super) async fn certificates(&self) -> Result<Vec<Self>, CacheError> {
         let prefix = format!("{}-", self.name);
-        let all = Self::all(&self.directory)?;
+        let all = self.cache.entries().await?;
         Ok(all.into_iter().filter(|entry| entry.name.starts_with(&prefix)).collect())
     }
 
@@ -198,17 +269,13 @@ impl CacheEntry {
         self.name.contains('-')
     }
 
-    pub(super) fn file(&self, suffix: &str) -> PathBuf {
-        self.directory.join(format!("{}.{suffix}", self.name))
-    }
-
-    /// Waits for the lock. Calls `waiting` once if another process holds it.
+    /// Waits for the lock, which is a file with every store. Calls `waiting` once if another process holds it.
     pub(super) async fn lock(
         &self,
         limit: Duration,
         waiting: impl FnOnce(),
     ) -> Result<CacheLock, CacheError> {
-        let path = self.file("lock");
+        let path = self.cache.directory.join(format!("{}.lock", self.name));
         let failed = |error| CacheError::Io(path.clone(), error);
         let file = private(OpenOptions::new().write(true).create(true)).open(&path).map_err(failed)?;
         let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
@@ -229,68 +296,39 @@ impl CacheEntry {
     }
 
     /// The tokens, if there are any.
-    pub(super) fn read(&self) -> Result<Option<CachedTokens>, CacheError> {
-        self.read_document()
+    pub(super) async fn read(&self) -> Result<Option<CachedTokens>, CacheError> {
+        self.read_document().await
     }
 
-    fn read_document<T: DeserializeOwned>(&self) -> Result<Option<T>, CacheError> {
-        let path = self.file("json");
-        let failed = |error| CacheError::Io(path.clone(), error);
-        let file = match private(OpenOptions::new().read(true)).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            file => file.map_err(failed)?,
-        };
-        let metadata = file.metadata().map_err(failed)?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(CacheError::Owner(path));
-        }
-        if metadata.mode() & 0o077 != 0 {
-            return Err(CacheError::Readable(path));
-        }
-        let mut content = Zeroizing::new(Vec::new());
-        file.take(MAX_FILE_SIZE).read_to_end(&mut content).map_err(failed)?;
+    async fn read_document<T: DeserializeOwned>(&self) -> Result<Option<T>, CacheError> {
+        let store = &self.cache.store;
+        let Some(content) = store.read(&self.name).await? else { return Ok(None) };
         let version: Result<OnlyVersion, _> = serde_json::from_slice(&content);
         if version.is_ok_and(|found| found.version != VERSION) {
-            return Err(CacheError::Version(path));
+            return Err(CacheError::Version(store.place(&self.name)));
         }
-        serde_json::from_slice(&content).map(Some).map_err(|_| CacheError::Damaged(path))
+        serde_json::from_slice(&content).map(Some).map_err(|_| CacheError::Damaged(store.place(&self.name)))
     }
 
     /// Replaces the tokens. A reader sees the old ones or the new ones.
-    pub(super) fn write(&self, tokens: &CachedTokens) -> Result<(), CacheError> {
-        self.write_document(tokens)
+    pub(super) async fn write(&self, tokens: &CachedTokens) -> Result<(), CacheError> {
+        self.write_document(tokens).await
     }
 
-    fn write_document(&self, document: &impl Serialize) -> Result<(), CacheError> {
-        let (path, partial) = (self.file("json"), self.file("partial"));
-        let content = serde_json::to_vec(document).map(Zeroizing::new).map_err(io::Error::other);
-        let written = content.and_then(|content| {
-            // Of a process that was killed; this one holds the lock.
-            fs::remove_file(&partial).ok();
-            let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&partial)?;
-            file.write_all(&content)?;
-            file.sync_all()?;
-            fs::rename(&partial, &path)
-        });
-        written.map_err(|error| {
-            fs::remove_file(&partial).ok();
-            CacheError::Io(path, error)
-        })
+    async fn write_document(&self, document: &impl Serialize) -> Result<(), CacheError> {
+        let store = &self.cache.store;
+        let content = serde_json::to_vec(document).map(Zeroizing::new);
+        let content = content.map_err(|_| CacheError::Damaged(store.place(&self.name)))?;
+        store.write(&self.name, &content).await
     }
 
     /// Removes the document. The lock file stays: a process may wait for it.
-    pub(super) fn remove(&self) -> Result<(), CacheError> {
-        fs::remove_file(self.file("partial")).ok();
-        match fs::remove_file(self.file("json")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(CacheError::Io(self.file("json"), error))
-            }
-            _ => Ok(()),
-        }
+    pub(super) async fn remove(&self) -> Result<(), CacheError> {
+        self.cache.store.remove(&self.name).await
     }
 }
 
-/// Only the version of a file, of any version.
+/// Only the version of an entry, of any version.
 #[derive(Deserialize)]
 struct OnlyVersion {
     version: u32,
@@ -302,6 +340,7 @@ fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(flags.bits().cast_signed())
 }
 
+/// Creates the directory, and checks that it is of the user alone.
 fn prepare(directory: &Path) -> Result<(), CacheError> {
     let failed = |error| CacheError::Io(directory.to_owned(), error);
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;

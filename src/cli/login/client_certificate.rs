@@ -6,7 +6,6 @@
 //! leave this machine. A request that is not approved in time stays pending, and the next command goes on with it.
 // threat: other-user-certificate
 
-use std::path::Path;
 use std::time::Duration;
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -21,7 +20,7 @@ use super::cache::{
 };
 use super::error::LoginError;
 use super::review::{ReviewedUser, review};
-use super::session::{LOCK_MARGIN, MAX_SKEW, Session, renewal, warned};
+use super::session::{LOCK_MARGIN, MAX_SKEW, Session, checked, quiet, renewal, warned};
 use super::settings::CertificateSettings;
 use crate::cli::certs::progress::Spinner;
 use crate::cli::certs::requests::wait::{RequestOutcome, outcome};
@@ -152,26 +151,31 @@ struct OpenRequest {
 impl CertificateSession<'_> {
     /// The certificate.
     pub(super) async fn credential(&self) -> Result<CertificateCredential, CertificateError> {
-        let directory: &Path = self.session.cache.ok_or(CacheError::NoHome)?;
-        let login = CacheEntry::open(directory, self.session.settings)?;
+        let cache = self.session.cache.ok_or(CacheError::NoHome)?;
+        let login = cache.entry(self.session.settings)?;
         let entry = login.certificate(&self.key());
         // A valid certificate needs no lock: writes are atomic.
-        if let Some(credential) =
-            entry.read_certificate().ok().flatten().and_then(|found| self.current(&login, &found))
+        if let Some(found) = quiet(entry.read_certificate().await)?
+            && let Some(credential) = self.current(&login, &found).await?
         {
             return Ok(credential);
         }
         let limit = self.settings.timeout + self.session.settings.login_timeout + LOCK_MARGIN;
         let lock =
             entry.lock(limit, || print_error("waiting for the certificate of another process …")).await?;
-        let cached = warned(entry.read_certificate()).flatten();
-        if let Some(credential) = cached.as_ref().and_then(|found| self.current(&login, found)) {
+        let cached = checked(entry.read_certificate().await)?;
+        if let Some(found) = &cached
+            && let Some(credential) = self.current(&login, found).await?
+        {
             return Ok(credential);
         }
         let renewed = self.renew(&login, &entry, cached.clone()).await;
         drop(lock);
         // Only now: while the request waited, the old one may have expired, or its user logged out.
-        let usable = cached.as_ref().and_then(|found| self.usable(&login, found));
+        let usable = match &cached {
+            Some(found) => self.usable(&login, found).await?,
+            None => None,
+        };
         match (renewed, usable) {
             (Err(error), Some(credential)) if error.is_bridged() => {
                 print_error(&format!("warning: {error}"));
@@ -193,18 +197,29 @@ impl CertificateSession<'_> {
     }
 
     /// The cached certificate, if it is not to be replaced yet.
-    fn current(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
-        let credential = self.usable(login, cached).filter(|_| !self.force)?;
-        (self.session.clock.now() < credential.renew_at).then_some(credential)
+    async fn current(
+        &self,
+        login: &CacheEntry,
+        cached: &CachedCertificate,
+    ) -> Result<Option<CertificateCredential>, CacheError> {
+        if self.force {
+            return Ok(None);
+        }
+        let usable = self.usable(login, cached).await?;
+        Ok(usable.filter(|credential| self.session.clock.now() < credential.renew_at))
     }
 
     /// The cached certificate, if it is valid, and of the user who is logged in.
-    fn usable(&self, login: &CacheEntry, cached: &CachedCertificate) -> Option<CertificateCredential> {
-        let issued = cached.issued.as_ref()?;
+    async fn usable(
+        &self,
+        login: &CacheEntry,
+        cached: &CachedCertificate,
+    ) -> Result<Option<CertificateCredential>, CacheError> {
+        let Some(issued) = &cached.issued else { return Ok(None) };
         let now = self.session.clock.now().as_secs();
         let is_of_past = issued.received_at <= now.saturating_add(MAX_SKEW);
-        let is_of_login = login.read().ok().flatten().is_some_and(|tokens| tokens.subject == cached.subject);
-        (is_of_login && is_of_past && now < issued.expires_at).then(|| credential(issued))
+        let is_of_login = quiet(login.read().await)?.is_some_and(|tokens| tokens.subject == cached.subject);
+        Ok((is_of_login && is_of_past && now < issued.expires_at).then(|| credential(issued)))
     }
 
     /// A new certificate.
@@ -367,9 +382,9 @@ impl CertificateSession<'_> {
     ) -> Result<bool, CacheError> {
         let limit = self.session.settings.login_timeout + LOCK_MARGIN;
         let lock = login.lock(limit, || ()).await?;
-        let is_logged_in = login.read()?.is_some_and(|tokens| tokens.subject == certificate.subject);
+        let is_logged_in = login.read().await?.is_some_and(|tokens| tokens.subject == certificate.subject);
         if is_logged_in {
-            entry.write_certificate(certificate)?;
+            entry.write_certificate(certificate).await?;
         }
         drop(lock);
         Ok(is_logged_in)

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 
 use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
-use super::cache;
 use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::kubeconfig_file::{
@@ -78,6 +77,9 @@ pub(super) struct ParsedProvider {
     pub(super) provider: ProviderFlags,
 }
 
+/// The user runs the command to log in, and it reads nothing from standard input.
+const INTERACTIVE: bool = true;
+
 /// A context to log in to.
 struct LoginTarget {
     entry: KubeconfigTarget,
@@ -143,13 +145,13 @@ impl LoginTarget {
 async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result<(), LoginError> {
     let Some(settings) = provider.certificate()? else { return Ok(()) };
     let (clock, client) = (Clock::system(), provider.settings(secret_of_environment())?);
-    let directory = cache::directory(provider.cache_dir.as_deref()).map_err(LoginError::other)?;
+    let cache = provider.cache(INTERACTIVE)?;
     let session = CertificateSession {
         session: Session {
             settings: &client,
-            cache: Some(&directory),
+            cache: Some(&cache),
             clock: &clock,
-            interactive: true,
+            interactive: INTERACTIVE,
             // The login was just made.
             force: false,
             browser: BrowserEnvironment::current(),
@@ -179,13 +181,12 @@ async fn credential(provider: &ProviderFlags) -> Result<Credential, LoginError> 
             "--no-cache: login keeps its tokens in the cache; kubectl would ask again each time",
         ));
     }
-    let directory = cache::directory(provider.cache_dir.as_deref()).map_err(LoginError::other)?;
+    let cache = provider.cache(INTERACTIVE)?;
     let session = Session {
         settings: &settings,
-        cache: Some(&directory),
+        cache: Some(&cache),
         clock: &clock,
-        // The user runs the command to log in, and it reads nothing from standard input.
-        interactive: true,
+        interactive: INTERACTIVE,
         force: true,
         browser: BrowserEnvironment::current(),
     };

@@ -8,15 +8,13 @@ use clap::Args;
 
 use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
-use super::cache;
 use super::client_certificate::CertificateSession;
 use super::error::LoginError;
 use super::exec_credential::{ExecRequest, VARIABLE};
 use super::secret_of_environment;
-use super::session::{Session, from_file};
+use super::session::{Session, checked, from_file};
 use super::settings::ProviderFlags;
 use crate::cli::check::print;
-use crate::cli::print_error;
 use crate::clock::Clock;
 
 /// The flags of `portcullis credential`.
@@ -43,15 +41,13 @@ pub(super) async fn run(flags: &CredentialFlags) -> Result<ExitCode, LoginError>
         return Ok(print(&request.answer(&from_file(file, clock.now())?)?));
     }
     let settings = provider.settings(secret_of_environment())?;
-    let directory = (!provider.no_cache).then(|| cache::directory(provider.cache_dir.as_deref()));
-    let directory = directory.and_then(|directory| {
-        directory.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
-    });
+    let interactive = request.interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
+    let cache = if provider.no_cache { None } else { checked(provider.cache(interactive).map(Some))? };
     let session = Session {
         settings: &settings,
-        cache: directory.as_deref(),
+        cache: cache.as_ref(),
         clock: &clock,
-        interactive: request.interactive.unwrap_or_else(|| std::io::stdin().is_terminal()),
+        interactive,
         force: false,
         browser: BrowserEnvironment::current(),
     };

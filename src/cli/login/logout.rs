@@ -1,6 +1,5 @@
 //! `portcullis logout`: removes cached tokens and revokes them at the provider.
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
 use super::browser::BrowserEnvironment;
-use super::cache::{self, CacheEntry, CachedTokens, SecretText};
+use super::cache::{CacheEntry, CacheError, CachedTokens, LoginCache, SecretText};
 use super::command::{self, ParsedProvider};
 use super::error::LoginError;
 use super::provider::LoginProvider;
@@ -27,6 +26,9 @@ const MAX_REVOCATIONS_AT_ONCE: usize = 8;
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long `--all` waits for a process that uses an entry.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The user runs the command, and a keyring asks by a window of its own.
+const MAY_PROMPT: bool = true;
 
 /// The flags of `portcullis logout`.
 #[derive(Debug, Clone, Args)]
@@ -49,8 +51,7 @@ pub(in crate::cli) struct LogoutFlags {
 
 pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     if flags.all {
-        let directory = cache::directory(flags.provider.cache_dir.as_deref()).map_err(LoginError::other)?;
-        return log_out_everywhere(&directory).await;
+        return log_out_everywhere(flags.provider.caches(MAY_PROMPT)).await;
     }
     let provider = if flags.provider.issuer.is_some() {
         flags.provider.clone()
@@ -69,13 +70,12 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
         parsed.map_err(LoginError::other)?.provider
     };
     let settings = provider.settings(secret_of_environment())?;
-    let directory = cache::directory(provider.cache_dir.as_deref()).map_err(LoginError::other)?;
-    let entry = CacheEntry::open(&directory, &settings).map_err(LoginError::other)?;
-    let lock = entry.lock(settings.login_timeout, || ()).await.map_err(LoginError::other)?;
-    let tokens = entry.read();
+    let entry = provider.cache(MAY_PROMPT)?.entry(&settings)?;
+    let lock = entry.lock(settings.login_timeout, || ()).await?;
+    let tokens = entry.read().await;
     // First of all: whatever the provider answers, the tokens are gone from here. A process that waits for a certificate
     // takes the same lock, and does not keep the certificate of a login that is gone.
-    let certificates = entry.remove_login().map_err(LoginError::other)?;
+    let certificates = entry.remove_login().await?;
     drop(lock);
     let refresh_token = tokens.ok().flatten().map(|tokens| tokens.refresh_token.clone());
     match &refresh_token {
@@ -129,11 +129,32 @@ enum Revocation {
     Failed(String),
 }
 
-async fn log_out_everywhere(directory: &Path) -> Result<ExitCode, LoginError> {
-    let (logins, certificates, is_complete) = remove_all(directory).await?;
+async fn log_out_everywhere(caches: Vec<Result<LoginCache, CacheError>>) -> Result<ExitCode, LoginError> {
+    let (mut logins, mut certificates, mut has_failed) = (Vec::new(), 0, false);
+    let is_only = caches.len() == 1;
+    for cache in caches {
+        let removed = match cache {
+            Ok(cache) => remove_all(&cache).await,
+            Err(error) => Err(error),
+        };
+        match removed {
+            Ok((more_logins, more_certificates, is_complete)) => {
+                logins.extend(more_logins);
+                has_failed |= !is_complete;
+                certificates += more_certificates;
+            }
+            Err(error) if is_only => return Err(error.into()),
+            // The logins of the other store are revoked all the same.
+            Err(error) => {
+                print_error(&format!("warning: the logins of one store are not removed: {error}"));
+                // Without a keyring there are no logins in it.
+                has_failed |= !error.is_absent_keyring();
+            }
+        }
+    }
     print(&format!("{} cached logins and {certificates} client certificates removed\n", logins.len()));
     let revocations = revoke_all(&logins, REVOCATION_TIMEOUT).await;
-    let has_failed = revocations.iter().any(|revocation| matches!(revocation, Revocation::Failed(_)));
+    has_failed |= revocations.iter().any(|revocation| matches!(revocation, Revocation::Failed(_)));
     let rows = logins.iter().zip(revocations).map(|(login, revocation)| {
         let issuer = &login.issuer;
         let state = match revocation {
@@ -158,24 +179,24 @@ async fn log_out_everywhere(directory: &Path) -> Result<ExitCode, LoginError> {
     if !rows.is_empty() {
         print(&columns(["ISSUER", "CLIENT", "REFRESH TOKEN"], rows));
     }
-    Ok(if has_failed || !is_complete { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Removes all entries. Returns the tokens that could be read, the number of certificates, and whether all entries are
 /// gone: a process that holds a lock may write its entry again. One that stays does not save the others' tokens.
-async fn remove_all(directory: &Path) -> Result<(Vec<CachedTokens>, usize, bool), LoginError> {
-    let entries = CacheEntry::all(directory).map_err(LoginError::other)?;
+async fn remove_all(cache: &LoginCache) -> Result<(Vec<CachedTokens>, usize, bool), CacheError> {
+    let entries = cache.entries().await?;
     let (certificates, logins): (Vec<_>, Vec<_>) = entries.into_iter().partition(CacheEntry::is_certificate);
     let (mut removed, mut is_complete) = (Vec::new(), true);
     for entry in logins {
         // A process that holds the lock for longer waits for a user.
         let lock = warned(entry.lock(LOCK_TIMEOUT, || ()).await);
-        removed.extend(warned(entry.read()).flatten());
-        is_complete &= warned(entry.remove_login()).is_some() && lock.is_some();
+        removed.extend(warned(entry.read().await).flatten());
+        is_complete &= warned(entry.remove_login().await).is_some() && lock.is_some();
         drop(lock);
     }
     for entry in &certificates {
-        is_complete &= warned(entry.remove()).is_some();
+        is_complete &= warned(entry.remove().await).is_some();
     }
     Ok((removed, certificates.len(), is_complete))
 }

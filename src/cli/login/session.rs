@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CachedTokens, SecretText};
+use super::cache::{CacheEntry, CacheError, CachedTokens, LoginCache, SecretText};
 use super::callback::{Callback, CallbackListener, ExpectedCallback};
 use super::error::{LoginError, shortened};
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
@@ -40,8 +40,8 @@ pub(super) struct Credential {
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     pub(super) settings: &'a ClientSettings,
-    /// The cache directory; `None`: no cache.
-    pub(super) cache: Option<&'a Path>,
+    /// The cache; `None`: no cache.
+    pub(super) cache: Option<&'a LoginCache>,
     pub(super) clock: &'a Clock,
     /// Whether the user may be asked to log in.
     pub(super) interactive: bool,
@@ -53,11 +53,12 @@ pub(super) struct Session<'a> {
 impl Session<'_> {
     /// The credential.
     pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
-        let entry = self.cache.map(|directory| CacheEntry::open(directory, self.settings)).transpose();
+        let entry = self.cache.map(|cache| cache.entry(self.settings)).transpose();
         let entry = warned(entry).flatten();
         // A valid token needs no lock: writes are atomic.
         if !self.force
-            && let Some(tokens) = entry.as_ref().and_then(|entry| entry.read().ok().flatten())
+            && let Some(entry) = &entry
+            && let Some(tokens) = quiet(entry.read().await)?
             && let Some(credential) = self.current(&tokens)
         {
             return Ok(credential);
@@ -76,7 +77,11 @@ impl Session<'_> {
             }
             None => None,
         };
-        let cached = entry.as_ref().and_then(|entry| warned(entry.read()).flatten()).filter(|_| !self.force);
+        // Before a login, too: a keyring that cannot be used would keep none of it.
+        let cached = match &entry {
+            Some(entry) => checked(entry.read().await)?.filter(|_| !self.force),
+            None => None,
+        };
         if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
             return Ok(credential);
         }
@@ -92,7 +97,7 @@ impl Session<'_> {
             (Err(error), _) => return Err(error),
         };
         if let Some(entry) = &entry {
-            warned(entry.write(&tokens));
+            warned(entry.write(&tokens).await);
         }
         drop(lock);
         Ok(credential(&tokens))
@@ -129,7 +134,7 @@ impl Session<'_> {
                 if let (Some(entry), Some(rotated)) = (entry, tokens.refresh_token()) {
                     let mut kept = cached.clone();
                     kept.refresh_token = Some(SecretText::new(rotated.secret()));
-                    warned(entry.write(&kept));
+                    warned(entry.write(&kept).await);
                 }
                 self.accept(&provider, &tokens, None, Some(cached)).await
             }
@@ -138,7 +143,7 @@ impl Session<'_> {
         match refreshed {
             Err(error) if error.is_invalid_grant() => {
                 if let Some(entry) = entry {
-                    warned(entry.remove());
+                    warned(entry.remove().await);
                 }
                 if self.interactive {
                     print_error(&error.to_string());
@@ -301,6 +306,23 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
 /// The value, or `None` after a warning: no command fails for its cache.
 pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
     outcome.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
+}
+
+/// What was read, or `None` after a warning. Fails for a keyring that cannot be used: the user has chosen it, and would be
+/// asked to log in by each command.
+pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
+    match outcome {
+        Err(error @ CacheError::Keyring(_)) => Err(error),
+        outcome => Ok(warned(outcome).flatten()),
+    }
+}
+
+/// As [`checked`], without the warning: the same is read again under the lock.
+pub(super) fn quiet<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
+    match outcome {
+        Err(error @ CacheError::Keyring(_)) => Err(error),
+        outcome => Ok(outcome.ok().flatten()),
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use http::Uri;
 use secrecy::SecretString;
 use serde::Deserialize;
 
+use super::cache::{CacheError, CredentialStoreKind, LoginCache};
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
@@ -103,7 +104,10 @@ pub(super) struct ProviderFlags {
     login_timeout: Duration,
     /// The directory of cached tokens. Default: $XDG_CACHE_HOME/portcullis/login, or ~/.cache/portcullis/login.
     #[arg(long, value_name = "DIR", help_heading = "Cache")]
-    pub(super) cache_dir: Option<PathBuf>,
+    cache_dir: Option<PathBuf>,
+    /// Where tokens and certificates are kept. Default: file.
+    #[arg(long, value_enum, value_name = "STORE", help_heading = "Cache")]
+    pub(super) credential_store: Option<CredentialStoreKind>,
     /// Neither read nor write cached tokens.
     #[arg(long, help_heading = "Cache")]
     pub(super) no_cache: bool,
@@ -223,6 +227,7 @@ impl ProviderFlags {
             self.issuer_certificate_authority.clone_from(&given.issuer_certificate_authority);
             self.issuer_certificate_authority_data.clone_from(&given.issuer_certificate_authority_data);
         }
+        self.credential_store = given.credential_store.or(self.credential_store);
         self.user = given.user.clone().or(self.user);
         self.browser_command = given.browser_command.clone().or(self.browser_command);
         if given.flow != Flow::Auto {
@@ -256,6 +261,19 @@ impl ProviderFlags {
             ));
         }
         Ok(settings)
+    }
+
+    /// The cache; `may_prompt`: whether the keyring may ask the user to unlock it.
+    pub(super) fn cache(&self, may_prompt: bool) -> Result<LoginCache, CacheError> {
+        LoginCache::open(self.cache_dir.as_deref(), self.credential_store.unwrap_or_default(), may_prompt)
+    }
+
+    /// The caches that `logout --all` empties: without a flag, those in all stores.
+    pub(super) fn caches(&self, may_prompt: bool) -> Vec<Result<LoginCache, CacheError>> {
+        match self.credential_store {
+            Some(_) => vec![self.cache(may_prompt)],
+            None => LoginCache::open_all(self.cache_dir.as_deref(), may_prompt).collect(),
+        }
     }
 
     /// The file of the token-file flow.
@@ -376,6 +394,7 @@ impl ProviderFlags {
         let timeout = self.login_timeout;
         add("login-timeout", (timeout != DEFAULT_TIMEOUT).then(|| format!("{}ms", timeout.as_millis())));
         add("cache-dir", absolute(&self.cache_dir)?);
+        add("credential-store", name(self.credential_store.and_then(|store| store.to_possible_value())));
         if self.no_cache {
             arguments.push("--no-cache".to_owned());
         }

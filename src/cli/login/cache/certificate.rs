@@ -71,15 +71,17 @@ impl CachedCertificate {
 
 impl CacheEntry {
     /// The certificate, if there is one.
-    pub(in crate::cli::login) fn read_certificate(&self) -> Result<Option<CachedCertificate>, CacheError> {
-        self.read_document()
+    pub(in crate::cli::login) async fn read_certificate(
+        &self,
+    ) -> Result<Option<CachedCertificate>, CacheError> {
+        self.read_document().await
     }
 
     /// Replaces the certificate.
-    pub(in crate::cli::login) fn write_certificate(
+    pub(in crate::cli::login) async fn write_certificate(
         &self,
         certificate: &CachedCertificate,
     ) -> Result<(), CacheError> {
-        self.write_document(certificate)
+        self.write_document(certificate).await
     }
 }

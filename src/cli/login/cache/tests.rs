@@ -5,8 +5,16 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use super::*;
 use crate::cli::login::settings::tests::settings;
 
+fn cache(directory: &Path) -> LoginCache {
+    LoginCache::open(Some(directory), CredentialStoreKind::File, false).unwrap()
+}
+
 fn entry(directory: &Path) -> CacheEntry {
-    CacheEntry::open(directory, &settings(&[])).unwrap()
+    cache(directory).entry(&settings(&[])).unwrap()
+}
+
+fn file(entry: &CacheEntry, suffix: &str) -> PathBuf {
+    entry.cache.directory.join(format!("{}.{suffix}", entry.name))
 }
 
 fn tokens() -> CachedTokens {
@@ -19,47 +27,47 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-#[test]
-fn tokens_are_for_their_user_alone() {
+#[tokio::test]
+async fn tokens_are_for_their_user_alone() {
     let home = tempfile::tempdir().unwrap();
     let directory = home.path().join("a/b");
     let entry = entry(&directory);
-    assert_eq!(entry.read().unwrap(), None);
-    entry.write(&tokens()).unwrap();
-    assert_eq!((mode(&directory), mode(&entry.file("json"))), (0o700, 0o600));
-    assert_eq!(entry.read().unwrap(), Some(tokens()));
+    assert_eq!(entry.read().await.unwrap(), None);
+    entry.write(&tokens()).await.unwrap();
+    assert_eq!((mode(&directory), mode(&file(&entry, "json"))), (0o700, 0o600));
+    assert_eq!(entry.read().await.unwrap(), Some(tokens()));
     assert!(!format!("{:?}", tokens()).contains("refresh\"") && !format!("{:?}", tokens()).contains("a.b.c"));
-    assert_eq!(CacheEntry::all(&directory).unwrap().len(), 1);
-    entry.remove().unwrap();
-    entry.remove().unwrap();
-    assert_eq!(entry.read().unwrap(), None);
+    assert_eq!(cache(&directory).entries().await.unwrap().len(), 1);
+    entry.remove().await.unwrap();
+    entry.remove().await.unwrap();
+    assert_eq!(entry.read().await.unwrap(), None);
 }
 
 /// A name, what happens to the file, and whether the error says so.
 type DamageCase<'a> = (&'a str, &'a dyn Fn(), fn(&CacheError) -> bool);
 
-#[test]
-fn a_bad_cache_is_named_and_replaced() {
+#[tokio::test]
+async fn a_bad_cache_is_named_and_replaced() {
     let home = tempfile::tempdir().unwrap();
     let entry = entry(home.path());
-    let file = entry.file("json");
+    let path = file(&entry, "json");
     let other = home.path().join("other");
-    entry.write(&tokens()).unwrap();
-    let good = fs::read_to_string(&file).unwrap();
+    entry.write(&tokens()).await.unwrap();
+    let good = fs::read_to_string(&path).unwrap();
     let cases: [DamageCase<'_>; 7] = [
-        ("cut off", &|| fs::write(&file, good.split_at(20).0).unwrap(), |error| {
+        ("cut off", &|| fs::write(&path, good.split_at(20).0).unwrap(), |error| {
             matches!(error, CacheError::Damaged(_))
         }),
-        ("empty", &|| fs::write(&file, "").unwrap(), |error| matches!(error, CacheError::Damaged(_))),
-        ("noise", &|| fs::write(&file, [0xff; 64]).unwrap(), |error| matches!(error, CacheError::Damaged(_))),
-        ("another version", &|| fs::write(&file, r#"{"version":2,"tokens":[]}"#).unwrap(), |error| {
+        ("empty", &|| fs::write(&path, "").unwrap(), |error| matches!(error, CacheError::Damaged(_))),
+        ("noise", &|| fs::write(&path, [0xff; 64]).unwrap(), |error| matches!(error, CacheError::Damaged(_))),
+        ("another version", &|| fs::write(&path, r#"{"version":2,"tokens":[]}"#).unwrap(), |error| {
             matches!(error, CacheError::Version(_))
         }),
         (
             "readable for others",
             &|| {
-                fs::write(&file, &good).unwrap();
-                fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+                fs::write(&path, &good).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
             },
             |error| matches!(error, CacheError::Readable(_)),
         ),
@@ -67,27 +75,27 @@ fn a_bad_cache_is_named_and_replaced() {
             "a symbolic link",
             &|| {
                 fs::write(&other, &good).unwrap();
-                fs::remove_file(&file).unwrap();
-                symlink(&other, &file).unwrap();
+                fs::remove_file(&path).unwrap();
+                symlink(&other, &path).unwrap();
             },
             |error| matches!(error, CacheError::Io(..)),
         ),
         (
             "a directory",
             &|| {
-                fs::remove_file(&file).unwrap();
-                fs::create_dir(&file).unwrap();
+                fs::remove_file(&path).unwrap();
+                fs::create_dir(&path).unwrap();
             },
             |error| matches!(error, CacheError::Io(..) | CacheError::Readable(_)),
         ),
     ];
     for (name, damage, is_expected) in cases {
         damage();
-        let error = entry.read().expect_err(name);
+        let error = entry.read().await.expect_err(name);
         assert!(is_expected(&error), "{name}: {error}");
         if name != "a directory" {
-            entry.write(&tokens()).unwrap();
-            assert_eq!(entry.read().unwrap(), Some(tokens()), "{name}");
+            entry.write(&tokens()).await.unwrap();
+            assert_eq!(entry.read().await.unwrap(), Some(tokens()), "{name}");
         }
     }
     assert!(fs::read(&other).unwrap() == good.as_bytes(), "the link's target is untouched");
@@ -97,27 +105,27 @@ fn a_bad_cache_is_named_and_replaced() {
 fn a_directory_that_others_can_write_to_is_not_used() {
     let home = tempfile::tempdir().unwrap();
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    let error = CacheEntry::open(home.path(), &settings(&[])).unwrap_err();
+    let error = cache(home.path()).entry(&settings(&[])).unwrap_err();
     assert!(matches!(error, CacheError::Writable(_)), "{error}");
     let below_a_file = home.path().join("file");
     fs::write(&below_a_file, "").unwrap();
-    assert!(matches!(CacheEntry::open(&below_a_file, &settings(&[])), Err(CacheError::Io(..))));
+    assert!(matches!(cache(&below_a_file).entry(&settings(&[])), Err(CacheError::Io(..))));
 }
 
-#[test]
-fn a_write_that_fails_leaves_the_old_tokens_and_no_other_file() {
+#[tokio::test]
+async fn a_write_that_fails_leaves_the_old_tokens_and_no_other_file() {
     let home = tempfile::tempdir().unwrap();
     let entry = entry(home.path());
-    entry.write(&tokens()).unwrap();
+    entry.write(&tokens()).await.unwrap();
     // Of a process that was killed.
-    fs::write(entry.file("partial"), "half").unwrap();
-    entry.write(&tokens()).unwrap();
-    assert!(!entry.file("partial").exists());
+    fs::write(file(&entry, "partial"), "half").unwrap();
+    entry.write(&tokens()).await.unwrap();
+    assert!(!file(&entry, "partial").exists());
     // The rename fails, as it would on a full disk.
-    fs::remove_file(entry.file("json")).unwrap();
-    fs::create_dir(entry.file("json")).unwrap();
-    assert!(entry.write(&tokens()).is_err());
-    assert!(!entry.file("partial").exists());
+    fs::remove_file(file(&entry, "json")).unwrap();
+    fs::create_dir(file(&entry, "json")).unwrap();
+    assert!(entry.write(&tokens()).await.is_err());
+    assert!(!file(&entry, "partial").exists());
 }
 
 #[test]
@@ -168,16 +176,16 @@ async fn one_process_at_a_time_and_a_dead_one_holds_nothing() {
     assert_eq!(waited, 1);
     // As the kernel does when the process ends: the file stays, the lock does not.
     drop(held);
-    assert!(entry.file("lock").exists());
+    assert!(file(&entry, "lock").exists());
     // A program that another test starts may have inherited the lock for an instant.
     entry.lock(Duration::from_mins(1), || ()).await.unwrap();
 }
 
-#[test]
-fn files_of_others_are_no_entries() {
+#[tokio::test]
+async fn files_of_others_are_no_entries() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("package.json"), "{}").unwrap();
-    assert!(CacheEntry::all(home.path()).unwrap().is_empty());
+    assert!(cache(home.path()).entries().await.unwrap().is_empty());
 }
 
 #[test]
@@ -191,4 +199,21 @@ fn an_entry_is_of_one_set_of_authorities() {
     let distinct: std::collections::BTreeSet<_> = names.iter().collect();
     assert_eq!(distinct.len(), 3, "of two CAs of one name, too");
     assert!(names.iter().all(|name| is_name(name)));
+}
+
+#[cfg(not(feature = "keyring"))]
+#[test]
+fn a_keyring_that_is_not_built_is_an_error_that_names_the_feature() {
+    let home = tempfile::tempdir().unwrap();
+    let error = LoginCache::open(Some(home.path()), CredentialStoreKind::Keyring, true).unwrap_err();
+    let text = error.to_string();
+    for part in ["--credential-store=keyring", "the cargo feature `keyring`", "--credential-store=file"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert!(matches!(LoginError::from(error), LoginError::Usage(_)));
+    assert_eq!(
+        LoginCache::open_all(Some(home.path()), true).count(),
+        1,
+        "`logout --all` looks for no keyring"
+    );
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use testkit::pki::{Ca, KeyKind as TestKeyKind};
 
@@ -225,7 +226,7 @@ impl User {
             expiration_seconds: 3600,
             timeout,
         };
-        let cache = self.setup.home.path().join("cache");
+        let cache = self.setup.cache();
         let session = self.setup.session(&self.settings, &cache, false);
         CertificateSession { session, server: &server, settings: &settings, force }.credential().await
     }
@@ -412,14 +413,14 @@ async fn a_certificate_belongs_to_its_login() {
     let user = User::new().await;
     let first = user.ask().await.unwrap();
     // Another user logs in with the same client.
-    user.login().remove().unwrap();
+    user.login().remove().await.unwrap();
     *user.setup.state.claims.lock().unwrap() = json!({"sub": "bob"});
     user.setup.ask(&user.settings, true).await.unwrap();
     user.is(json!({"username": "bob"}));
     assert_ne!(user.ask().await.unwrap().certificate, first.certificate);
     // After a logout, the certificate is not used, and the next login gets a new one.
-    assert_eq!(user.login().certificates().unwrap().len(), 1);
-    user.login().remove().unwrap();
+    assert_eq!(user.login().certificates().await.unwrap().len(), 1);
+    user.login().remove().await.unwrap();
     let error = user.ask().await.unwrap_err();
     assert!(matches!(error, CertificateError::Login(LoginError::LoginRequired(_))), "{error}");
 }
@@ -430,14 +431,15 @@ async fn another_login_meanwhile_gets_no_certificate_of_this_user() {
     let user = User::new().await;
     let login = user.login();
     let log_in = move || {
-        let mut tokens = login.read().unwrap().unwrap();
+        // A store of files has nothing to wait for.
+        let mut tokens = login.read().now_or_never().unwrap().unwrap().unwrap();
         tokens.subject = Some("bob".to_owned());
-        login.write(&tokens).unwrap();
+        login.write(&tokens).now_or_never().unwrap().unwrap();
     };
     *user.cluster.state.before_review.lock().unwrap() = Some(Box::new(log_in));
     user.ask().await.unwrap_err();
-    for entry in user.login().certificates().unwrap() {
-        let kept = entry.read_certificate().unwrap().unwrap();
+    for entry in user.login().certificates().await.unwrap() {
+        let kept = entry.read_certificate().await.unwrap().unwrap();
         assert_ne!(kept.subject.as_deref(), Some("bob"));
     }
 }
@@ -459,7 +461,7 @@ async fn an_old_certificate_is_no_bridge_beyond_its_end_or_its_login() {
     user.setup.pass(VALIDITY - 60);
     user.sign(Signing::OtherUser);
     let login = user.login();
-    let log_out = move || assert_eq!(login.remove_login().unwrap(), 1);
+    let log_out = move || assert_eq!(login.remove_login().now_or_never().unwrap().unwrap(), 1);
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(log_out));
     user.ask().await.unwrap_err();
 }
@@ -483,10 +485,16 @@ async fn a_token_that_expires_while_the_request_waits_leaves_it_pending() {
 async fn no_request_is_made_that_cannot_be_kept() {
     let user = User::new().await;
     user.ask().await.unwrap();
-    let [entry] = user.login().certificates().unwrap().try_into().unwrap();
-    entry.remove().unwrap();
+    let directory = user.setup.home.path().join("cache");
+    let mut files = std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().path());
+    let is_certificate = |file: &std::path::PathBuf| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name.contains('-') && name.ends_with(".json")
+    };
+    let file = files.find(is_certificate).unwrap();
     // What cannot be replaced by a file.
-    std::fs::create_dir_all(entry.file("json").join("in the way")).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir_all(file.join("in the way")).unwrap();
     for _ in 0..2 {
         user.ask().await.unwrap_err();
     }
@@ -507,8 +515,12 @@ async fn a_request_with_a_name_for_a_shell_is_refused() {
 async fn a_certificate_that_arrives_after_the_logout_is_not_kept() {
     let user = User::new().await;
     let login = user.login();
-    let logout = move || assert_eq!(login.remove_login().unwrap(), 1, "the request with its key");
+    let logout = move || {
+        // A store of files has nothing to wait for.
+        let removed = login.remove_login().now_or_never().unwrap();
+        assert_eq!(removed.unwrap(), 1, "the request with its key");
+    };
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(logout));
     user.ask().await.unwrap();
-    assert!(user.login().certificates().unwrap().is_empty());
+    assert!(user.login().certificates().await.unwrap().is_empty());
 }

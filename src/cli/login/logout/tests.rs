@@ -8,6 +8,7 @@ use testkit::pki::Ca;
 use tokio::sync::Barrier;
 
 use super::*;
+use crate::cli::login::cache::CachedCertificate;
 use crate::cli::login::session::tests::{Setup, json_reply};
 use crate::cli::login::settings::tests::settings;
 use crate::http::https_client::testing::{H1, TestServer, reply, serving};
@@ -110,20 +111,20 @@ async fn everything_is_removed_whatever_the_providers_answer() {
     let setup = Setup::new().await;
     let of_setup = setup.device();
     setup.ask(&of_setup, true).await.unwrap();
-    let directory = setup.home.path().join("cache");
     let ca = Ca::new("away");
     let other = settings(&["--issuer=https://127.0.0.1:1"]);
-    let entry = CacheEntry::open(&directory, &other).unwrap();
-    entry.write(&login(&ca, "https://127.0.0.1:1", "", Some("refresh"))).unwrap();
+    let entry = setup.entry(&other);
+    entry.write(&login(&ca, "https://127.0.0.1:1", "", Some("refresh"))).await.unwrap();
     let certificate = entry.certificate(&[b"cluster".to_vec()]);
-    certificate.write_certificate(&cache::CachedCertificate::new(&other, "https://c", None)).unwrap();
+    let cached = CachedCertificate::new(&other, "https://c", None);
+    certificate.write_certificate(&cached).await.unwrap();
     setup.server.take();
-    let code = log_out_everywhere(&directory).await.unwrap();
+    let code = log_out_everywhere(vec![Ok(setup.cache())]).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE), "one provider is away");
-    assert!(CacheEntry::all(&directory).unwrap().is_empty());
+    assert!(setup.cache().entries().await.unwrap().is_empty());
     let revoked = setup.server.take().into_iter().find(|request| request.target == "/revoke").unwrap();
     assert!(String::from_utf8_lossy(&revoked.body).contains("token=refresh-0"));
-    let code = log_out_everywhere(&directory).await.unwrap();
+    let code = log_out_everywhere(vec![Ok(setup.cache())]).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS), "nothing is left to revoke");
 }
 
@@ -136,7 +137,19 @@ async fn an_entry_that_cannot_be_removed_keeps_no_other_one() {
         std::fs::create_dir_all(directory.join(format!("{}.json/in the way", name.repeat(64)))).unwrap();
     }
     setup.server.take();
-    let code = log_out_everywhere(&directory).await.unwrap();
+    let code = log_out_everywhere(vec![Ok(setup.cache())]).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
     assert!(setup.server.take().iter().any(|request| request.target == "/revoke"));
+}
+
+#[tokio::test]
+async fn a_store_that_fails_keeps_no_login_of_the_other_from_being_revoked() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let failing = || Err(CacheError::Locked(Duration::from_secs(1)));
+    let code = log_out_everywhere(vec![failing(), Ok(setup.cache())]).await.unwrap();
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
+    assert!(setup.cache().entries().await.unwrap().is_empty());
+    assert!(setup.server.take().iter().any(|request| request.target == "/revoke"));
+    assert!(log_out_everywhere(vec![failing()]).await.is_err(), "the store that the user means");
 }

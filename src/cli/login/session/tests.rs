@@ -13,6 +13,7 @@ use testkit::pki::Ca;
 
 use super::*;
 use crate::authn::jwt::tests::Signer;
+use crate::cli::login::cache::CredentialStoreKind;
 use crate::cli::login::settings::tests::flags;
 use crate::http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 
@@ -186,14 +187,14 @@ impl Setup {
         settings: &ClientSettings,
         interactive: bool,
     ) -> Result<Credential, LoginError> {
-        let cache = self.home.path().join("cache");
+        let cache = self.cache();
         self.session(settings, &cache, interactive).credential().await
     }
 
     pub(in crate::cli::login) fn session<'a>(
         &'a self,
         settings: &'a ClientSettings,
-        cache: &'a Path,
+        cache: &'a LoginCache,
         interactive: bool,
     ) -> Session<'a> {
         Session {
@@ -222,7 +223,12 @@ impl Setup {
     }
 
     pub(in crate::cli::login) fn entry(&self, settings: &ClientSettings) -> CacheEntry {
-        CacheEntry::open(&self.home.path().join("cache"), settings).unwrap()
+        self.cache().entry(settings).unwrap()
+    }
+
+    pub(in crate::cli::login) fn cache(&self) -> LoginCache {
+        let directory = self.home.path().join("cache");
+        LoginCache::open(Some(&directory), CredentialStoreKind::File, false).unwrap()
     }
 }
 
@@ -257,7 +263,7 @@ async fn a_revoked_login_is_named_and_repeated() {
     for part in ["the provider no longer accepts this login", "invalid_grant", "portcullis login"] {
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!((setup.logins(), setup.entry(&settings).read().unwrap()), (1, None));
+    assert_eq!((setup.logins(), setup.entry(&settings).read().await.unwrap()), (1, None));
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 2);
     *setup.state.refresh.lock().unwrap() = None;
@@ -370,7 +376,7 @@ async fn a_refresh_without_an_id_token_is_of_the_same_user() {
     let refreshed = setup.ask(&settings, false).await.unwrap();
     assert_eq!(refreshed.token.expose_secret(), "next");
     assert_eq!(refreshed.subject.as_deref(), Some("alice"));
-    assert_eq!(setup.entry(&settings).read().unwrap().unwrap().subject.as_deref(), Some("alice"));
+    assert_eq!(setup.entry(&settings).read().await.unwrap().unwrap().subject.as_deref(), Some("alice"));
 }
 
 #[tokio::test]
@@ -411,7 +417,7 @@ async fn a_provider_that_misbehaves_is_named() {
         assert!(error.contains(part), "{path}: {error}");
         setup.state.documents.lock().unwrap().clear();
     }
-    assert_eq!(setup.entry(&setup.device()).read().unwrap(), None, "none of it is cached");
+    assert_eq!(setup.entry(&setup.device()).read().await.unwrap(), None, "none of it is cached");
 }
 
 #[tokio::test]
@@ -424,13 +430,13 @@ async fn an_id_token_of_another_user_or_time_is_refused() {
     let error = setup.ask(&settings, false).await.unwrap_err().to_string();
     assert!(error.contains("another user than before"), "{error}");
     *setup.state.claims.lock().unwrap() = json!({});
-    setup.entry(&settings).remove().unwrap();
+    setup.entry(&settings).remove().await.unwrap();
     // This machine's clock is an hour behind: the token is used for as long as it lives.
     setup.state.ahead.store(3600, Ordering::SeqCst);
     let credential = setup.ask(&settings, true).await.unwrap();
     assert_eq!(credential.renew_at, Some(setup.clock.now() + Duration::from_secs(LIFETIME - 60)));
     // An hour ahead: every token has expired when it arrives.
-    setup.entry(&settings).remove().unwrap();
+    setup.entry(&settings).remove().await.unwrap();
     setup.state.ahead.store(0, Ordering::SeqCst);
     *setup.state.claims.lock().unwrap() =
         json!({"iat": setup.clock.now().as_secs() - 3600, "exp": setup.clock.now().as_secs() - 3000});

@@ -57,7 +57,7 @@ fn the_secret_comes_from_a_file_or_the_environment_and_is_never_shown() {
 
 #[test]
 fn the_arguments_of_the_kubeconfig_mean_the_same() {
-    let all: [&str; 17] = [
+    let all: [&str; 18] = [
         "--scope=groups,email",
         "--extra-parameter=audience=https://api.test/?a=b",
         "--extra-parameter=x=y",
@@ -69,6 +69,7 @@ fn the_arguments_of_the_kubeconfig_mean_the_same() {
         "--callback-host=localhost",
         "--login-timeout=90s",
         "--cache-dir=/tmp/c",
+        "--credential-store=keyring",
         "--no-cache",
         "--client-secret-file=/etc/secret",
         "--client-certificate",
@@ -122,4 +123,16 @@ fn a_cluster_fills_absent_flags_only() {
     assert_eq!((given.issuer.as_deref(), given.scopes.len()), (Some("https://issuer.test"), 1));
     let empty = ParsedProvider::try_parse_from(["credential"]).unwrap().provider.or(config());
     assert_eq!(empty.settings(None).unwrap().issuer, "https://cluster.test");
+}
+
+#[test]
+fn the_store_of_a_context_stays_unless_another_is_given() {
+    for (own, given, expected) in [
+        (&[][..], &[][..], None),
+        (&["--credential-store=keyring"], &[], Some(CredentialStoreKind::Keyring)),
+        (&[], &["--credential-store=keyring"], Some(CredentialStoreKind::Keyring)),
+        (&["--credential-store=keyring"], &["--credential-store=file"], Some(CredentialStoreKind::File)),
+    ] {
+        assert_eq!(flags(own).with_login_of(&flags(given)).credential_store, expected, "{own:?} {given:?}");
+    }
 }

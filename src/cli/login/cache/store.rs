@@ -1,0 +1,145 @@
+//! The stores of cached credentials. A store keeps one secret document for each name; what the document contains, and
+//! which process may change it, the cache decides.
+// threat: stolen-login-cache
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use secrecy::zeroize::Zeroizing;
+
+use super::keyring::Keyring;
+use super::{CacheError, private};
+
+/// The largest file: tokens have some kilobytes.
+const MAX_FILE_SIZE: u64 = 1 << 20;
+
+/// The document of an entry, erased when dropped.
+pub(super) type SecretDocument = Zeroizing<Vec<u8>>;
+
+/// Where the documents are kept.
+#[derive(Debug, Clone)]
+pub(super) enum CredentialStore {
+    /// Files of mode 0600.
+    File(FileStore),
+    /// Items of the system's keyring.
+    Keyring(Keyring),
+}
+
+impl CredentialStore {
+    /// The document of this name, if there is one.
+    pub(super) async fn read(&self, name: &str) -> Result<Option<SecretDocument>, CacheError> {
+        match self {
+            Self::File(files) => files.read(name),
+            Self::Keyring(keyring) => Ok(keyring.read(name).await?),
+        }
+    }
+
+    /// Replaces the document. A reader sees the old one or the new one.
+    pub(super) async fn write(&self, name: &str, content: &[u8]) -> Result<(), CacheError> {
+        match self {
+            Self::File(files) => files.write(name, content),
+            Self::Keyring(keyring) => Ok(keyring.write(name, content).await?),
+        }
+    }
+
+    /// Removes the document, if there is one.
+    pub(super) async fn remove(&self, name: &str) -> Result<(), CacheError> {
+        match self {
+            Self::File(files) => files.remove(name),
+            Self::Keyring(keyring) => Ok(keyring.remove(name).await?),
+        }
+    }
+
+    /// The names of all documents. Some may be of other programs.
+    pub(super) async fn names(&self) -> Result<Vec<String>, CacheError> {
+        match self {
+            Self::File(files) => files.names(),
+            Self::Keyring(keyring) => Ok(keyring.names().await?),
+        }
+    }
+
+    /// Where the document is, for errors.
+    pub(super) fn place(&self, name: &str) -> String {
+        match self {
+            Self::File(files) => files.file(name, "json").display().to_string(),
+            Self::Keyring(_) => format!("the keyring's item {name} of portcullis"),
+        }
+    }
+}
+
+/// Files of mode 0600 in a directory that the cache has checked.
+#[derive(Debug, Clone)]
+pub(super) struct FileStore {
+    directory: PathBuf,
+}
+
+impl FileStore {
+    pub(super) fn new(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    pub(super) fn file(&self, name: &str, suffix: &str) -> PathBuf {
+        self.directory.join(format!("{name}.{suffix}"))
+    }
+
+    fn read(&self, name: &str) -> Result<Option<SecretDocument>, CacheError> {
+        let path = self.file(name, "json");
+        let failed = |error| CacheError::Io(path.clone(), error);
+        let file = match private(OpenOptions::new().read(true)).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err(CacheError::Owner(path));
+        }
+        if metadata.mode() & 0o077 != 0 {
+            return Err(CacheError::Readable(path));
+        }
+        let mut content = Zeroizing::new(Vec::new());
+        file.take(MAX_FILE_SIZE).read_to_end(&mut content).map_err(failed)?;
+        Ok(Some(content))
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), CacheError> {
+        let (path, partial) = (self.file(name, "json"), self.file(name, "partial"));
+        let write = || {
+            // Of a process that was killed; this one holds the lock.
+            fs::remove_file(&partial).ok();
+            let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&partial)?;
+            file.write_all(content)?;
+            file.sync_all()?;
+            fs::rename(&partial, &path)
+        };
+        write().map_err(|error| {
+            fs::remove_file(&partial).ok();
+            CacheError::Io(path.clone(), error)
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<(), CacheError> {
+        fs::remove_file(self.file(name, "partial")).ok();
+        match fs::remove_file(self.file(name, "json")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(CacheError::Io(self.file(name, "json"), error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn names(&self) -> Result<Vec<String>, CacheError> {
+        let failed = |error| CacheError::Io(self.directory.clone(), error);
+        let files = match fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            files => files.map_err(failed)?,
+        };
+        let mut names = Vec::new();
+        for file in files {
+            let name = file.map_err(failed)?.file_name();
+            names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+        }
+        Ok(names)
+    }
+}
