@@ -171,18 +171,18 @@ impl CertificateSession<'_> {
         }
         let renewed = self.renew(&login, &entry, cached.clone()).await;
         drop(lock);
-        // Only now: while the request waited, the old one may have expired, or its user logged out.
-        let usable = match &cached {
-            Some(found) => self.usable(&login, found).await?,
-            None => None,
+        let error = match renewed {
+            Err(error) if error.is_bridged() => error,
+            renewed => return renewed,
         };
-        match (renewed, usable) {
-            (Err(error), Some(credential)) if error.is_bridged() => {
-                print_error(&format!("warning: {error}"));
-                Ok(credential)
-            }
-            (renewed, _) => renewed,
+        // Only now: while the request waited, the old one may have expired, or its user logged out.
+        if let Some(found) = &cached
+            && let Some(credential) = self.usable(&login, found).await?
+        {
+            print_error(&format!("warning: {error}"));
+            return Ok(credential);
         }
+        Err(error)
     }
 
     /// What distinguishes the certificate from others of the same login.
