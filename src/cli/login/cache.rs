@@ -197,7 +197,9 @@ impl LoginCache {
         kind: CredentialStoreKind,
         may_prompt: bool,
     ) -> Result<Self, CacheError> {
-        let directory = self::directory(directory)?;
+        // All directories share the items of the keyring, so they share the locks.
+        let flag = directory.filter(|_| kind == CredentialStoreKind::File);
+        let directory = self::directory(flag)?;
         let store = match kind {
             CredentialStoreKind::File => CredentialStore::File(FileStore::new(&directory)),
             CredentialStoreKind::Keyring => {
@@ -215,7 +217,8 @@ impl LoginCache {
         directory: Option<&Path>,
         may_prompt: bool,
     ) -> impl Iterator<Item = Result<Self, CacheError>> {
-        let kinds = [CredentialStoreKind::File, CredentialStoreKind::Keyring];
+        // First the one that may ask the user: what is removed and not yet revoked would be lost by Ctrl-C.
+        let kinds = [CredentialStoreKind::Keyring, CredentialStoreKind::File];
         let is_built =
             |kind: &CredentialStoreKind| keyring::IS_BUILT || *kind != CredentialStoreKind::Keyring;
         kinds.into_iter().filter(is_built).map(move |kind| Self::open(directory, kind, may_prompt))

@@ -177,7 +177,7 @@ impl CertificateSession<'_> {
         };
         // Only now: while the request waited, the old one may have expired, or its user logged out.
         if let Some(found) = &cached
-            && let Some(credential) = self.usable(&login, found).await?
+            && let Some(credential) = warned(self.usable(&login, found).await).flatten()
         {
             print_error(&format!("warning: {error}"));
             return Ok(credential);

@@ -72,12 +72,24 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     let settings = provider.settings(secret_of_environment())?;
     let entry = provider.cache(MAY_PROMPT)?.entry(&settings)?;
     let lock = entry.lock(settings.login_timeout, || ()).await?;
-    let tokens = entry.read().await;
+    let tokens = warned(entry.read().await).flatten();
     // First of all: whatever the provider answers, the tokens are gone from here. A process that waits for a certificate
     // takes the same lock, and does not keep the certificate of a login that is gone.
-    let certificates = entry.remove_login().await?;
+    let removed = entry.remove_login().await;
     drop(lock);
-    let refresh_token = tokens.ok().flatten().map(|tokens| tokens.refresh_token.clone());
+    let refresh_token = tokens.map(|tokens| tokens.refresh_token.clone());
+    let certificates = match removed {
+        Ok(certificates) => certificates,
+        Err(error) => {
+            // The tokens may be gone from here, and no later command could revoke them.
+            if let Some(token) = refresh_token.flatten()
+                && let Err(problem) = at_provider(&settings, Some(token.expose()), false).await
+            {
+                print_error(&format!("warning: {problem}"));
+            }
+            return Err(error.into());
+        }
+    };
     match &refresh_token {
         None => print(&format!("not logged in at {}\n", settings.issuer)),
         Some(_) => print(&format!("logged out of {}: the cached tokens are removed\n", settings.issuer)),
@@ -147,7 +159,7 @@ async fn log_out_everywhere(caches: Vec<Result<LoginCache, CacheError>>) -> Resu
             // The logins of the other store are revoked all the same.
             Err(error) => {
                 print_error(&format!("warning: the logins of one store are not removed: {error}"));
-                // Without a keyring there are no logins in it.
+                // Over SSH there is no bus: that is no failure for users of files, and may hide logins of the keyring.
                 has_failed |= !error.is_absent_keyring();
             }
         }

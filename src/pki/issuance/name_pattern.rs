@@ -5,6 +5,7 @@
 //! check of its kind, which is separate.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use super::dns::{self, NotDnsName};
@@ -221,7 +222,9 @@ pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
     let parts = split(text).ok_or(RejectedName::Uri)?;
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     // Normalization removes an empty port, and some parsers decode escapes in a host.
-    let is_host = |host: &str| !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':'));
+    let is_host = |host: &str| {
+        !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':') || is_ambiguous_address(host))
+    };
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
     // Normalization inserts a `/` before the query or fragment.
@@ -239,6 +242,21 @@ pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
         && text.bytes().all(allowed)
         && text.split('%').skip(1).all(is_needed_escape);
     if good { Ok(()) } else { Err(RejectedName::Uri) }
+}
+
+/// Whether some parsers read the host as an address and others as a name: to browsers, `1` and `0x7f.1` are IPv4 addresses.
+// https://url.spec.whatwg.org/#ends-in-a-number-checker
+fn is_ambiguous_address(authority: &str) -> bool {
+    let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let host =
+        authority.rsplit_once(':').filter(|(_, port)| is_digits(port)).map_or(authority, |(host, _)| host);
+    let last = host.strip_suffix('.').unwrap_or(host).rsplit('.').next().unwrap_or_default();
+    let is_hex = last.strip_prefix(['0']).is_some_and(|rest| {
+        rest.strip_prefix(['x', 'X'])
+            .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    });
+    let is_number = is_hex || (!last.is_empty() && is_digits(last));
+    is_number && host.parse::<Ipv4Addr>().is_err()
 }
 
 /// Whether the escape at the beginning of `after` is needed and safe: it must not decode to an unreserved character, a

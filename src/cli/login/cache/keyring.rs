@@ -1,5 +1,5 @@
-//! The system's keyring as a store: the Secret Service of freedesktop.org over the D-Bus session bus, as gnome-keyring,
-//! `KWallet` and `KeePassXC` have it.
+//! The system's keyring as a store: the Secret Service of freedesktop.org over the D-Bus session bus, as gnome-keyring
+//! and `KWallet` have it. (`KeePassXC` shows a prompt for each item that is written, which a command without a user refuses.)
 //!
 //! Each document is an item with the attributes `application` and `key`, in the default collection. A locked keyring is
 //! unlocked only if the command may ask the user. Every call ends by a deadline, and no error has a part of an item.
@@ -54,8 +54,13 @@ pub(in crate::cli::login) enum KeyringError {
     )]
     NoBus(String),
     #[error(
-        "the keyring: no service on the D-Bus session bus provides {DESTINATION}\n  fix: install and start gnome-keyring, \
-         KWallet or KeePassXC, or use --credential-store=file"
+        "the keyring: the D-Bus session bus belongs to another user\n  fix: correct DBUS_SESSION_BUS_ADDRESS, or use \
+         --credential-store=file"
+    )]
+    ForeignBus,
+    #[error(
+        "the keyring: no service on the D-Bus session bus provides {DESTINATION}\n  fix: install and start gnome-keyring \
+         or KWallet, or use --credential-store=file"
     )]
     NoService,
     #[error(
@@ -152,7 +157,12 @@ impl Keyring {
         for item in service.items_of(name).await? {
             present(service.delete(&item).await)?;
         }
-        Ok(())
+        // Services give the same answer for an item that is gone and for a method that they do not have.
+        let (unlocked, locked) = service.search(&HashMap::from([APPLICATION, (KEY, name)])).await?;
+        if unlocked.is_empty() && locked.is_empty() {
+            return Ok(());
+        }
+        Err(KeyringError::Call { call: "Delete", problem: "the item is still there".to_owned() })
     }
 
     pub(super) async fn names(&self) -> Result<Vec<String>, KeyringError> {
@@ -192,6 +202,13 @@ impl SecretService {
         let bus = timeout(CALL_TIMEOUT, builder.map_err(no_bus)?.build()).await;
         let bus = bus.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
         let bus = bus.map_err(no_bus)?;
+        // The name of a socket may be left from an earlier session, and another user could take it then.
+        let peer = timeout(CALL_TIMEOUT, bus.peer_creds()).await;
+        let peer = peer.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
+        let owner = peer.ok().and_then(|peer| peer.unix_user_id());
+        if owner != Some(rustix::process::geteuid().as_raw()) {
+            return Err(KeyringError::ForeignBus);
+        }
         // The session is not encrypted: the bus is a Unix socket of this user on this machine, and a program that could read
         // it could ask the service for the items. So no second crypto library is needed.
         let argument = ("plain", Value::from(""));

@@ -160,6 +160,15 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("*", "https://example.com?", false),
         ("*", "https://example.com#a", false),
         ("*", "https://example.com/?a", true),
+        // Addresses to browsers, names to Go.
+        ("*", "https://1", false),
+        ("*", "https://1.2.3:443/", false),
+        ("*", "https://0x7F.1./", false),
+        ("*", "https://example.0x", false),
+        ("*", "https://010.0.0.1/", false),
+        ("*", "https://1.2.3.4:443/a", true),
+        ("*", "https://1a/", true),
+        ("*", "https://[::1]:443/", true),
         ("*", "/relative", false),
     ] {
         assert_eq!(uri_is_signed(pattern, name), signed, "{pattern} {name:?}");
