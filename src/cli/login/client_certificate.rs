@@ -37,7 +37,7 @@ use crate::pki::issuance::subject::Subject;
 use crate::pki::x509::certificate::Certificate;
 use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID_KEY, MASTERS};
 
-/// How long an approval may take before the user is told to ask for it.
+/// The time for an approval; then the command prints how to approve the request.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);
 /// The rights of the request and of its watch.
 const GRANT: &str = "\n  fix: an administrator grants it to the users of certificates:\n    \
