@@ -94,6 +94,10 @@ struct Options {
     /// Installs HAProxy and nginx from Debian packages if they are missing.
     #[arg(long)]
     install: bool,
+    /// Measures nothing: starts the backend, prints the gateway's command line, and waits, so that a profiler can run the
+    /// gateway.
+    #[arg(long)]
+    hold: bool,
     /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -168,6 +172,10 @@ async fn main() -> ExitCode {
 
 async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
     let setup = CommonSetup::new(options.threads, options.baseline.clone());
+    if options.hold {
+        println!("serve {}", setup.flags.join(" "));
+        std::future::pending::<()>().await;
+    }
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &setup).await;

@@ -5,6 +5,7 @@ mod bindings;
 use serde_json::{Value, json};
 
 use super::credentials::{ALL, GO, by};
+use crate::audit::WARNED_BEFORE;
 use crate::case::{BOTH, Case};
 use crate::mint::{Jwt, jwt};
 
@@ -264,7 +265,7 @@ fn times() -> Vec<Case> {
             at("exp", json!("{now-600}")).with(json!({"nbf": "{now+600}"})),
             early,
         ),
-        valid("warning time is past", refers(json!({"warnafter": "{now-600}"}))),
+        valid("warning time is past", refers(json!({"warnafter": format!("{{now-{WARNED_BEFORE}}}")}))),
         valid("warning time is to come", refers(json!({"warnafter": "{now+600}"}))),
         valid("warning time zero", refers(json!({"warnafter": 0}))),
         rejected(
