@@ -1,15 +1,15 @@
 //! A map whose entries end at a time and weigh at most so much together.
 
-use std::hash::{Hash, RandomState};
+use std::hash::{BuildHasher, Hash, RandomState};
 
 use lru::LruCache;
 use tokio::time::Instant;
 
 /// Values until their end. Beyond the capacity, the least recently used ones are evicted.
 #[derive(Debug)]
-pub(crate) struct ExpiringLru<K: Hash + Eq, V> {
+pub(crate) struct ExpiringLru<K: Hash + Eq, V, S: BuildHasher = RandomState> {
     /// Clients choose some of the keys, so they are hashed with a secret.
-    entries: LruCache<K, Entry<V>, RandomState>,
+    entries: LruCache<K, Entry<V>, S>,
     weight: usize,
     capacity: usize,
 }
@@ -21,10 +21,10 @@ struct Entry<V> {
     weight: usize,
 }
 
-impl<K: Hash + Eq, V> ExpiringLru<K, V> {
+impl<K: Hash + Eq, V, S: BuildHasher + Default> ExpiringLru<K, V, S> {
     /// A map of values that weigh at most `capacity` together.
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { entries: LruCache::unbounded_with_hasher(RandomState::new()), weight: 0, capacity }
+        Self { entries: LruCache::unbounded_with_hasher(S::default()), weight: 0, capacity }
     }
 
     /// The value of `key`, if it has not ended at `now`.

@@ -16,4 +16,4 @@ pub(crate) mod json;
 pub(crate) mod pem;
 pub(crate) mod rfc3339;
 
-pub(crate) use portcullis_go::{duration, hex, quote, url};
+pub(crate) use portcullis_go::{duration, hex, octets, quote, url};

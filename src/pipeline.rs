@@ -156,14 +156,14 @@ impl Gateway {
     async fn forward(
         &self,
         admitted: Admitted,
-        context: ForwardContext,
+        mut context: ForwardContext,
         connection: &Connection,
     ) -> Result<Response<Body>, Refusal> {
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, &context)?;
         // A tunnel outlives its response.
         let (audited, credential, place) =
-            (context.audited.clone(), context.credential.clone(), context.place.clone());
+            (context.audited.take(), context.credential.take(), context.place.take());
         let tunnel = || Tunnel {
             guard: Box::new((connection.keep_open(), audited, place)),
             end: credential.as_ref().map(StreamCredential::end),
@@ -298,9 +298,10 @@ impl Gateway {
         let Some(audit) = route.audit else { return Ok(()) };
         let mut facts = self.facts(connection, log, audit, route.info);
         facts.is_from_front_proxy = route.is_from_front_proxy;
-        let audited = AuditedRequest::begin(facts, user, log.take_annotations(), request);
-        log.note_audited(audited.clone());
-        let Some(audited) = audited else { return Ok(()) };
+        let annotations = log.take_annotations();
+        let Some(audited) = log.note_audited(AuditedRequest::begin(facts, user, annotations, request)) else {
+            return Ok(());
+        };
         let Some(storing) = audited.store_received() else { return Ok(()) };
         // Boxed: the future of every request would be as large.
         within(deadline, Box::pin(storing)).await?.map_err(|not_stored| {

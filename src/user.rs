@@ -3,6 +3,7 @@
 //! The fields are those of `user.Info` in kube-apiserver (`k8s.io/apiserver/pkg/authentication/user`).
 
 mod encode;
+mod parts;
 pub(crate) mod service_account;
 
 use std::collections::BTreeMap;
@@ -10,11 +11,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
+use aws_lc_rs::digest::{SHA256, digest};
 use http::header::{HeaderName, HeaderValue};
 use portcullis_audit::event::{EncodedUser, UserInfo as AuditedUser};
 
 pub use encode::IdentityMode;
 pub(crate) use encode::{IdentityHeaderLines, UnencodableIdentity};
+pub(crate) use parts::Parts;
 
 /// The name of a client that presented no credential.
 pub(crate) const ANONYMOUS: &str = "system:anonymous";
@@ -109,6 +112,7 @@ pub struct Identity(Arc<SharedIdentity>);
 struct SharedIdentity {
     user: UserInfo,
     audited: OnceLock<EncodedUser>,
+    digest: OnceLock<[u8; 32]>,
     by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
     by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
@@ -135,6 +139,17 @@ impl Identity {
         self.0.audited.get_or_init(|| {
             let UserInfo { name, uid, groups, extra } = self.0.user.clone();
             AuditedUser { username: name, uid: uid.unwrap_or_default(), groups, extra }.into()
+        })
+    }
+
+    /// The SHA-256 digest of all attributes, made once.
+    pub(crate) fn digest(&self) -> &[u8; 32] {
+        self.0.digest.get_or_init(|| {
+            let UserInfo { name, uid, groups, extra } = &self.0.user;
+            let mut parts = Parts::default();
+            parts.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
+            // It has 32 bytes.
+            digest(&SHA256, &parts.into_bytes()).as_ref().try_into().unwrap_or_default()
         })
     }
 
@@ -171,6 +186,7 @@ impl From<UserInfo> for Identity {
         Self(Arc::new(SharedIdentity {
             user,
             audited: OnceLock::new(),
+            digest: OnceLock::new(),
             by_request_header: OnceLock::new(),
             by_impersonation: OnceLock::new(),
         }))

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use portcullis_admission::phases::ShadowCall;
+use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{CallError, Caller, Event, ShadowOutcome, Webhook, WebhookResponse};
 
 use super::ClusterAdmission;
@@ -43,8 +43,9 @@ impl ShadowCaller {
 }
 
 impl Caller for ShadowCaller {
-    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        let called = self.admission.callers.call(webhook, review, HeaderMap::new(), &self.asker, None).await;
+    async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
+        let body = review.body.clone();
+        let called = self.admission.callers.call(webhook, body, HeaderMap::new(), &self.asker, None).await;
         called.map_err(|failure| match failure {
             CallFailure::Webhook(error) => error,
             CallFailure::Busy => CallError::Failed(BUSY.to_owned()),

@@ -6,11 +6,10 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use http::{HeaderMap, Method};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
-use portcullis_admission::review::internal_error;
+use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
     Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookKind,
     WebhookResponse,
@@ -105,14 +104,23 @@ struct CallSpans {
 
 impl CallSpans {
     // apiserver: pkg/admission/plugin/webhook/{mutating,validating}/dispatcher.go
-    fn begin(spans: Option<&SpanScope>, webhook: &Webhook) -> Option<Self> {
+    fn begin(spans: Option<&SpanScope>, webhook: &Webhook, review: &ReviewRequest) -> Option<Self> {
         let spans = spans?;
         let name = match webhook.kind {
             WebhookKind::Mutating => "Call mutating webhook",
             WebhookKind::Validating => "Call validating webhook",
         };
-        let call =
-            spans.stage(name, &[("configuration", &webhook.configuration), ("webhook", &webhook.name)]);
+        let call = spans.stage(
+            name,
+            &[
+                ("configuration", &webhook.configuration),
+                ("webhook", &webhook.name),
+                ("resource", &review.resource.to_string()),
+                ("subresource", &review.subresource),
+                ("operation", review.operation.as_str()),
+                ("UID", &review.uid),
+            ],
+        );
         let request = call.as_deref().map_or(spans, ActiveSpan::scope).request(&Method::POST);
         Some(Self { request: Box::new(request), call })
     }
@@ -126,13 +134,14 @@ impl CallSpans {
 }
 
 impl Caller for RequestSurroundings<'_> {
-    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        let spans = CallSpans::begin(self.spans, webhook);
+    async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
+        let spans = CallSpans::begin(self.spans, webhook, review);
         let mut headers = HeaderMap::new();
         if let Some(spans) = &spans {
             spans.request.inject(&mut headers);
         }
-        let called = self.admission.callers.call(webhook, review, headers, self.asker, self.deadline).await;
+        let body = review.body.clone();
+        let called = self.admission.callers.call(webhook, body, headers, self.asker, self.deadline).await;
         if let (Err(_), Some(spans)) = (&called, spans) {
             spans.fail();
         }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::HeaderMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
+use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
     Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, Surroundings, Webhook,
     WebhookKind, WebhookResponse, Webhooks, phases,
@@ -89,13 +89,12 @@ struct TrialSurroundings<'a> {
 }
 
 impl Caller for TrialSurroundings<'_> {
-    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
-        self.callers.call(webhook, review, HeaderMap::new(), "", None).await.map_err(
-            |failure| match failure {
-                CallFailure::Webhook(error) => error,
-                CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
-            },
-        )
+    async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
+        let body = review.body.clone();
+        self.callers.call(webhook, body, HeaderMap::new(), "", None).await.map_err(|failure| match failure {
+            CallFailure::Webhook(error) => error,
+            CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
+        })
     }
 
     fn note(&self, event: Event<'_>) {

@@ -9,12 +9,12 @@ mod mode;
 mod wanted;
 
 use std::borrow::Cow;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
-use lru::LruCache;
+use lru::{DefaultHasher, LruCache};
 use tokio::time::Instant;
 
 use super::authorizer::AccessError;
@@ -64,8 +64,9 @@ pub(crate) struct Impersonator {
     metrics: Arc<Metrics>,
     /// By the hash of the requester's name, with a secret. Should two names have one hash, the modes are tried in another order.
     last_modes: Mutex<LruCache<u64, Mode>>,
-    secret: RandomState,
-    allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated>>,
+    secret: DefaultHasher,
+    /// With a fast hash: clients choose none of the keys but those that are allowed.
+    allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated, DefaultHasher>>,
 }
 
 /// An impersonation that is allowed.
@@ -102,7 +103,7 @@ impl Impersonator {
             authorizer,
             metrics: Arc::clone(metrics),
             last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
-            secret: RandomState::new(),
+            secret: DefaultHasher::default(),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
         }
     }

@@ -1,6 +1,7 @@
 //! Metric vectors whose first label has few, known values. Each series is resolved once, on first use: a lookup by
 //! label for every request would cost more than the increment.
 
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 use prometheus::core::{MetricVec, MetricVecBuilder};
@@ -31,6 +32,25 @@ pub(crate) struct CachedMetricVec<V: LabelledVec> {
     found: Box<[OnceLock<V::Metric>]>,
 }
 
+/// A series, cached or looked up.
+pub(crate) enum Series<'a, M> {
+    /// A cached one: to clone it would cost more than the increment.
+    Cached(&'a M),
+    /// One of a value that is not known.
+    LookedUp(M),
+}
+
+impl<M> Deref for Series<'_, M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        match self {
+            Self::Cached(series) => series,
+            Self::LookedUp(series) => series,
+        }
+    }
+}
+
 impl<V: LabelledVec> CachedMetricVec<V> {
     /// Caches the series of `all` whose first label is one of `values` and whose other labels are `others`. A series is
     /// exposed only after its first use.
@@ -40,15 +60,15 @@ impl<V: LabelledVec> CachedMetricVec<V> {
     }
 
     /// The series with this value of the first label.
-    pub(crate) fn of(&self, value: &str) -> V::Metric {
+    pub(crate) fn of(&self, value: &str) -> Series<'_, V::Metric> {
         let look_up = || {
             let labels: Vec<&str> = std::iter::once(value).chain(self.others.iter().copied()).collect();
             self.all.look_up(&labels)
         };
         let at = self.values.iter().position(|known| *known == value);
         match at.and_then(|at| self.found.get(at)) {
-            Some(found) => found.get_or_init(look_up).clone(),
-            None => look_up(),
+            Some(found) => Series::Cached(found.get_or_init(look_up)),
+            None => Series::LookedUp(look_up()),
         }
     }
 

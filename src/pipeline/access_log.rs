@@ -331,8 +331,9 @@ impl AccessLog {
     }
 
     /// The request is audited until it ends.
-    pub(super) fn note_audited(&mut self, audited: Option<AuditedRequest>) {
+    pub(super) fn note_audited(&mut self, audited: Option<AuditedRequest>) -> Option<&AuditedRequest> {
         self.guard.audited = audited;
+        self.guard.audited.as_ref()
     }
 
     /// The audit of the request; `None` if the policy omits it.

@@ -14,7 +14,7 @@ mod status;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
@@ -155,12 +155,8 @@ impl AuditedRequest {
         annotations: BTreeMap<String, String>,
         request: &mut Request<Body>,
     ) -> Option<Self> {
-        let audited = Self::new(facts, Some(user), request)?;
-        let Self(record) = &audited;
-        let mut parts = record.parts();
-        parts.annotations.extend(annotations);
-        drop(parts);
-        record.observe_request(request);
+        let audited = Self::new(facts, Some(user), annotations, request)?;
+        audited.0.observe_request(request);
         Some(audited)
     }
 
@@ -170,6 +166,10 @@ impl AuditedRequest {
         let Self(record) = self;
         if record.audit.sinks.never_wait() {
             record.store(Stage::RequestReceived);
+            return None;
+        }
+        let is_omitted = record.decision.omitted.contains(Stage::RequestReceived);
+        if is_omitted && (record.is_long_running() || record.audit.sinks.has_room()) {
             return None;
         }
         Some(self.wait_for_received())
@@ -196,7 +196,7 @@ impl AuditedRequest {
     /// Audits a request that fails before its client is authenticated: one event, when the response starts.
     // apiserver: pkg/endpoints/filters/{authn_audit,request_deadline}.go
     pub(super) fn failed<B>(facts: Facts<'_>, request: &Request<B>, message: String) -> Option<Self> {
-        let audited = Self::new(facts, None, request)?;
+        let audited = Self::new(facts, None, BTreeMap::new(), request)?;
         let mut parts = audited.0.parts();
         parts.last_stage = LastStage::Started;
         parts.response_status = Some(ResponseStatus { message, ..ResponseStatus::default() });
@@ -204,14 +204,21 @@ impl AuditedRequest {
         Some(audited)
     }
 
-    fn new<B>(facts: Facts<'_>, user: Option<&Identity>, request: &Request<B>) -> Option<Self> {
+    fn new<B>(
+        facts: Facts<'_>,
+        user: Option<&Identity>,
+        mut annotations: BTreeMap<String, String>,
+        request: &Request<B>,
+    ) -> Option<Self> {
         let Facts { audit, metrics, clock, info, .. } = facts;
         let decision = audit.policy.evaluate(&attributes(user, info));
         metrics.audit.level(decision.level);
         if decision.level == Level::None {
             return None;
         }
-        let cluster = audit.cluster.as_ref().map(|name| (CLUSTER.to_owned(), name.to_string()));
+        if let Some(name) = &audit.cluster {
+            annotations.insert(CLUSTER.to_owned(), name.to_string());
+        }
         let parts = Parts {
             level: decision.level,
             impersonated_user: None,
@@ -220,7 +227,7 @@ impl AuditedRequest {
             response_status: None,
             request_object: None,
             response_object: None,
-            annotations: cluster.into_iter().collect(),
+            annotations,
             last_stage: LastStage::Complete,
             request: None,
             response: None,
@@ -341,6 +348,11 @@ impl Record {
         self.source.info.is_long_running()
     }
 
+    /// The parts, of the last owner.
+    fn own_parts(&mut self) -> &mut Parts {
+        self.parts.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The event of a stage; `None` if the policy omits it.
     fn event_of<'a>(&'a self, parts: &'a Parts, stage: Stage) -> Option<Event<'a>> {
         if self.decision.omitted.contains(stage) {
@@ -406,7 +418,7 @@ impl Record {
     /// What the event takes from the body of the request.
     // apiserver: pkg/endpoints/handlers/{create,update,patch,delete}.go
     fn request_object(&self, method: &Method) -> Option<RequestObject> {
-        if self.is_long_running() || self.source.info.resource().is_none() {
+        if self.is_long_running() || !self.source.info.is_resource() {
             return None;
         }
         let with_object = self.decision.level >= Level::Request;
@@ -425,21 +437,21 @@ impl Record {
     }
 
     fn response_capture(&self, response: &Response<Body>) -> Option<ResponseCapture> {
+        let is_read = matches!(self.source.info.verb(), "get" | "list" | "watch" | "head");
+        let interest = if self.decision.level >= Level::RequestResponse && !self.is_long_running() {
+            // Paths without a resource have discovery, and much that is no object.
+            if self.source.info.is_resource() { Interest::All } else { Interest::Object }
+        } else if status::may_be_status(response, is_read) {
+            Interest::Status
+        } else {
+            return None;
+        };
         let headers = response.headers();
         let encoding = Encoding::of(headers.get(CONTENT_TYPE));
         let code = response.status();
         if encoding == Encoding::Other || code == StatusCode::SWITCHING_PROTOCOLS {
             return None;
         }
-        let is_read = matches!(self.source.info.verb(), "get" | "list" | "watch" | "head");
-        let interest = if self.decision.level >= Level::RequestResponse && !self.is_long_running() {
-            // Paths without a resource have discovery, and much that is no object.
-            if self.source.info.resource().is_some() { Interest::All } else { Interest::Object }
-        } else if status::may_be_status(response, is_read) {
-            Interest::Status
-        } else {
-            return None;
-        };
         let copy = Capture::new(self.reserve(), interest);
         Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
     }
@@ -554,6 +566,9 @@ impl Parts {
     }
 
     fn note_omitted(&mut self) {
+        if self.omitted.is_empty() {
+            return;
+        }
         let status = self.response_status.as_ref();
         // The API server does not read the object either.
         let unread =
@@ -573,19 +588,18 @@ impl Parts {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let last_stage = {
-            let mut parts = self.parts();
-            parts.read_request();
-            parts.read_response();
-            parts.note_omitted();
-            if parts.response_status.is_none() {
-                parts.response_status = Some(status::of_no_response());
-                if self.is_long_running() && parts.last_stage == LastStage::Complete {
-                    parts.last_stage = LastStage::StartedAndComplete;
-                }
+        let is_long_running = self.is_long_running();
+        let parts = self.own_parts();
+        parts.read_request();
+        parts.read_response();
+        parts.note_omitted();
+        if parts.response_status.is_none() {
+            parts.response_status = Some(status::of_no_response());
+            if is_long_running && parts.last_stage == LastStage::Complete {
+                parts.last_stage = LastStage::StartedAndComplete;
             }
-            parts.last_stage
-        };
+        }
+        let last_stage = parts.last_stage;
         match last_stage {
             LastStage::Nothing | LastStage::Started => {}
             LastStage::Panic => self.store(Stage::Panic),

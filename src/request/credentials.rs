@@ -61,9 +61,9 @@ impl Credentials {
         let names: Vec<HeaderName> = headers
             .keys()
             .filter(|name| {
-                custom(name)
+                folded_starts_with(name, IMPERSONATE_PREFIX)
                     || folded_starts_with(name, FRONT_PROXY_PREFIX)
-                    || folded_starts_with(name, IMPERSONATE_PREFIX)
+                    || custom(name)
             })
             .cloned()
             .collect();

@@ -190,10 +190,23 @@ impl RequestInfo {
         self.resource().map_or(RequestKind::NonResource, RequestKind::Resource)
     }
 
+    /// Whether the request is for a resource.
+    pub fn is_resource(&self) -> bool {
+        self.spans.is_some()
+    }
+
+    /// The field selector and the label selector, unparsed; `None` if the request is for no resource.
+    pub fn selectors(&self) -> Option<(&str, &str)> {
+        self.spans.as_ref().map(|spans| (&*spans.field_selector, &*spans.label_selector))
+    }
+
     /// The resource, for a resource request.
     pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
-        let text = |range: &Range<usize>| self.path.get(range.clone()).unwrap_or_default();
+        let text = |range: &Range<usize>| match range.is_empty() {
+            true => "",
+            false => self.path.get(range.clone()).unwrap_or_default(),
+        };
         Some(RequestResource {
             api_prefix: text(&spans.api_prefix),
             group: text(&spans.group),
@@ -234,7 +247,7 @@ impl RequestInfo {
 
     /// Whether the API server relays the request to a pod, node or service: `exec`, `log`, `proxy` and the like.
     pub fn is_relayed(&self) -> bool {
-        self.is_long_running && self.verb() != "watch" && self.resource().is_some()
+        self.is_long_running && self.verb() != "watch" && self.is_resource()
     }
 
     /// Whether the request counts against the limit for writes.

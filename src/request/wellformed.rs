@@ -8,6 +8,7 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request, Version};
 
+use crate::go::octets::{Octets, octets};
 use crate::go::url::decode_path;
 use crate::http::limits::MAX_HEADER_LINES;
 
@@ -121,12 +122,52 @@ pub fn check<B>(request: &Request<B>) -> Result<(), MalformedRequest> {
 /// The characters Go allows in a Host header.
 // golang.org/x/net/http/httpguts: ValidHostHeader
 fn is_host(value: &[u8]) -> bool {
-    value.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(byte))
+    static ALLOWED: Octets = octets!(|octet| octet.is_ascii_alphanumeric()
+        || matches!(
+            octet,
+            b'!' | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b','
+                | b'-'
+                | b'.'
+                | b':'
+                | b';'
+                | b'='
+                | b'['
+                | b']'
+                | b'_'
+                | b'~'
+        ));
+    ALLOWED.has_all_of(value)
 }
 
 // RFC 9110, section 5.6.2
 fn is_token(name: &HeaderName) -> bool {
-    name.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    static ALLOWED: Octets = octets!(|octet| octet.is_ascii_alphanumeric()
+        || matches!(
+            octet,
+            b'!' | b'#'
+                | b'$'
+                | b'%'
+                | b'&'
+                | b'\''
+                | b'*'
+                | b'+'
+                | b'-'
+                | b'.'
+                | b'^'
+                | b'_'
+                | b'`'
+                | b'|'
+                | b'~'
+        ));
+    ALLOWED.has_all_of(name.as_str().as_bytes())
 }
 
 #[cfg(test)]

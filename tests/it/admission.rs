@@ -52,7 +52,7 @@ pub(crate) struct Admitting {
     pub(crate) webhook: FakeBackend,
     pub(crate) received: Arc<Mutex<Vec<Received>>>,
     /// The reviews, and what the webhook answers; `None`: never.
-    reviews: Arc<Mutex<Vec<Value>>>,
+    pub(crate) reviews: Arc<Mutex<Vec<Value>>>,
 }
 
 type Answer = dyn Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync;

@@ -1,5 +1,6 @@
 //! Traces: what the backend and the collector receive.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
@@ -56,6 +57,8 @@ struct Exported {
     parent: Vec<u8>,
     name: String,
     times: [u64; 2],
+    /// Those that are texts.
+    attributes: BTreeMap<String, String>,
 }
 
 /// The fields of a Protocol Buffers message: number, and bytes or a number as bytes.
@@ -110,9 +113,17 @@ fn exported(message: &[u8]) -> Vec<Exported> {
             parent: bytes(4),
             name: String::from_utf8(bytes(5)).unwrap(),
             times: [time(7), time(8)],
+            attributes: all(&span, 9).iter().filter_map(|attribute| text_attribute(attribute)).collect(),
         }
     };
     spans.map(one).collect()
+}
+
+/// The name and the value of an attribute that is a text.
+// opentelemetry-proto: common/v1/common.proto, KeyValue and AnyValue
+fn text_attribute(attribute: &[u8]) -> Option<(String, String)> {
+    let text = |message: &[u8]| String::from_utf8(all(message, 1).pop()?).ok();
+    Some((text(attribute)?, text(&all(attribute, 2).pop()?)?))
 }
 
 /// The spans of the next request, up to the span of the request itself, which ends last.
@@ -231,6 +242,10 @@ async fn admission_webhooks_and_dry_runs_have_spans() {
     let call = named(&spans, "Call validating webhook");
     assert_eq!(call.parent, whole.id);
     let called = admitting.webhook.take().unwrap();
+    let attribute = |name: &str| call.attributes.get(name).map_or("none", String::as_str);
+    assert_eq!(attribute("resource"), "/v1, Resource=configmaps");
+    assert_eq!((attribute("subresource"), attribute("operation")), ("", "CREATE"));
+    assert_eq!(attribute("UID"), admitting.reviews.lock().unwrap()[0]["request"]["uid"]);
     let post = spans.iter().find(|span| span.id == span_of(&called.headers)).unwrap();
     assert_eq!((&*post.name, &post.parent), ("HTTP POST", &call.id));
     let received = admitting.received.lock().unwrap();

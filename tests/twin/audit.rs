@@ -234,7 +234,10 @@ fn without_elapsed(stale: &str) -> String {
     const CASE: u64 = 60;
     let (text, seconds) = stale.rsplit_once(' ').expect("it ends with the seconds");
     let seconds: u64 = seconds.parse().expect("whole seconds");
-    format!("{text} {}", if (WARNED_BEFORE..WARNED_BEFORE + CASE).contains(&seconds) { WARNED_BEFORE } else { seconds })
+    format!(
+        "{text} {}",
+        if (WARNED_BEFORE..WARNED_BEFORE + CASE).contains(&seconds) { WARNED_BEFORE } else { seconds }
+    )
 }
 
 /// Removes what `docs/conformance.md` declares.

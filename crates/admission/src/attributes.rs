@@ -42,6 +42,13 @@ pub struct GroupVersionResource {
     pub resource: String,
 }
 
+// apimachinery: pkg/runtime/schema/group_version.go, GroupVersionResource.String
+impl fmt::Display for GroupVersionResource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, Resource={}", self.group, self.version, self.resource)
+    }
+}
+
 /// The user who makes a request.
 // apimachinery: k8s.io/api/authentication/v1, UserInfo
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{AccessDecision, AccessQuestion};
 
 use crate::phases::ShadowCall;
+use crate::review::ReviewRequest;
 use crate::{Operation, Webhook};
 
 /// How webhooks are called, and where it is noted.
@@ -17,7 +18,7 @@ pub trait Caller: Sync {
     fn call(
         &self,
         webhook: &Webhook,
-        review: Bytes,
+        review: &ReviewRequest,
     ) -> impl Future<Output = Result<WebhookResponse, CallError>> + Send;
 
     /// Takes note of what happened.

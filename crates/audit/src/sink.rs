@@ -83,12 +83,21 @@ impl Sinks {
         self.outlets().all(|outlet| outlet.mode == Mode::Batch)
     }
 
+    /// Whether [`Self::ready`] would not wait.
+    pub fn has_room(&self) -> bool {
+        self.waited_for().all(|outlet| outlet.queue.has_room())
+    }
+
     /// Waits until there is room for the events of one more request: in `blocking` and `blocking-strict`, while the
     /// backend is slower than the requests. In `batch` it never waits. Long-running requests do not wait either.
     pub async fn ready(&self) {
-        for outlet in self.outlets().filter(|outlet| outlet.mode != Mode::Batch) {
+        for outlet in self.waited_for() {
             outlet.queue.room().await;
         }
+    }
+
+    fn waited_for(&self) -> impl Iterator<Item = &Outlet> {
+        self.outlets().filter(|outlet| outlet.mode != Mode::Batch)
     }
 
     /// Stores the event of the stage `RequestReceived`: in `blocking` and `blocking-strict` it waits for the backend. Only

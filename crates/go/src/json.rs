@@ -6,6 +6,8 @@ use std::io;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
+use crate::octets::{Octets, octets};
+
 /// Encodes a value. Its maps must have strings as keys, or the encoding ends there.
 pub fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -23,11 +25,16 @@ pub fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
 // go: encode.go, appendString
 pub fn string_into(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
+    escaped_into(out, text);
+    out.push(b'"');
+}
+
+/// Appends a string without its quotes.
+pub fn escaped_into(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     // Nearly every string is plain.
-    if is_plain(rest) {
+    if PLAIN.has_all_of(rest) {
         out.extend_from_slice(rest);
-        out.push(b'"');
         return;
     }
     while let Some(at) = rest.iter().position(|byte| is_escaped(*byte)) {
@@ -36,35 +43,15 @@ pub fn string_into(out: &mut Vec<u8>, text: &str) {
         rest = write_escaped(out, tail);
     }
     out.extend_from_slice(rest);
-    out.push(b'"');
 }
+
+/// The bytes that need no escape.
+static PLAIN: Octets = octets!(|byte| !is_escaped(byte));
 
 /// Whether a byte of a string may have to be escaped.
-fn is_escaped(byte: u8) -> bool {
+const fn is_escaped(byte: u8) -> bool {
     // 0xe2 begins U+2028 and U+2029.
     byte < b' ' || matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'&' | 0xe2)
-}
-
-/// Whether no byte [is escaped](is_escaped), for eight bytes at a time.
-fn is_plain(text: &[u8]) -> bool {
-    let (words, rest) = text.as_chunks();
-    let mut last = [b' '; 8];
-    for (place, byte) in last.iter_mut().zip(rest) {
-        *place = *byte;
-    }
-    words.iter().fold(escaped_of_eight(last), |found, word| found | escaped_of_eight(*word)) == 0
-}
-
-/// Zero if none of eight bytes [is escaped](is_escaped).
-// Each test borrows from the highest bit of a byte that it finds, and of no other one below it: H. S. Warren, Hacker's
-// Delight, 6-1.
-fn escaped_of_eight(bytes: [u8; 8]) -> u64 {
-    const EACH: u64 = u64::MAX / 255;
-    let word = u64::from_ne_bytes(bytes);
-    let below = |word: u64, limit: u64| word.wrapping_sub(EACH * limit) & !word;
-    let is = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
-    let found = below(word, 0x20) | is(b'"') | is(b'\\') | is(b'<') | is(b'>') | is(b'&') | is(0xe2);
-    found & (EACH * 0x80)
 }
 
 /// Writes the first character of `text`, for which [`is_escaped`] holds; returns what comes after it.
@@ -220,7 +207,7 @@ mod tests {
                 for others in [b' ', b'!', 0x7f, 0xff] {
                     let mut text = vec![others; length];
                     text[at] = byte;
-                    assert_eq!(is_plain(&text), !is_escaped(byte), "{text:?}");
+                    assert_eq!(PLAIN.has_all_of(&text), !is_escaped(byte), "{text:?}");
                 }
             }
         }

@@ -11,6 +11,8 @@
 //! | [`time`] | `time.Parse`, `time.Time` | a table that Go printed; `crates/cel/tests/reference` |
 //! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
 //!
+//! [`octets`] is what their tests of texts are made with.
+//!
 //! What else must equal Go, but only the gateway needs, is in `src/go/`.
 
 pub mod duration;
@@ -18,6 +20,7 @@ pub mod hex;
 pub mod json;
 pub mod netip;
 pub mod number;
+pub mod octets;
 pub mod quote;
 pub mod time;
 pub mod url;

@@ -9,6 +9,7 @@ use std::fmt;
 
 use super::hex;
 use super::netip::{self, ParseError};
+use super::octets::{Octets, octets};
 use super::quote::Quoted;
 
 pub mod query;
@@ -60,14 +61,14 @@ pub enum Part {
 }
 
 /// Whether RFC 3986, section 2.2, has it among the `sub-delims`.
-fn is_delimiter(byte: u8) -> bool {
+const fn is_delimiter(byte: u8) -> bool {
     matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
 }
 
 impl Part {
     /// Whether Go's encoder leaves an octet unescaped.
     // Go: net/url/gen_encoding_table.go, shouldEscape
-    fn keeps(self, byte: u8) -> bool {
+    const fn keeps(self, byte: u8) -> bool {
         let is_unreserved = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
         is_unreserved
             || match self {
@@ -95,10 +96,21 @@ impl Part {
     /// A decodable text as Go prints it: unchanged if valid, else decoded and encoded again.
     // Go: net/url/url.go, EscapedPath, EscapedFragment, validEncoded
     fn rewrite(self, text: &str) -> Cow<'_, str> {
-        let valid = |byte: u8| {
-            self.keeps(byte) || is_delimiter(byte) || matches!(byte, b':' | b'@' | b'[' | b']' | b'%')
+        let is_valid = match self {
+            // Of each request that is audited.
+            Self::Path => {
+                static VALID: Octets = octets!(|byte| Part::Path.is_valid(byte));
+                VALID.has_all_of(text.as_bytes())
+            }
+            _ => text.bytes().all(|byte| self.is_valid(byte)),
         };
-        if text.bytes().all(valid) { Cow::Borrowed(text) } else { Cow::Owned(self.encode(text)) }
+        if is_valid { Cow::Borrowed(text) } else { Cow::Owned(self.encode(text)) }
+    }
+
+    /// Whether an octet is valid in an encoded text.
+    // Go: net/url/url.go, validEncoded
+    const fn is_valid(self, byte: u8) -> bool {
+        self.keeps(byte) || is_delimiter(byte) || matches!(byte, b':' | b'@' | b'[' | b']' | b'%')
     }
 
     /// Decodes a text and encodes it by Go's rule.

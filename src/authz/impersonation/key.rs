@@ -2,12 +2,11 @@
 // apiserver: pkg/endpoints/filters/impersonation/cache.go, buildKey
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
 use super::{Impersonation, Mode, WantedUser};
-use crate::user::UserInfo;
+use crate::user::Parts;
 
 /// Longer keys are hashed: clients choose how long they are.
 const MAX_BYTES: usize = 2048;
@@ -26,21 +25,29 @@ pub(super) struct ImpersonationKey(Vec<u8>);
 impl ImpersonationKey {
     /// Of a mode, a requester, a wanted user, and a request.
     pub(super) fn of_request(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        let mut parts = Parts::of(mode, asked);
+        let mut parts = user_parts(mode, asked);
         parts.text("request");
         parts.text(asked.info.verb());
         parts.text(asked.info.path());
-        if let Some(resource) = asked.info.resource() {
-            parts.text(resource.field_selector);
-            parts.text(resource.label_selector);
+        if let Some((fields, labels)) = asked.info.selectors() {
+            parts.text(fields);
+            parts.text(labels);
             parts.text(asked.info.object_name());
         }
-        parts.finish()
+        Self::of(parts)
     }
 
     /// Of a mode, a requester and a wanted user.
     pub(super) fn of_user(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        Parts::of(mode, asked).finish()
+        Self::of(user_parts(mode, asked))
+    }
+
+    fn of(parts: Parts) -> Self {
+        let bytes = parts.into_bytes();
+        if bytes.len() <= MAX_BYTES {
+            return Self(bytes);
+        }
+        Self([&[DIGEST], digest(&SHA256, &bytes).as_ref()].concat())
     }
 
     /// The key without spare memory, to keep it.
@@ -63,57 +70,15 @@ impl Drop for ImpersonationKey {
     }
 }
 
-/// Parts, each prefixed with its length, and lists with theirs.
-struct Parts(Vec<u8>);
-
-impl Parts {
-    fn of(mode: Mode, asked: &Impersonation<'_>) -> Self {
-        let mut parts = Self(BUFFER.take());
-        parts.0.clear();
-        parts.text(mode.name());
-        let UserInfo { name, uid, groups, extra } = &**asked.requester;
-        parts.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
-        let WantedUser { name, uid, groups, extra } = asked.wanted;
-        parts.user(name, uid, groups, extra);
-        parts
-    }
-
-    fn user<T: AsRef<str>>(&mut self, name: &str, uid: &str, groups: &[T], extra: &BTreeMap<String, Vec<T>>) {
-        self.text(name);
-        self.text(uid);
-        self.list(groups);
-        self.length(extra.len());
-        for (key, values) in extra {
-            self.text(key);
-            self.list(values);
-        }
-    }
-
-    fn list(&mut self, texts: &[impl AsRef<str>]) {
-        self.length(texts.len());
-        for text in texts {
-            self.text(text.as_ref());
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.length(text.len());
-        self.0.extend_from_slice(text.as_bytes());
-    }
-
-    fn length(&mut self, length: usize) {
-        // No request is as long as its largest value.
-        let length = u32::try_from(length).unwrap_or(u32::MAX);
-        self.0.extend_from_slice(&length.to_be_bytes());
-    }
-
-    fn finish(self) -> ImpersonationKey {
-        let Self(bytes) = self;
-        if bytes.len() <= MAX_BYTES {
-            return ImpersonationKey(bytes);
-        }
-        ImpersonationKey([&[DIGEST], digest(&SHA256, &bytes).as_ref()].concat())
-    }
+/// The parts of a mode, a requester and a wanted user. The requester may have hundreds of groups, which are the same in all
+/// its requests.
+fn user_parts(mode: Mode, asked: &Impersonation<'_>) -> Parts {
+    let mut parts = Parts::within(BUFFER.take());
+    parts.text(mode.name());
+    parts.digest(asked.requester.digest());
+    let WantedUser { name, uid, groups, extra } = asked.wanted;
+    parts.user(name, uid, groups, extra);
+    parts
 }
 
 #[cfg(test)]
@@ -123,6 +88,7 @@ mod tests {
     use super::*;
     use crate::authz::NO_TRACE;
     use crate::request::info::RequestInfo;
+    use crate::user::UserInfo;
 
     fn user<'a>(
         name: &'a str,
@@ -196,5 +162,34 @@ mod tests {
         let distinct: std::collections::HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
         assert!(keys.iter().all(|key| key.weight() < 4 * MAX_BYTES));
+    }
+
+    /// A key that is only looked up takes the memory of the one before.
+    #[test]
+    fn nothing_of_a_longer_key_is_in_the_next() {
+        let requester = UserInfo::named("requester").into();
+        let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", None).unwrap();
+        let key = |name: &str| {
+            let wanted = user(name, "", &[], &[]);
+            let asked = Impersonation {
+                asker: "",
+                requester: &requester,
+                wanted: &wanted,
+                info: &info,
+                trace: &NO_TRACE,
+            };
+            ImpersonationKey::of_request(Mode::UserInfo, &asked)
+        };
+        let fresh = std::thread::scope(|scope| scope.spawn(|| key("a")).join().unwrap());
+        for length in [1, 1000, MAX_BYTES] {
+            let longer = key(&"x".repeat(length));
+            let memory = longer.0.as_ptr();
+            drop(longer);
+            let next = key("a");
+            assert_eq!(next, fresh, "after a name of {length} bytes");
+            if length < MAX_BYTES {
+                assert_eq!(next.0.as_ptr(), memory, "after a name of {length} bytes");
+            }
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::EndpointCheck;
-use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget, RetryTotals};
+use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget, RetryTotals, WatchMoves};
 use crate::backend::counts::{DialResult, LaneKind};
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::user::{IdentityMode, UserInfo};
@@ -44,7 +44,7 @@ pub(super) async fn run(check: &EndpointCheck) {
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
             note(check, evaluate(&answer));
         }
-        moving.step(check, began);
+        move_watches(check, &mut moving, began);
         exported.export(check);
         sleep(INTERVAL.saturating_sub(began.elapsed()).max(INTERVAL / 10)).await;
     }
@@ -65,33 +65,51 @@ struct WatchMoving {
 const MAX_DOUBLINGS: u32 = 6;
 
 impl WatchMoving {
-    fn step(&mut self, check: &EndpointCheck, now: Instant) {
-        let Some(moves) = check.backend.watch_moves() else { return };
+    /// Ends watches, if a step is due, and returns their number. `count_elsewhere` counts the watches at the other endpoints.
+    fn step(
+        &mut self,
+        moves: &WatchMoves,
+        now: Instant,
+        count_elsewhere: impl FnOnce() -> usize,
+        end: impl FnOnce() -> usize,
+    ) -> usize {
         if self.next.is_some_and(|next| now < next) {
-            return;
+            return 0;
         }
-        let elsewhere = check.backend.watches_elsewhere(&check.endpoint, now);
+        let elsewhere = count_elsewhere();
         match self.elsewhere.take() {
             // An endpoint may answer its probes and refuse watches: it would end those of the others one after the other.
             Some(before) if elsewhere <= before => {
                 self.lost = (self.lost + 1).min(MAX_DOUBLINGS);
                 self.next = Some(now + moves.pause(&self.random) * (1 << self.lost));
-                return;
+                return 0;
             }
             Some(_) => self.lost = 0,
             None => {}
         }
         self.next = Some(now + moves.pause(&self.random));
-        let watches = check.backend.move_watches(&check.endpoint, moves, now);
-        if watches == 0 {
-            return;
-        }
-        self.elsewhere = Some(elsewhere);
-        let (cluster, endpoint) = (check.cluster.as_str(), check.endpoint.address().to_string());
-        info!(cluster, endpoint, watches, "ended watches, so that their clients move to other endpoints");
-        let moved = check.metrics.backend.moved_watches.with_label_values(&[cluster, &endpoint]);
-        moved.inc_by(u64::try_from(watches).unwrap_or(u64::MAX));
+        let watches = end();
+        self.elsewhere = (watches > 0).then_some(elsewhere);
+        watches
     }
+}
+
+fn move_watches(check: &EndpointCheck, moving: &mut WatchMoving, now: Instant) {
+    let EndpointCheck { backend, endpoint, .. } = check;
+    let Some(moves) = backend.watch_moves() else { return };
+    let watches = moving.step(
+        moves,
+        now,
+        || backend.watches_elsewhere(endpoint, now),
+        || backend.move_watches(endpoint, moves, now),
+    );
+    if watches == 0 {
+        return;
+    }
+    let (cluster, endpoint) = (check.cluster.as_str(), endpoint.address().to_string());
+    info!(cluster, endpoint, watches, "ended watches, so that their clients move to other endpoints");
+    let moved = check.metrics.backend.moved_watches.with_label_values(&[cluster, &endpoint]);
+    moved.inc_by(u64::try_from(watches).unwrap_or(u64::MAX));
 }
 
 /// Which of the loop's rounds have a probe.
@@ -271,5 +289,26 @@ mod tests {
         }
         assert_eq!(evaluate(&Err(ProbeError::Timeout)), Readiness::Silent);
         assert_eq!(evaluate(&Err(ProbeError::Response(String::new()))), Readiness::NotReady);
+    }
+
+    /// The steps of an hour in which watches end. `arrives`: whether their clients begin them again elsewhere.
+    fn steps_of_an_hour(arrives: bool) -> usize {
+        let (moves, began) = (WatchMoves::default(), Instant::now());
+        let mut moving = WatchMoving { random: Random::seeded(1), ..WatchMoving::default() };
+        let (mut elsewhere, mut steps) = (0, 0);
+        for second in 0..3600 {
+            let now = began + Duration::from_secs(second);
+            let ended = moving.step(&moves, now, || elsewhere, || 4);
+            steps += usize::from(ended > 0);
+            elsewhere += if arrives { ended } else { 0 };
+        }
+        steps
+    }
+
+    #[test]
+    fn watches_that_do_not_arrive_elsewhere_soon_stop_to_be_moved() {
+        let (arriving, refused) = (steps_of_an_hour(true), steps_of_an_hour(false));
+        assert!((280..=480).contains(&arriving), "{arriving} steps of about 10 s");
+        assert!((1..=12).contains(&refused), "{refused} steps");
     }
 }

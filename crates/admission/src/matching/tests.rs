@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector as WireSelector, Status};
 use portcullis_cel::{AccessDecision, AccessQuestion};
@@ -13,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::phases::ShadowCall;
+use crate::review::ReviewRequest;
 use crate::{
     CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
     ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
@@ -28,7 +28,7 @@ struct Fake {
 }
 
 impl Caller for Fake {
-    async fn call(&self, _: &Webhook, _: Bytes) -> Result<WebhookResponse, CallError> {
+    async fn call(&self, _: &Webhook, _: &ReviewRequest) -> Result<WebhookResponse, CallError> {
         unreachable!("matching calls no webhook")
     }
 

@@ -56,20 +56,19 @@ pub(super) async fn review(
     caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
     let request = ReviewRequest::new(webhook.review_version, attributes, objects, attributes.dry_run);
-    send(webhook, request, caller).await
+    send(webhook, &request, caller).await
 }
 
 /// Sends a review that has been written before.
 pub(super) async fn send(
     webhook: &Webhook,
-    request: ReviewRequest,
+    request: &ReviewRequest,
     caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
-    let ReviewRequest { uid, body } = request;
-    let response = caller.call(webhook, body).await;
+    let response = caller.call(webhook, &request).await;
     let response = response
         .map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })?;
-    ReviewResponse::read(webhook.review_version, webhook.kind, &uid, &response)
+    ReviewResponse::read(webhook.review_version, webhook.kind, &request.uid, &response)
 }
 
 /// Reports a call when it ends, also if the request ends before.

@@ -71,7 +71,7 @@ impl ShadowCall {
         };
         report.would = match review {
             Err(text) => ShadowOutcome::Fail(text),
-            Ok(review) => match send(&webhook, review, caller).await {
+            Ok(review) => match send(&webhook, &review, caller).await {
                 Err(error) => ShadowOutcome::Fail(failure_text(&webhook, &error)),
                 Ok(response) => outcome(&webhook, response, object.as_deref()),
             },

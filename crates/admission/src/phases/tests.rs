@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use portcullis_cel::{AccessDecision, AccessQuestion};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::matching::ServedResources;
+use crate::review::ReviewRequest;
 use crate::{
     Attributes, CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
     Objects, Operation, ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, Surroundings,
@@ -84,10 +84,10 @@ fn respond(path: &str) -> Value {
 }
 
 impl Caller for FakeSurroundings {
-    async fn call(&self, webhook: &Webhook, review: Bytes) -> Result<WebhookResponse, CallError> {
+    async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
         let path = webhook.url.rsplit('/').next().unwrap();
         self.record().calls.push(webhook.name.clone());
-        self.record().reviews.push(serde_json::from_slice(&review).unwrap());
+        self.record().reviews.push(serde_json::from_slice(&review.body).unwrap());
         if path == "nonStatusError" {
             return Err(CallError::Failed("malformed HTTP response \"bad-http\"".to_owned()));
         }

@@ -15,6 +15,12 @@ use crate::{
 pub struct ReviewRequest {
     /// The UID that the response must repeat.
     pub uid: String,
+    /// What the request does.
+    pub operation: Operation,
+    /// Its resource.
+    pub resource: GroupVersionResource,
+    /// Its subresource; empty if there is none.
+    pub subresource: String,
     /// The body.
     pub body: Bytes,
 }
@@ -89,6 +95,12 @@ impl ReviewRequest {
         };
         let mut body = json::encode(&review);
         body.push(b'\n');
-        Self { uid, body: body.into() }
+        Self {
+            uid,
+            operation: attributes.operation,
+            resource: resource.clone(),
+            subresource: subresource.clone(),
+            body: body.into(),
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
-use portcullis_go::json::{compact_into, string_into};
+use portcullis_go::json::{compact_into, escaped_into, string_into};
 use portcullis_go::time::Date;
 use serde_json::value::RawValue;
 
@@ -21,26 +21,33 @@ macro_rules! key {
     };
 }
 
+/// The key of a string, up to its opening quote.
+macro_rules! string_key {
+    ($key:literal) => {
+        concat!(",\"", $key, "\":\"")
+    };
+}
+
 /// Appends the fields of an event, each behind a comma.
 pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event<'_>) {
-    name(out, key!("level"), event.level.as_str());
-    string(out, key!("auditID"), &event.audit_id);
-    name(out, key!("stage"), event.stage.as_str());
-    string(out, key!("requestURI"), &event.request_uri);
-    string(out, key!("verb"), &event.verb);
+    name(out, string_key!("level"), event.level.as_str());
+    string(out, string_key!("auditID"), &event.audit_id);
+    name(out, string_key!("stage"), event.stage.as_str());
+    string(out, string_key!("requestURI"), &event.request_uri);
+    string(out, string_key!("verb"), &event.verb);
     verbatim(out, key!("user"), &event.user.json);
     if let Some(user) = &event.impersonated_user {
         verbatim(out, key!("impersonatedUser"), &user.json);
     }
     if let Some(metadata) = &event.authentication_metadata {
         object(value(out, key!("authenticationMetadata")), |out| {
-            string(out, key!("impersonationConstraint"), &metadata.impersonation_constraint);
+            string(out, string_key!("impersonationConstraint"), &metadata.impersonation_constraint);
         });
     }
     if !event.source_ips.is_empty() {
         list(value(out, key!("sourceIPs")), &event.source_ips, |out, ip| write_address(out, *ip));
     }
-    string_if_set(out, key!("userAgent"), &event.user_agent);
+    string_if_set(out, string_key!("userAgent"), &event.user_agent);
     if let Some(reference) = &event.object_ref {
         object(value(out, key!("objectRef")), |out| write_reference(out, reference));
     }
@@ -66,8 +73,8 @@ pub(super) fn user(user: &UserInfo) -> Vec<u8> {
         |out: &mut Vec<u8>, values: &Vec<String>| list(out, values, |out, text| string_into(out, text));
     let mut json = Vec::new();
     object(&mut json, |out| {
-        string_if_set(out, key!("username"), &user.username);
-        string_if_set(out, key!("uid"), &user.uid);
+        string_if_set(out, string_key!("username"), &user.username);
+        string_if_set(out, string_key!("uid"), &user.uid);
         if !user.groups.is_empty() {
             strings(value(out, key!("groups")), &user.groups);
         }
@@ -79,22 +86,22 @@ pub(super) fn user(user: &UserInfo) -> Vec<u8> {
 }
 
 fn write_reference(out: &mut Vec<u8>, reference: &ObjectReference<'_>) {
-    string_if_set(out, key!("resource"), &reference.resource);
-    string_if_set(out, key!("namespace"), &reference.namespace);
-    string_if_set(out, key!("name"), &reference.name);
-    string_if_set(out, key!("uid"), &reference.uid);
-    string_if_set(out, key!("apiGroup"), &reference.api_group);
-    string_if_set(out, key!("apiVersion"), &reference.api_version);
-    string_if_set(out, key!("resourceVersion"), &reference.resource_version);
-    string_if_set(out, key!("subresource"), &reference.subresource);
+    string_if_set(out, string_key!("resource"), &reference.resource);
+    string_if_set(out, string_key!("namespace"), &reference.namespace);
+    string_if_set(out, string_key!("name"), &reference.name);
+    string_if_set(out, string_key!("uid"), &reference.uid);
+    string_if_set(out, string_key!("apiGroup"), &reference.api_group);
+    string_if_set(out, string_key!("apiVersion"), &reference.api_version);
+    string_if_set(out, string_key!("resourceVersion"), &reference.resource_version);
+    string_if_set(out, string_key!("subresource"), &reference.subresource);
 }
 
 fn write_status(out: &mut Vec<u8>, status: &ResponseStatus) {
     // The metadata of a list, which is always empty here.
     verbatim(out, key!("metadata"), b"{}");
-    string_if_set(out, key!("status"), &status.status);
-    string_if_set(out, key!("message"), &status.message);
-    string_if_set(out, key!("reason"), &status.reason);
+    string_if_set(out, string_key!("status"), &status.status);
+    string_if_set(out, string_key!("message"), &status.message);
+    string_if_set(out, string_key!("reason"), &status.reason);
     raw(out, key!("details"), status.details.as_deref());
     if status.code != 0 {
         write_number(value(out, key!("code")), status.code);
@@ -112,15 +119,15 @@ fn verbatim(out: &mut Vec<u8>, key: &'static str, json: &[u8]) {
     value(out, key).extend_from_slice(json);
 }
 
-/// A field whose value needs no escapes.
+/// A string that needs no escapes.
 fn name(out: &mut Vec<u8>, key: &'static str, name: &'static str) {
-    value(out, key).push(b'"');
-    out.extend_from_slice(name.as_bytes());
+    value(out, key).extend_from_slice(name.as_bytes());
     out.push(b'"');
 }
 
 fn string(out: &mut Vec<u8>, key: &'static str, text: &str) {
-    string_into(value(out, key), text);
+    escaped_into(value(out, key), text);
+    out.push(b'"');
 }
 
 fn string_if_set(out: &mut Vec<u8>, key: &'static str, text: &str) {
@@ -190,10 +197,15 @@ fn write_map<V>(out: &mut Vec<u8>, map: &BTreeMap<String, V>, write: impl Fn(&mu
 }
 
 fn write_number(out: &mut Vec<u8>, number: u16) {
-    let mut digits = *b"00000";
-    write_digits(&mut digits, 5, number.into());
-    let zeros = digits.iter().take(4).take_while(|digit| **digit == b'0').count();
-    out.extend_from_slice(digits.get(zeros..).unwrap_or_default());
+    for unit in [10_000, 1000, 100, 10, 1] {
+        if number >= unit || unit == 1 {
+            out.push(digit((number / unit % 10).into()));
+        }
+    }
+}
+
+fn digit(value: i64) -> u8 {
+    b"0123456789".get(usize::try_from(value).unwrap_or_default()).copied().unwrap_or(b'0')
 }
 
 thread_local! {
@@ -248,7 +260,7 @@ fn write_digits(text: &mut [u8], end: usize, mut value: i64) {
         if value == 0 {
             return;
         }
-        *place = b"0123456789".get(usize::try_from(value % 10).unwrap_or_default()).copied().unwrap_or(b'0');
+        *place = digit(value % 10);
         value /= 10;
     }
 }

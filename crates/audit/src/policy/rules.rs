@@ -42,10 +42,10 @@ impl Rule {
     pub(super) fn matches(&self, attributes: &Attributes<'_>) -> bool {
         let Self { users, user_groups, verbs, resources, namespaces, non_resource_urls, .. } = self;
         let user = attributes.user;
-        let is_user = user.is_some_and(|user| has(users, user.name));
-        let is_member = user.is_some_and(|user| user.groups.iter().any(|group| has(user_groups, group)));
-        if !users.is_empty() && !is_user
-            || !user_groups.is_empty() && !is_member
+        let is_user = || user.is_some_and(|user| has(users, user.name));
+        let is_member = || user.is_some_and(|user| user.groups.iter().any(|group| has(user_groups, group)));
+        if !users.is_empty() && !is_user()
+            || !user_groups.is_empty() && !is_member()
             || !verbs.is_empty() && !has(verbs, attributes.verb)
         {
             return false;

@@ -185,13 +185,18 @@ impl Queue {
         waiting.cancelled = false;
     }
 
+    /// Whether the bounds are kept.
+    pub(super) fn has_room(&self) -> bool {
+        self.lock().room_for(0, 1, self.max_bytes).is_ok()
+    }
+
     /// Waits until the bounds are kept.
     pub(super) async fn room(&self) {
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            if self.lock().room_for(0, 1, self.max_bytes).is_ok() {
+            if self.has_room() {
                 return;
             }
             room.await;
