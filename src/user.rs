@@ -11,7 +11,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{Digest, SHA256, digest};
 use http::header::{HeaderName, HeaderValue};
 use portcullis_audit::event::{EncodedUser, UserInfo as AuditedUser};
 
@@ -112,7 +112,7 @@ pub struct Identity(Arc<SharedIdentity>);
 struct SharedIdentity {
     user: UserInfo,
     audited: OnceLock<EncodedUser>,
-    digest: OnceLock<[u8; 32]>,
+    digest: OnceLock<Digest>,
     by_request_header: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
     by_impersonation: OnceLock<Result<IdentityHeaderLines, UnencodableIdentity>>,
 }
@@ -143,13 +143,12 @@ impl Identity {
     }
 
     /// The SHA-256 digest of all attributes, made once.
-    pub(crate) fn digest(&self) -> &[u8; 32] {
+    pub(crate) fn digest(&self) -> &Digest {
         self.0.digest.get_or_init(|| {
             let UserInfo { name, uid, groups, extra } = &self.0.user;
             let mut parts = Parts::default();
             parts.user(name, uid.as_deref().unwrap_or_default(), groups, extra);
-            // It has 32 bytes.
-            digest(&SHA256, &parts.into_bytes()).as_ref().try_into().unwrap_or_default()
+            digest(&SHA256, &parts.into_bytes())
         })
     }
 

@@ -11,6 +11,7 @@ mod wanted;
 use std::borrow::Cow;
 use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
@@ -65,7 +66,8 @@ pub(crate) struct Impersonator {
     /// By the hash of the requester's name, with a secret. Should two names have one hash, the modes are tried in another order.
     last_modes: Mutex<LruCache<u64, Mode>>,
     secret: DefaultHasher,
-    /// With a fast hash: clients choose none of the keys but those that are allowed.
+    /// With a fast hash, whose seed is not secret in the strict sense: only impersonations that are allowed are kept, so a
+    /// client that makes keys collide slows down those who may impersonate as well, and no others.
     allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated, DefaultHasher>>,
 }
 
@@ -120,11 +122,13 @@ impl Impersonator {
     ) -> Result<Impersonated, ImpersonationError> {
         let began = Instant::now();
         let asked = Impersonation { asker, requester, wanted, info, trace };
-        let result = match self.recall(&asked, began) {
-            Some(found) => Ok(found),
-            // Boxed: it is large, and few requests need it.
-            None => Box::pin(self.try_modes(&asked)).await,
-        };
+        if let Some(found) = self.recall(&asked, began) {
+            // Another look at the clock would take longer.
+            self.metrics.impersonation.attempt(found.mode.name(), true, Duration::ZERO);
+            return Ok(found);
+        }
+        // Boxed: it is large, and few requests need it.
+        let result = Box::pin(self.try_modes(&asked)).await;
         let mode = result.as_ref().map_or("", |found| found.mode.name());
         self.metrics.impersonation.attempt(mode, result.is_ok(), began.elapsed());
         result

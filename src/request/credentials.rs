@@ -71,8 +71,11 @@ impl Credentials {
             let http::header::Entry::Occupied(entry) = headers.entry(&name) else {
                 continue;
             };
-            let (_, values) = entry.remove_entry_mult();
+            let (own_name, mut values) = entry.remove_entry_mult();
             if name.as_str().starts_with(IMPERSONATE_PREFIX) {
+                if let Some(first) = values.next() {
+                    impersonate.0.push((own_name, first));
+                }
                 impersonate.0.extend(values.map(|value| (name.clone(), value)));
             } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
                 for value in values {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use aws_lc_rs::digest::Digest;
+
 /// Texts, each prefixed with its length, and lists with theirs.
 #[derive(Default)]
 pub(crate) struct Parts(Vec<u8>);
@@ -37,9 +39,9 @@ impl Parts {
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    /// Adds a digest, which always has the same length.
-    pub(crate) fn digest(&mut self, digest: &[u8; 32]) {
-        self.0.extend_from_slice(digest);
+    /// Adds a digest. All keys of a kind have digests of one algorithm, and so of one length, in the same place.
+    pub(crate) fn digest(&mut self, digest: &Digest) {
+        self.0.extend_from_slice(digest.as_ref());
     }
 
     /// All parts.

@@ -126,10 +126,17 @@ mod tests {
             user(&long, "", &[], &[]),
             user(&long, "y", &[], &[]),
         ];
-        let requests =
-            [("GET", "/api/v1/pods"), ("GET", "/api/v1/nodes"), ("DELETE", "/api/v1/pods"), ("GET", "/x")];
-        let infos = requests.map(|(method, path)| {
-            RequestInfo::parse(&Method::from_bytes(method.as_bytes()).unwrap(), path, None).unwrap()
+        let requests = [
+            ("GET", "/api/v1/pods", None),
+            ("GET", "/api/v1/pods", Some("fieldSelector=spec.nodeName%3Da")),
+            ("GET", "/api/v1/pods", Some("labelSelector=spec.nodeName%3Da")),
+            ("GET", "/api/v1/pods", Some("fieldSelector=metadata.name%3Da")),
+            ("GET", "/api/v1/nodes", None),
+            ("DELETE", "/api/v1/pods", None),
+            ("GET", "/x", None),
+        ];
+        let infos = requests.map(|(method, path, query)| {
+            RequestInfo::parse(&Method::from_bytes(method.as_bytes()).unwrap(), path, query).unwrap()
         });
         let mut keys = Vec::new();
         for requester in &users {

@@ -65,7 +65,7 @@ pub(super) async fn send(
     request: &ReviewRequest,
     caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
-    let response = caller.call(webhook, &request).await;
+    let response = caller.call(webhook, request).await;
     let response = response
         .map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })?;
     ReviewResponse::read(webhook.review_version, webhook.kind, &request.uid, &response)
