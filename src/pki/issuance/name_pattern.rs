@@ -26,7 +26,8 @@ pub(super) enum RejectedName {
     #[error("it is not an email address of an unquoted local part, one @ and a DNS name")]
     Email,
     #[error(
-        "it is not an absolute URI in normal form, without user information, dot segments or empty segments"
+        "it is not an absolute URI in normal form, without user information, dot segments, empty segments, or a host \
+         that some parsers read as an address"
     )]
     Uri,
 }
@@ -195,6 +196,7 @@ impl UriPattern {
 
 /// The parts of a URI that matter to patterns.
 struct UriParts<'a> {
+    scheme: &'a str,
     /// The part after `//`; `None` for `urn:…` and similar.
     authority: Option<&'a str>,
     /// The part after the authority (or after the scheme without one), with query and fragment.
@@ -209,12 +211,15 @@ fn split(uri: &str) -> Option<UriParts<'_>> {
     }
     let Some(hierarchical) = rest.strip_prefix("//") else {
         // Rejects `scheme:/path`, which parsers interpret differently.
-        return (!rest.is_empty() && !rest.starts_with('/'))
-            .then_some(UriParts { authority: None, path: Some(rest) });
+        return (!rest.is_empty() && !rest.starts_with('/')).then_some(UriParts {
+            scheme,
+            authority: None,
+            path: Some(rest),
+        });
     };
     let end = hierarchical.find(['/', '?', '#']).unwrap_or(hierarchical.len());
     let (authority, path) = hierarchical.split_at_checked(end)?;
-    Some(UriParts { authority: Some(authority), path: (!path.is_empty()).then_some(path) })
+    Some(UriParts { scheme, authority: Some(authority), path: (!path.is_empty()).then_some(path) })
 }
 
 /// Checks that every parser interprets the URI alike, whether or not it normalizes (RFC 3986 §6.2.2).
@@ -223,7 +228,8 @@ pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     // Normalization removes an empty port, and some parsers decode escapes in a host.
     let is_host = |host: &str| {
-        !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':') || is_ambiguous_address(host))
+        !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':'))
+            && !(is_special(parts.scheme) && is_ambiguous(host))
     };
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
@@ -244,9 +250,15 @@ pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
     if good { Ok(()) } else { Err(RejectedName::Uri) }
 }
 
+/// Whether browsers read the host of a scheme as a domain or an address. That of others, such as `spiffe`, is a text to them.
+// https://url.spec.whatwg.org/#special-scheme
+fn is_special(scheme: &str) -> bool {
+    ["http", "https", "ws", "wss", "ftp", "file"].iter().any(|special| scheme.eq_ignore_ascii_case(special))
+}
+
 /// Whether some parsers read the host as an address and others as a name: to browsers, `1` and `0x7f.1` are IPv4 addresses.
 // https://url.spec.whatwg.org/#ends-in-a-number-checker
-fn is_ambiguous_address(authority: &str) -> bool {
+fn is_ambiguous(authority: &str) -> bool {
     let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let host =
         authority.rsplit_once(':').filter(|(_, port)| is_digits(port)).map_or(authority, |(host, _)| host);
@@ -256,7 +268,11 @@ fn is_ambiguous_address(authority: &str) -> bool {
             .is_some_and(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
     });
     let is_number = is_hex || (!last.is_empty() && is_digits(last));
-    is_number && host.parse::<Ipv4Addr>().is_err()
+    // Punycode of ASCII alone, which no name needs and some parsers decode: `xn--1-` to `1`.
+    let is_needless = |label: &str| {
+        label.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("xn--")) && label.ends_with('-')
+    };
+    is_number && host.parse::<Ipv4Addr>().is_err() || host.split('.').any(is_needless)
 }
 
 /// Whether the escape at the beginning of `after` is needed and safe: it must not decode to an unreserved character, a

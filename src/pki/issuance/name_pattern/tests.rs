@@ -168,6 +168,13 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
         ("*", "https://010.0.0.1/", false),
         ("*", "https://1.2.3.4:443/a", true),
         ("*", "https://1a/", true),
+        ("*", "WSS://1/", false),
+        ("*", "https://xn--1-/", false),
+        ("*", "https://a.XN--1-.example/", false),
+        ("*", "https://xn--bcher-kva.example/", true),
+        // Texts to browsers.
+        ("*", "spiffe://prod.1/ns/a", true),
+        ("spiffe://12345/*", "spiffe://12345/a", true),
         ("*", "https://[::1]:443/", true),
         ("*", "/relative", false),
     ] {
@@ -176,6 +183,7 @@ fn a_star_covers_no_other_host_and_no_way_out_of_a_path() {
     for pattern in [
         "https://example.com*",
         "https://*",
+        "https://1/*",
         "https:*",
         "https:/*",
         "*/x",
