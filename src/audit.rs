@@ -37,6 +37,8 @@ pub(crate) struct ClusterAudit {
     pub(crate) memory: Arc<ObjectMemory>,
     /// The name of the cluster, if there are others.
     pub(crate) cluster: Option<Arc<str>>,
+    /// The clock of events.
+    pub(crate) clock: Clock,
 }
 
 /// A request as the rules of a policy see it. `client` is never the impersonated user.
@@ -61,6 +63,7 @@ pub(crate) struct Audit {
     sinks: SinkRegistry,
     memory: Arc<ObjectMemory>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 /// The backends of a new generation of the configuration. They change nothing before [`Self::commit`].
@@ -69,6 +72,7 @@ pub(crate) struct AuditGeneration {
     sinks: sink::Generation,
     memory: Arc<ObjectMemory>,
     metrics: Arc<Metrics>,
+    clock: Clock,
 }
 
 /// Why a cluster cannot be audited.
@@ -85,17 +89,17 @@ pub enum AuditError {
 impl Audit {
     /// No backend yet. Webhooks are called on `runtime`.
     pub(crate) fn new(metrics: &Arc<Metrics>, clock: &Clock, runtime: Handle) -> Self {
-        let clock = clock.clone();
-        let clock = WallClock::new(move || clock.now());
+        let (clock, of_sinks) = (clock.clone(), clock.clone());
+        let of_sinks = WallClock::new(move || of_sinks.now());
         let observer = Arc::new(metrics.audit.clone());
-        let sinks = SinkRegistry::new(observer, clock, runtime);
-        Self { sinks, memory: Arc::default(), metrics: Arc::clone(metrics) }
+        let sinks = SinkRegistry::new(observer, of_sinks, runtime);
+        Self { sinks, memory: Arc::default(), metrics: Arc::clone(metrics), clock }
     }
 
     /// The backends of a new generation.
     pub(crate) fn generation(&self) -> AuditGeneration {
         let (memory, metrics) = (Arc::clone(&self.memory), Arc::clone(&self.metrics));
-        AuditGeneration { sinks: self.sinks.generation(), memory, metrics }
+        AuditGeneration { sinks: self.sinks.generation(), memory, metrics, clock: self.clock.clone() }
     }
 
     /// Waits until all events are stored, or given up.
@@ -130,6 +134,7 @@ impl AuditGeneration {
             sinks: self.sinks.open(settings.log.as_ref(), webhook)?,
             memory: Arc::clone(&self.memory),
             cluster: name,
+            clock: self.clock.clone(),
         })
     }
 

@@ -330,7 +330,6 @@ impl Gateway {
         Facts {
             audit,
             metrics: &self.metrics,
-            clock: &self.clock,
             received: log.received(&self.clock),
             audit_id: log.audit_id(),
             peer: connection.info.peer.ip(),

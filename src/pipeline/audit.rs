@@ -14,6 +14,7 @@ mod status;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -29,7 +30,7 @@ use super::error_map::{Refusal, RefusalResponse};
 use super::stages::share_of;
 use crate::audit::{ClusterAudit, ReservedMemory, attributes};
 use crate::authz::{AccessRefusal, AllowedAccess};
-use crate::clock::{Clock, UnixTime};
+use crate::clock::UnixTime;
 use crate::http::body::Body;
 use crate::http::status::Form;
 use crate::http::status::render::{self, StatusObject};
@@ -60,7 +61,6 @@ pub(super) struct AuditedRequest(Arc<Record>);
 pub(super) struct Facts<'a> {
     pub(super) audit: &'a Arc<ClusterAudit>,
     pub(super) metrics: &'a Arc<Metrics>,
-    pub(super) clock: &'a Clock,
     /// When the request was received.
     pub(super) received: UnixTime,
     pub(super) audit_id: HeaderValue,
@@ -73,14 +73,19 @@ pub(super) struct Facts<'a> {
 /// What is known of a request in progress.
 #[derive(Debug)]
 pub(super) struct Record {
+    subject: Subject,
+    parts: Mutex<Parts>,
+}
+
+/// What does not change while a request is in progress.
+#[derive(Debug)]
+pub(super) struct Subject {
     audit: Arc<ClusterAudit>,
     /// The client, whose objects have a part of the memory; `None` if it is not authenticated.
     client: Option<Identity>,
     peer: IpAddr,
-    clock: Clock,
     decision: Decision,
     source: Source,
-    parts: Mutex<Parts>,
 }
 
 /// What the events of a request have beside its [`Source`].
@@ -210,7 +215,7 @@ impl AuditedRequest {
         mut annotations: BTreeMap<String, String>,
         request: &Request<B>,
     ) -> Option<Self> {
-        let Facts { audit, metrics, clock, info, .. } = facts;
+        let Facts { audit, metrics, info, .. } = facts;
         let decision = audit.policy.evaluate(&attributes(user, info));
         metrics.audit.level(decision.level);
         if decision.level == Level::None {
@@ -235,15 +240,14 @@ impl AuditedRequest {
             memory: Vec::new(),
             omitted: Vec::new(),
         };
-        Some(Self(Arc::new(Record {
+        let subject = Subject {
             audit: Arc::clone(audit),
             client: user.cloned(),
             peer: facts.peer,
-            clock: clock.clone(),
             decision,
             source: Source::of(facts, request),
-            parts: Mutex::new(parts),
-        })))
+        };
+        Some(Self(Arc::new(Record { subject, parts: Mutex::new(parts) })))
     }
 
     /// Records the impersonated user, and the verb of constrained impersonation.
@@ -344,13 +348,43 @@ impl Record {
         lock(&self.parts)
     }
 
-    fn is_long_running(&self) -> bool {
-        self.source.info.is_long_running()
+    fn store(&self, stage: Stage) {
+        self.subject.store(&self.parts(), stage);
     }
 
-    /// The parts, of the last owner.
-    fn own_parts(&mut self) -> &mut Parts {
-        self.parts.get_mut().unwrap_or_else(PoisonError::into_inner)
+    /// The response of a long-running request is no `Status`: nothing of its body is awaited.
+    fn note_no_status(&self) {
+        let mut parts = self.parts();
+        if parts.last_stage != LastStage::StartedAndComplete {
+            return;
+        }
+        parts.last_stage = LastStage::Complete;
+        drop(parts);
+        self.store(Stage::ResponseStarted);
+    }
+
+    /// Copies the body of the request, if the event needs a part of it.
+    fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
+        let Some(kind) = self.request_object(request.method()) else { return };
+        let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
+        let copy = Capture::new(self.reserve(), Interest::All);
+        self.parts().request = Some(RequestCapture { kind, encoding, copy });
+        let observer = Observer::new(Arc::downgrade(self), Direction::Request);
+        request.body_mut().set_observer(Box::new(observer));
+    }
+}
+
+impl Deref for Record {
+    type Target = Subject;
+
+    fn deref(&self) -> &Subject {
+        &self.subject
+    }
+}
+
+impl Subject {
+    fn is_long_running(&self) -> bool {
+        self.source.info.is_long_running()
     }
 
     /// The event of a stage; `None` if the policy omits it.
@@ -361,7 +395,7 @@ impl Record {
         let Self { source, .. } = self;
         let stage_timestamp = match stage {
             Stage::RequestReceived => source.received,
-            _ => SystemTime::UNIX_EPOCH + self.clock.now(),
+            _ => SystemTime::UNIX_EPOCH + self.audit.clock.now(),
         };
         let verb = |verb: &'static str| AuthenticationMetadata { impersonation_constraint: verb.into() };
         Some(Event {
@@ -388,31 +422,10 @@ impl Record {
         })
     }
 
-    fn store(&self, stage: Stage) {
-        if let Some(event) = self.event_of(&self.parts(), stage) {
+    fn store(&self, parts: &Parts, stage: Stage) {
+        if let Some(event) = self.event_of(parts, stage) {
             self.audit.sinks.store(&event);
         }
-    }
-
-    /// The response of a long-running request is no `Status`: nothing of its body is awaited.
-    fn note_no_status(&self) {
-        let mut parts = self.parts();
-        if parts.last_stage != LastStage::StartedAndComplete {
-            return;
-        }
-        parts.last_stage = LastStage::Complete;
-        drop(parts);
-        self.store(Stage::ResponseStarted);
-    }
-
-    /// Copies the body of the request, if the event needs a part of it.
-    fn observe_request(self: &Arc<Self>, request: &mut Request<Body>) {
-        let Some(kind) = self.request_object(request.method()) else { return };
-        let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
-        let copy = Capture::new(self.reserve(), Interest::All);
-        self.parts().request = Some(RequestCapture { kind, encoding, copy });
-        let observer = Observer::new(Arc::downgrade(self), Direction::Request);
-        request.body_mut().set_observer(Box::new(observer));
     }
 
     /// What the event takes from the body of the request.
@@ -588,25 +601,25 @@ impl Parts {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let is_long_running = self.is_long_running();
-        let parts = self.own_parts();
+        let Self { subject, parts } = self;
+        // Nothing else holds it any more, so it needs no lock.
+        let parts = parts.get_mut().unwrap_or_else(PoisonError::into_inner);
         parts.read_request();
         parts.read_response();
         parts.note_omitted();
         if parts.response_status.is_none() {
             parts.response_status = Some(status::of_no_response());
-            if is_long_running && parts.last_stage == LastStage::Complete {
+            if subject.is_long_running() && parts.last_stage == LastStage::Complete {
                 parts.last_stage = LastStage::StartedAndComplete;
             }
         }
-        let last_stage = parts.last_stage;
-        match last_stage {
+        match parts.last_stage {
             LastStage::Nothing | LastStage::Started => {}
-            LastStage::Panic => self.store(Stage::Panic),
-            LastStage::Complete => self.store(Stage::ResponseComplete),
+            LastStage::Panic => subject.store(parts, Stage::Panic),
+            LastStage::Complete => subject.store(parts, Stage::ResponseComplete),
             LastStage::StartedAndComplete => {
-                self.store(Stage::ResponseStarted);
-                self.store(Stage::ResponseComplete);
+                subject.store(parts, Stage::ResponseStarted);
+                subject.store(parts, Stage::ResponseComplete);
             }
         }
     }

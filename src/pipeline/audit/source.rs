@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Uri};
+use http::{HeaderMap, Request};
 use portcullis_audit::event::ObjectReference;
 
 use super::Facts;
@@ -27,7 +27,8 @@ const TRUNCATED: &str = "...TRUNCATED";
 #[derive(Debug)]
 pub(super) struct Source {
     audit_id: HeaderValue,
-    uri: Uri,
+    /// The path and query; `None` if the target is an authority.
+    target: Option<PathAndQuery>,
     pub(super) info: Arc<RequestInfo>,
     user_agent: Option<HeaderValue>,
     peer: IpAddr,
@@ -41,13 +42,15 @@ impl Source {
     pub(super) fn of<B>(facts: Facts<'_>, request: &Request<B>) -> Self {
         let Facts { peer, is_from_front_proxy, .. } = facts;
         let headers = request.headers();
-        let (mut uri, mut user_agent) = (request.uri().clone(), headers.get(USER_AGENT).cloned());
-        if facts.info.is_long_running() {
-            (uri, user_agent) = (detached(&uri), user_agent.map(|agent| detached_value(&agent)));
-        }
+        let (target, user_agent) = (request.uri().path_and_query(), headers.get(USER_AGENT));
+        let (target, user_agent) = if facts.info.is_long_running() {
+            (target.map(detached), user_agent.map(detached_value))
+        } else {
+            (target.cloned(), user_agent.cloned())
+        };
         Self {
             audit_id: facts.audit_id,
-            uri,
+            target,
             info: Arc::clone(facts.info),
             user_agent,
             peer: peer.to_canonical(),
@@ -63,16 +66,15 @@ impl Source {
     /// The path and query.
     // Go: net/url/url.go, RequestURI
     pub(super) fn request_uri(&self) -> Cow<'_, str> {
-        let path = escaped_path(self.uri.path());
-        match (self.uri.query(), self.uri.path_and_query()) {
-            (None, _) => path,
+        let Some(target) = &self.target else { return Cow::default() };
+        let path = escaped_path(target.path());
+        match target.query() {
+            None => path,
             // An absolute target may have no path: Go writes a slash.
-            (Some(_), Some(target))
-                if matches!(path, Cow::Borrowed(_)) && target.as_str().starts_with('/') =>
-            {
+            Some(_) if matches!(path, Cow::Borrowed(_)) && target.as_str().starts_with('/') => {
                 target.as_str().into()
             }
-            (Some(query), _) => [&*path, "?", query].concat().into(),
+            Some(query) => [&*path, "?", query].concat().into(),
         }
     }
 
@@ -140,9 +142,8 @@ fn forwarded(headers: &HeaderMap, peer: IpAddr, is_from_front_proxy: bool) -> Ve
 }
 
 /// A copy of path and query. The original may be a part of a buffer of more than 1 MiB, which a watch would keep for hours.
-fn detached(uri: &Uri) -> Uri {
-    let copy = uri.path_and_query().and_then(|target| PathAndQuery::try_from(target.as_str()).ok());
-    copy.map_or_else(|| uri.clone(), Uri::from)
+fn detached(target: &PathAndQuery) -> PathAndQuery {
+    PathAndQuery::try_from(target.as_str()).unwrap_or_else(|_| target.clone())
 }
 
 /// The same of a header's value.
@@ -159,7 +160,7 @@ fn text(value: &HeaderValue) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
+    use http::{Method, Uri};
 
     use super::*;
 
@@ -170,7 +171,7 @@ mod tests {
         Source {
             audit_id: HeaderValue::from_static("id"),
             info: RequestInfo::parse(&Method::GET, uri.path(), uri.query()).unwrap().into(),
-            uri,
+            target: uri.path_and_query().cloned(),
             user_agent: headers.get(USER_AGENT).cloned(),
             peer,
             forwarded: forwarded(&headers, peer, is_from_front_proxy),
@@ -220,11 +221,11 @@ mod tests {
     #[test]
     fn a_copy_keeps_no_buffer_of_the_header() {
         let head = bytes::Bytes::from(b"/api/v1/pods?watch=1 kubectl".to_vec());
-        let uri = Uri::from_maybe_shared(head.slice(..20)).unwrap();
+        let target = PathAndQuery::from_maybe_shared(head.slice(..20)).unwrap();
         let agent = HeaderValue::from_maybe_shared(head.slice(21..)).unwrap();
-        let copies = (detached(&uri), detached_value(&agent));
-        assert_eq!(copies, (uri.clone(), agent.clone()));
-        drop((uri, agent));
+        let copies = (detached(&target), detached_value(&agent));
+        assert_eq!(copies, (target.clone(), agent.clone()));
+        drop((target, agent));
         assert!(head.is_unique());
     }
 
