@@ -4,10 +4,17 @@
 use std::fmt;
 
 use http::header::{
-    AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
+    AUTHORIZATION, CONNECTION, Entry, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 
 use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
+
+/// The names of nearly all impersonation headers. To copy a name of a request costs more than to compare it.
+static USUAL_IMPERSONATE_NAMES: [HeaderName; 3] = [
+    HeaderName::from_static("impersonate-user"),
+    HeaderName::from_static("impersonate-group"),
+    HeaderName::from_static("impersonate-uid"),
+];
 
 /// Prefix of the WebSocket subprotocol that carries a browser's bearer token.
 // apiserver: pkg/authentication/request/websocket/protocol.go
@@ -58,28 +65,29 @@ impl Credentials {
             headers.remove(AUTHORIZATION);
         }
         credentials.websocket_protocols = take_bearer_protocol(headers);
-        let names: Vec<HeaderName> = headers
-            .keys()
-            .filter(|name| {
-                folded_starts_with(name, IMPERSONATE_PREFIX)
-                    || folded_starts_with(name, FRONT_PROXY_PREFIX)
-                    || custom(name)
-            })
-            .cloned()
-            .collect();
-        for name in names {
-            let http::header::Entry::Occupied(entry) = headers.entry(&name) else {
-                continue;
-            };
-            let (own_name, mut values) = entry.remove_entry_mult();
-            if name.as_str().starts_with(IMPERSONATE_PREFIX) {
-                if let Some(first) = values.next() {
-                    impersonate.0.push((own_name, first));
+        let (mut has_usual, mut names) = ([false; USUAL_IMPERSONATE_NAMES.len()], Vec::new());
+        for name in headers.keys() {
+            if folded_starts_with(name, IMPERSONATE_PREFIX) {
+                let usual =
+                    USUAL_IMPERSONATE_NAMES.iter().zip(&mut has_usual).find(|(usual, _)| *usual == name);
+                match usual {
+                    Some((_, has)) => *has = true,
+                    None => names.push(name.clone()),
                 }
-                impersonate.0.extend(values.map(|value| (name.clone(), value)));
-            } else if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
-                for value in values {
-                    credentials.front_proxy.append(&name, value);
+            } else if folded_starts_with(name, FRONT_PROXY_PREFIX) || custom(name) {
+                names.push(name.clone());
+            }
+        }
+        for (name, _) in USUAL_IMPERSONATE_NAMES.iter().zip(has_usual).filter(|(_, has)| *has) {
+            impersonate.take(headers, name);
+        }
+        for name in names {
+            if name.as_str().starts_with(IMPERSONATE_PREFIX) {
+                impersonate.take(headers, &name);
+            } else if let Entry::Occupied(entry) = headers.entry(&name) {
+                let (_, values) = entry.remove_entry_mult();
+                if name.as_str().starts_with(FRONT_PROXY_PREFIX) || custom(&name) {
+                    values.for_each(|value| _ = credentials.front_proxy.append(&name, value));
                 }
             }
         }
@@ -88,6 +96,14 @@ impl Credentials {
 }
 
 impl ImpersonateHeaders {
+    /// Takes the headers of this name out of the request.
+    fn take(&mut self, headers: &mut HeaderMap, name: &HeaderName) {
+        let Entry::Occupied(entry) = headers.entry(name) else { return };
+        let (own, mut values) = entry.remove_entry_mult();
+        self.0.extend(values.next().map(|first| (own, first)));
+        self.0.extend(values.map(|value| (name.clone(), value)));
+    }
+
     /// Whether the request has none.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
