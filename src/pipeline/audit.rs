@@ -102,8 +102,9 @@ pub(super) struct Parts {
     response_object: Option<Arc<RawValue>>,
     annotations: BTreeMap<String, String>,
     last_stage: LastStage,
-    request: Option<RequestCapture>,
-    response: Option<ResponseCapture>,
+    // Boxed: few requests have them.
+    request: Option<Box<RequestCapture>>,
+    response: Option<Box<ResponseCapture>>,
     omit_managed_fields: bool,
     /// The memory of the objects in the event.
     memory: Vec<ReservedMemory>,
@@ -368,7 +369,7 @@ impl Record {
         let Some(kind) = self.request_object(request.method()) else { return };
         let encoding = Encoding::of(request.headers().get(CONTENT_TYPE));
         let copy = Capture::new(self.reserve(), Interest::All);
-        self.parts().request = Some(RequestCapture { kind, encoding, copy });
+        self.parts().request = Some(Box::new(RequestCapture { kind, encoding, copy }));
         let observer = Observer::new(Arc::downgrade(self), Direction::Request);
         request.body_mut().set_observer(Box::new(observer));
     }
@@ -449,7 +450,7 @@ impl Subject {
         self.audit.memory.reserve(&share.into())
     }
 
-    fn response_capture(&self, response: &Response<Body>) -> Option<ResponseCapture> {
+    fn response_capture(&self, response: &Response<Body>) -> Option<Box<ResponseCapture>> {
         let is_read = matches!(self.source.info.verb(), "get" | "list" | "watch" | "head");
         let interest = if self.decision.level >= Level::RequestResponse && !self.is_long_running() {
             // Paths without a resource have discovery, and much that is no object.
@@ -466,7 +467,8 @@ impl Subject {
             return None;
         }
         let copy = Capture::new(self.reserve(), interest);
-        Some(ResponseCapture { code, encoding, is_compressed: headers.contains_key(CONTENT_ENCODING), copy })
+        let is_compressed = headers.contains_key(CONTENT_ENCODING);
+        Some(Box::new(ResponseCapture { code, encoding, is_compressed, copy }))
     }
 }
 
@@ -486,7 +488,8 @@ impl Parts {
     /// Reads the copy of the request's body, and frees it.
     // apiserver: pkg/audit/request.go, LogRequestObject and LogRequestPatch
     fn read_request(&mut self) {
-        let Some(RequestCapture { kind, encoding, copy }) = self.request.take() else { return };
+        let Some(capture) = self.request.take() else { return };
+        let RequestCapture { kind, encoding, copy } = *capture;
         let is_named = kind == RequestObject::Named;
         let with_object = self.level >= Level::Request;
         let field = if with_object { "requestObject" } else { "objectRef" };
@@ -537,9 +540,8 @@ impl Parts {
     /// Reads the copy of the response's body, and frees it.
     // apiserver: pkg/audit/context.go, LogResponseObject
     fn read_response(&mut self) {
-        let Some(ResponseCapture { code, encoding, is_compressed, copy }) = self.response.take() else {
-            return;
-        };
+        let Some(capture) = self.response.take() else { return };
+        let ResponseCapture { code, encoding, is_compressed, copy } = *capture;
         let (bytes, memory) = match copy.finish() {
             Some(Ok((bytes, mut memory))) if is_compressed => {
                 match objects::decompress(&bytes, capture::MAX_OBJECT_BYTES) {

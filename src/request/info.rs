@@ -201,6 +201,8 @@ impl RequestInfo {
     }
 
     /// The resource, for a resource request.
+    // Inlined, so that a caller pays for the parts that it uses.
+    #[inline]
     pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
         let text = |range: &Range<usize>| match range.is_empty() {
