@@ -205,9 +205,8 @@ impl RequestInfo {
     #[inline]
     pub fn resource(&self) -> Option<RequestResource<'_>> {
         let spans = self.spans.as_ref()?;
-        let text = |range: &Range<usize>| match range.is_empty() {
-            true => "",
-            false => self.path.get(range.clone()).unwrap_or_default(),
+        let text = |range: &Range<usize>| {
+            if range.is_empty() { "" } else { self.path.get(range.clone()).unwrap_or_default() }
         };
         Some(RequestResource {
             api_prefix: text(&spans.api_prefix),

@@ -228,8 +228,8 @@ pub(super) fn uri(text: &str) -> Result<(), RejectedName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     // Normalization removes an empty port, and some parsers decode escapes in a host.
     let is_host = |host: &str| {
-        !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':'))
-            && !(is_special(parts.scheme) && is_ambiguous(host))
+        let is_address = is_special(parts.scheme) && is_ambiguous(host);
+        !(host.is_empty() || host.contains(['@', '%']) || host.ends_with(':') || is_address)
     };
     let host = parts.authority.is_none_or(is_host);
     let path = parts.path.unwrap_or_default();
