@@ -6,6 +6,8 @@
 // threat: stolen-login-cache
 // Secret Service API Draft 0.2, https://specifications.freedesktop.org/secret-service-spec/
 
+mod bus;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +17,12 @@ use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use zbus::address::transport::Transport;
 use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue, Type, Value};
-use zbus::{Address, Connection, Proxy};
+use zbus::{Connection, Proxy};
 
 use super::store::SecretDocument;
 use crate::openid_client::error::shortened;
+use bus::BusAddresses;
 
 /// Whether this build has a keyring.
 pub(super) const IS_BUILT: bool = true;
@@ -58,6 +60,10 @@ pub(in crate::cli::login) enum KeyringError {
          --credential-store=file"
     )]
     ForeignBus,
+    #[error(
+        "the keyring: the owner of the D-Bus session bus could not be found out: {0}\n  fix: use --credential-store=file"
+    )]
+    UnknownOwner(String),
     #[error(
         "the keyring: no service on the D-Bus session bus provides {DESTINATION}\n  fix: install and start gnome-keyring \
          or KWallet, or use --credential-store=file"
@@ -103,7 +109,7 @@ impl KeyringError {
 /// The keyring of the user's session. The clones share a connection, which the first call makes.
 #[derive(Debug, Clone)]
 pub(super) struct Keyring {
-    address: Address,
+    addresses: BusAddresses,
     /// Whether the service may ask the user to unlock a collection.
     may_prompt: bool,
     service: Arc<OnceCell<SecretService>>,
@@ -111,22 +117,15 @@ pub(super) struct Keyring {
 
 impl Keyring {
     pub(super) fn open(may_prompt: bool) -> Result<Self, KeyringError> {
-        let address =
-            Address::session().map_err(|error| KeyringError::NoBus(shortened(&error.to_string())))?;
-        Self::at(address, may_prompt)
+        BusAddresses::of_session().map(|addresses| Self::at(addresses, may_prompt))
     }
 
-    fn at(address: Address, may_prompt: bool) -> Result<Self, KeyringError> {
-        // Secrets are not encrypted on their way to the service, so it must not be on another machine.
-        if !matches!(address.transport(), Transport::Unix(_)) {
-            let problem = "DBUS_SESSION_BUS_ADDRESS is not the address of a Unix socket".to_owned();
-            return Err(KeyringError::NoBus(problem));
-        }
-        Ok(Self { address, may_prompt, service: Arc::default() })
+    fn at(addresses: BusAddresses, may_prompt: bool) -> Self {
+        Self { addresses, may_prompt, service: Arc::default() }
     }
 
     async fn service(&self) -> Result<&SecretService, KeyringError> {
-        self.service.get_or_try_init(|| SecretService::connect(&self.address, self.may_prompt)).await
+        self.service.get_or_try_init(|| SecretService::connect(&self.addresses, self.may_prompt)).await
     }
 
     pub(super) async fn read(&self, name: &str) -> Result<Option<SecretDocument>, KeyringError> {
@@ -196,19 +195,10 @@ struct SecretService {
 }
 
 impl SecretService {
-    async fn connect(address: &Address, may_prompt: bool) -> Result<Self, KeyringError> {
-        let builder = zbus::connection::Builder::address(address.clone());
-        let no_bus = |error: zbus::Error| KeyringError::NoBus(shortened(&error.to_string()));
-        let bus = timeout(CALL_TIMEOUT, builder.map_err(no_bus)?.build()).await;
-        let bus = bus.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
-        let bus = bus.map_err(no_bus)?;
-        // The name of a socket may be left from an earlier session, and another user could take it then.
-        let peer = timeout(CALL_TIMEOUT, bus.peer_creds()).await;
-        let peer = peer.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
-        let owner = peer.ok().and_then(|peer| peer.unix_user_id());
-        if owner != Some(rustix::process::geteuid().as_raw()) {
-            return Err(KeyringError::ForeignBus);
-        }
+    async fn connect(addresses: &BusAddresses, may_prompt: bool) -> Result<Self, KeyringError> {
+        let bus = timeout(CALL_TIMEOUT, addresses.connect()).await;
+        let bus =
+            bus.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })??;
         // The session is not encrypted: the bus is a Unix socket of this user on this machine, and a program that could read
         // it could ask the service for the items. So no second crypto library is needed.
         let argument = ("plain", Value::from(""));
