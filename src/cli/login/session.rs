@@ -67,7 +67,7 @@ impl Session<'_> {
             Some(entry) => {
                 let waiting = || {
                     if self.interactive {
-                        print_error("waiting for the login of another process …");
+                        print_waiting();
                     }
                 };
                 match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {
@@ -301,6 +301,11 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
     let again = now + Duration::from_secs(UNKNOWN_LIFETIME);
     let renew_at = Some(expires.map_or(again, |expires| expires.min(again)));
     Ok(Credential { token: SecretString::from(token), subject: None, renew_at })
+}
+
+/// Says why the command waits for a lock.
+pub(super) fn print_waiting() {
+    print_error("waiting for the login of another process …");
 }
 
 /// The value, or `None` after a warning: no command fails for its cache.

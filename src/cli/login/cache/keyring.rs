@@ -104,6 +104,11 @@ impl KeyringError {
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::NoBus(_) | Self::NoService)
     }
+
+    #[cfg(test)]
+    pub(super) fn of_test() -> Self {
+        Self::Dismissed
+    }
 }
 
 /// The keyring of the user's session. The clones share a connection, which the first call makes.
@@ -166,12 +171,25 @@ impl Keyring {
 
     pub(super) async fn names(&self) -> Result<Vec<String>, KeyringError> {
         let service = self.service().await?;
+        service.unlock_default_collection().await?;
         let mut names = Vec::new();
         for item in service.items(&HashMap::from([APPLICATION])).await? {
             let attributes = present(service.attributes(&item).await.map(Some))?;
             names.extend(attributes.and_then(|mut attributes| attributes.remove(KEY)));
         }
         Ok(names)
+    }
+
+    /// The labels of the collections that are locked. Some services do not show their items.
+    pub(super) async fn locked_collections(&self) -> Result<Vec<String>, KeyringError> {
+        let service = self.service().await?;
+        let mut labels = Vec::new();
+        for collection in service.collections().await? {
+            if present(service.is_locked(&collection).await.map(Some))? == Some(true) {
+                labels.push(service.label(&collection).await?);
+            }
+        }
+        Ok(labels)
     }
 }
 
@@ -219,15 +237,33 @@ impl SecretService {
             self.unlock(&locked).await?;
             items.extend(locked);
         }
-        // Some services do not show the items of a locked collection.
-        if items.is_empty()
-            && let Some(collection) = self.default_collection().await?
-            && self.is_locked(&collection).await?
-        {
-            self.unlock(&[collection]).await?;
+        if items.is_empty() && self.unlock_default_collection().await? {
             (items, _) = self.search(attributes).await?;
         }
         Ok(items)
+    }
+
+    /// Unlocks the collection of new items: some services do not show the items of a locked one. Returns whether it was
+    /// locked.
+    async fn unlock_default_collection(&self) -> Result<bool, KeyringError> {
+        let Some(collection) = self.default_collection().await? else { return Ok(false) };
+        let is_locked = self.is_locked(&collection).await?;
+        if is_locked {
+            self.unlock(&[collection]).await?;
+        }
+        Ok(is_locked)
+    }
+
+    async fn collections(&self) -> Result<Vec<OwnedObjectPath>, KeyringError> {
+        let collections = self.property(SERVICE_PATH, SERVICE, "Collections").await?;
+        Vec::try_from(collections).map_err(|_| unexpected("Collections"))
+    }
+
+    /// The label of a collection, otherwise its path.
+    async fn label(&self, collection: &OwnedObjectPath) -> Result<String, KeyringError> {
+        let label = present(self.property(collection.as_str(), COLLECTION, "Label").await.map(Some))?;
+        let label = label.and_then(|label| String::try_from(label).ok()).filter(|label| !label.is_empty());
+        Ok(label.map_or_else(|| collection.to_string(), |label| shortened(&label)))
     }
 
     /// The items with these attributes: the unlocked ones, and the locked ones.
@@ -250,7 +286,7 @@ impl SecretService {
     }
 
     async fn is_locked(&self, collection: &OwnedObjectPath) -> Result<bool, KeyringError> {
-        let locked = self.property(collection, COLLECTION, "Locked").await?;
+        let locked = self.property(collection.as_str(), COLLECTION, "Locked").await?;
         bool::try_from(locked).map_err(|_| unexpected("Locked"))
     }
 
@@ -271,16 +307,14 @@ impl SecretService {
     }
 
     async fn attributes(&self, item: &OwnedObjectPath) -> Result<HashMap<String, String>, KeyringError> {
-        let attributes = self.property(item, ITEM, "Attributes").await?;
+        let attributes = self.property(item.as_str(), ITEM, "Attributes").await?;
         HashMap::try_from(attributes).map_err(|_| unexpected("Attributes"))
     }
 
     /// Creates the item of this name, or replaces it. Returns its path, or [`NO_OBJECT`] if the user was asked first.
     async fn create(&self, name: &str, content: &[u8]) -> Result<OwnedObjectPath, KeyringError> {
+        self.unlock_default_collection().await?;
         let collection = self.collection().await?;
-        if self.is_locked(&collection).await? {
-            self.unlock(std::slice::from_ref(&collection)).await?;
-        }
         let attributes = HashMap::from([APPLICATION, (KEY, name)]);
         let properties = HashMap::from([
             ("org.freedesktop.Secret.Item.Label", Value::from("portcullis login")),
@@ -327,11 +361,11 @@ impl SecretService {
 
     async fn property(
         &self,
-        object: &OwnedObjectPath,
+        object: &str,
         interface: &str,
         name: &'static str,
     ) -> Result<OwnedValue, KeyringError> {
-        self.call(object.as_str(), PROPERTIES, "Get", &(interface, name)).await
+        self.call(object, PROPERTIES, "Get", &(interface, name)).await
     }
 
     async fn call<R: DeserializeOwned + Type>(

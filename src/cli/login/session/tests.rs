@@ -170,12 +170,23 @@ impl Setup {
         Self { server, state, home: tempfile::tempdir().unwrap(), authority, clock, time }
     }
 
+    /// The flags of the provider.
+    pub(in crate::cli::login) fn flags(&self) -> Vec<String> {
+        vec![
+            format!("--issuer=https://{}", self.server.address),
+            format!("--issuer-certificate-authority-data={}", self.authority),
+        ]
+    }
+
     fn settings(&self, more: &[&str], secret: Option<&str>) -> ClientSettings {
-        let issuer = format!("--issuer=https://{}", self.server.address);
-        let authority = format!("--issuer-certificate-authority-data={}", self.authority);
-        let all: Vec<&str> =
-            [issuer.as_str(), authority.as_str()].into_iter().chain(more.iter().copied()).collect();
+        let own = self.flags();
+        let all: Vec<&str> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
         flags(&all).settings(secret.map(str::to_owned)).unwrap()
+    }
+
+    /// Another answer to requests for this path.
+    pub(in crate::cli::login) fn replace_document(&self, path: &'static str, body: Vec<u8>) {
+        self.state.documents.lock().unwrap().insert(path, body);
     }
 
     pub(in crate::cli::login) fn device(&self) -> ClientSettings {
