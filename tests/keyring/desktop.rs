@@ -5,6 +5,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use zbus::Connection;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
 
@@ -55,6 +56,22 @@ impl Drop for Running {
     }
 }
 
+/// A bus that has put itself into the background.
+struct Daemon(Pid);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::TERM).ok();
+    }
+}
+
+/// The bus, which ends with the session.
+#[expect(dead_code, reason = "ends when it is dropped")]
+enum Bus {
+    Foreground(Running),
+    Background(Daemon),
+}
+
 /// Whether a command may ask its user.
 #[derive(Clone, Copy)]
 pub(crate) enum Input {
@@ -93,29 +110,44 @@ pub(crate) struct Desktop {
     told_address: Option<String>,
     keyring: std::sync::Mutex<Option<Running>>,
     #[expect(dead_code, reason = "ends with the session")]
-    bus: Running,
+    bus: Bus,
 }
 
 impl Desktop {
     /// A session without a keyring.
     pub(crate) async fn new() -> Self {
+        Self::with_bus(|bus| {
+            let bus = bus.args(["--nofork", "--nopidfile"]).stderr(Stdio::null()).spawn().unwrap();
+            Bus::Foreground(Running(bus))
+        })
+        .await
+    }
+
+    /// A session whose bus is no longer the process that has begun to listen.
+    pub(crate) async fn with_daemon() -> Self {
+        let desktop = Self::with_bus(|bus| {
+            let started = bus.args(["--fork", "--nopidfile", "--print-pid"]).output().unwrap();
+            let pid = String::from_utf8(started.stdout).unwrap().trim().parse().unwrap();
+            Bus::Background(Daemon(Pid::from_raw(pid).unwrap()))
+        });
+        desktop.await
+    }
+
+    async fn with_bus(start: fn(&mut Command) -> Bus) -> Self {
         let home = tempfile::Builder::new().prefix("keyring-").tempdir().unwrap();
         let socket = home.path().join("bus");
         let configuration = home.path().join("bus.conf");
         std::fs::write(&configuration, BUS.replace("BUS", &socket.display().to_string())).unwrap();
         std::fs::create_dir(home.path().join("run")).unwrap();
-        let bus = Command::new("dbus-daemon")
-            .args(["--nofork", "--nopidfile", &format!("--config-file={}", configuration.display())])
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut bus = Command::new("dbus-daemon");
+        let bus = start(bus.arg(format!("--config-file={}", configuration.display())));
         let address = format!("unix:path={}", socket.display());
         let desktop = Self {
             home,
             told_address: Some(address.clone()),
             address,
             keyring: std::sync::Mutex::default(),
-            bus: Running(bus),
+            bus,
         };
         testkit::until("the bus", || socket.exists()).await;
         desktop
@@ -128,7 +160,7 @@ impl Desktop {
         desktop
     }
 
-    async fn start_keyring(&self) {
+    pub(crate) async fn start_keyring(&self) {
         let mut daemon = self
             .command("gnome-keyring-daemon")
             .args(["--foreground", "--unlock", "--components=secrets"])
@@ -184,6 +216,17 @@ impl Desktop {
         Finished { arguments: arguments.join(" "), is_success: output.status.success(), printed, error }
     }
 
+    /// Runs `portcullis` until the condition holds, then interrupts it. Returns the exit code.
+    pub(crate) async fn interrupt(&self, arguments: &[&str], condition: impl Fn() -> bool) -> Option<i32> {
+        let mut command = self.command(env!("CARGO_BIN_EXE_portcullis"));
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut running = tokio::process::Command::from(command).kill_on_drop(true).spawn().unwrap();
+        testkit::until("the moment to interrupt", condition).await;
+        let pid = running.id().and_then(|pid| Pid::from_raw(pid.try_into().unwrap())).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        running.wait().await.unwrap().code()
+    }
+
     async fn run_with(&self, arguments: &[&str], provider: &Provider, input: Input) -> Finished {
         let flags = provider.flags();
         let all: Vec<&str> = arguments.iter().copied().chain(flags.iter().map(String::as_str)).collect();
@@ -205,14 +248,27 @@ impl Desktop {
 
     /// `portcullis credential` with the keyring.
     pub(crate) async fn credential(&self, provider: &Provider, input: Input) -> Finished {
-        self.run_with(&["credential", "--credential-store=keyring"], provider, input).await
+        self.credential_with(provider, input, &[]).await
+    }
+
+    pub(crate) async fn credential_with(&self, provider: &Provider, input: Input, more: &[&str]) -> Finished {
+        let own = ["credential", "--credential-store=keyring"];
+        let all: Vec<&str> = own.iter().chain(more).copied().collect();
+        self.run_with(&all, provider, input).await
     }
 
     /// The files of the cache beside the locks.
     pub(crate) fn cached_files(&self) -> Vec<PathBuf> {
+        self.files_of_cache(|path| path.extension() != Some("lock".as_ref()))
+    }
+
+    pub(crate) fn lock_files(&self) -> Vec<PathBuf> {
+        self.files_of_cache(|path| path.extension() == Some("lock".as_ref()))
+    }
+
+    fn files_of_cache(&self, is_wanted: fn(&PathBuf) -> bool) -> Vec<PathBuf> {
         let files = std::fs::read_dir(self.path(".cache/portcullis/login")).unwrap();
-        let paths = files.map(|file| file.unwrap().path());
-        paths.filter(|path| path.extension() != Some("lock".as_ref())).collect()
+        files.map(|file| file.unwrap().path()).filter(is_wanted).collect()
     }
 
     async fn connect(&self) -> Connection {

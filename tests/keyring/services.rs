@@ -12,6 +12,7 @@ use zbus::{Connection, fdo, interface};
 const SECRETS: &str = "org.freedesktop.secrets";
 const ROOT: &str = "/org/freedesktop/secrets";
 const COLLECTION: &str = "/org/freedesktop/secrets/collection/test";
+const OTHER_COLLECTION: &str = "/org/freedesktop/secrets/collection/work";
 const ITEM: &str = "/org/freedesktop/secrets/collection/test/1";
 const PROMPT: &str = "/org/freedesktop/secrets/prompt/1";
 
@@ -43,20 +44,29 @@ pub(crate) async fn silent(address: &str) -> Connection {
 pub(crate) enum Answer {
     Unlocks,
     Dismisses,
+    Never,
 }
 
 type Secret = (OwnedObjectPath, Vec<u8>, Vec<u8>, String);
 
 struct State {
     answer: Answer,
+    /// The answer to the next prompt, in place of that.
+    next_answer: Option<Answer>,
     is_locked: bool,
     prompts: usize,
-    secrets: Vec<Secret>,
+    secret: Option<Secret>,
+    attributes: HashMap<String, String>,
+    /// Whether items cannot be written.
+    is_full: bool,
+    /// Whether items cannot be deleted.
+    keeps_items: bool,
 }
 
 type Shared = Arc<Mutex<State>>;
 
-/// A service with one collection, which is locked until a prompt is answered.
+/// A service with one item in the default collection, which is locked until a prompt is answered, and with another
+/// collection that stays locked.
 pub(crate) struct Prompting {
     state: Shared,
     #[expect(dead_code, reason = "serves until it is dropped")]
@@ -65,10 +75,20 @@ pub(crate) struct Prompting {
 
 impl Prompting {
     pub(crate) async fn start(address: &str, answer: Answer) -> Self {
-        let state = Arc::new(Mutex::new(State { answer, is_locked: true, prompts: 0, secrets: Vec::new() }));
+        let state = Arc::new(Mutex::new(State {
+            answer,
+            next_answer: None,
+            is_locked: true,
+            prompts: 0,
+            secret: None,
+            attributes: HashMap::new(),
+            is_full: false,
+            keeps_items: false,
+        }));
         let builder = zbus::connection::Builder::address(address).unwrap();
         let builder = builder.serve_at(ROOT, Service(Arc::clone(&state))).unwrap();
         let builder = builder.serve_at(COLLECTION, Collection(Arc::clone(&state))).unwrap();
+        let builder = builder.serve_at(OTHER_COLLECTION, LockedCollection).unwrap();
         let builder = builder.serve_at(ITEM, Item(Arc::clone(&state))).unwrap();
         let builder = builder.serve_at(PROMPT, Prompt(Arc::clone(&state))).unwrap();
         let bus = builder.name(SECRETS).unwrap().build().await.unwrap();
@@ -79,13 +99,26 @@ impl Prompting {
         self.state.lock().unwrap().is_locked = true;
     }
 
+    pub(crate) fn answer_once(&self, answer: Answer) {
+        self.state.lock().unwrap().next_answer = Some(answer);
+    }
+
+    pub(crate) fn refuse_writes(&self) {
+        self.state.lock().unwrap().is_full = true;
+    }
+
+    pub(crate) fn keep_items(&self) {
+        self.state.lock().unwrap().keeps_items = true;
+    }
+
     pub(crate) fn prompts(&self) -> usize {
         self.state.lock().unwrap().prompts
     }
 
-    pub(crate) fn secrets(&self) -> Vec<String> {
+    /// The secret of the item.
+    pub(crate) fn secret(&self) -> Option<String> {
         let state = self.state.lock().unwrap();
-        state.secrets.iter().map(|(_, _, content, _)| String::from_utf8(content.clone()).unwrap()).collect()
+        state.secret.as_ref().map(|(_, _, content, _)| String::from_utf8(content.clone()).unwrap())
     }
 }
 
@@ -93,6 +126,12 @@ struct Service(Shared);
 
 #[interface(name = "org.freedesktop.Secret.Service")]
 impl Service {
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a property of D-Bus")]
+    fn collections(&self) -> Vec<OwnedObjectPath> {
+        vec![path(COLLECTION), path(OTHER_COLLECTION)]
+    }
+
     #[expect(clippy::unused_self, reason = "a method of D-Bus")]
     fn open_session(&self, _algorithm: &str, _input: Value<'_>) -> (OwnedValue, OwnedObjectPath) {
         (OwnedValue::try_from(Value::from("")).unwrap(), path("/org/freedesktop/secrets/session/1"))
@@ -110,7 +149,8 @@ impl Service {
     ) -> (Vec<OwnedObjectPath>, Vec<OwnedObjectPath>) {
         assert_eq!(attributes["application"], "portcullis");
         let state = self.0.lock().unwrap();
-        let items: Vec<OwnedObjectPath> = state.secrets.iter().map(|_| path(ITEM)).collect();
+        let is_found = attributes.iter().all(|(name, value)| state.attributes.get(name) == Some(value));
+        let items = if is_found && state.secret.is_some() { vec![path(ITEM)] } else { Vec::new() };
         if state.is_locked { (Vec::new(), items) } else { (items, Vec::new()) }
     }
 
@@ -131,13 +171,36 @@ impl Collection {
 
     fn create_item(
         &self,
-        _properties: HashMap<String, OwnedValue>,
+        mut properties: HashMap<String, OwnedValue>,
         secret: Secret,
         replace: bool,
-    ) -> (OwnedObjectPath, OwnedObjectPath) {
+    ) -> fdo::Result<(OwnedObjectPath, OwnedObjectPath)> {
         assert!(replace);
-        self.0.lock().unwrap().secrets = vec![secret];
-        (path(ITEM), path("/"))
+        let mut state = self.0.lock().unwrap();
+        if state.is_full {
+            return Err(fdo::Error::NoMemory("of the test".to_owned()));
+        }
+        let attributes = properties.remove("org.freedesktop.Secret.Item.Attributes").unwrap();
+        state.attributes = attributes.try_into().unwrap();
+        state.secret = Some(secret);
+        Ok((path(ITEM), path("/")))
+    }
+}
+
+struct LockedCollection;
+
+#[interface(name = "org.freedesktop.Secret.Collection")]
+impl LockedCollection {
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a property of D-Bus")]
+    fn locked(&self) -> bool {
+        true
+    }
+
+    #[zbus(property)]
+    #[expect(clippy::unused_self, reason = "a property of D-Bus")]
+    fn label(&self) -> String {
+        "Work".to_owned()
     }
 }
 
@@ -145,8 +208,23 @@ struct Item(Shared);
 
 #[interface(name = "org.freedesktop.Secret.Item")]
 impl Item {
+    #[zbus(property)]
+    fn attributes(&self) -> HashMap<String, String> {
+        self.0.lock().unwrap().attributes.clone()
+    }
+
     fn get_secret(&self, _session: OwnedObjectPath) -> (Secret,) {
-        (self.0.lock().unwrap().secrets[0].clone(),)
+        (self.0.lock().unwrap().secret.clone().unwrap(),)
+    }
+
+    fn delete(&self) -> fdo::Result<OwnedObjectPath> {
+        let mut state = self.0.lock().unwrap();
+        // As services answer that do not have the method.
+        if state.keeps_items {
+            return Err(fdo::Error::UnknownMethod("of the test".to_owned()));
+        }
+        state.secret = None;
+        Ok(path("/"))
     }
 }
 
@@ -159,13 +237,17 @@ impl Prompt {
         _window: &str,
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
     ) -> fdo::Result<()> {
-        let is_dismissed = {
+        let answer = {
             let mut state = self.0.lock().unwrap();
             state.prompts += 1;
-            state.is_locked &= state.answer == Answer::Dismisses;
-            state.answer == Answer::Dismisses
+            let answer = state.next_answer.take().unwrap_or(state.answer);
+            state.is_locked &= answer != Answer::Unlocks;
+            answer
         };
-        Ok(Self::completed(&emitter, is_dismissed, Value::from("")).await?)
+        if answer == Answer::Never {
+            return Ok(());
+        }
+        Ok(Self::completed(&emitter, answer == Answer::Dismisses, Value::from("")).await?)
     }
 
     #[zbus(signal)]

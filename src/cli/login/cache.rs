@@ -36,7 +36,7 @@ use crate::http::client_tls::TrustedRoots;
 pub(super) use crate::openid_client::SecretText;
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
 use keyring::{Keyring, KeyringError};
-use store::{CredentialStore, FileStore};
+use store::{CredentialStore, FilePrivacy, FileStore};
 
 /// The version of the entries. An entry of another version is ignored and replaced.
 const VERSION: u32 = 1;
@@ -51,6 +51,24 @@ pub(super) enum CredentialStoreKind {
     File,
     /// The system's keyring: on Linux the Secret Service, with the cargo feature `keyring`.
     Keyring,
+}
+
+impl CredentialStoreKind {
+    /// The store that is not this one.
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::File => Self::Keyring,
+            Self::Keyring => Self::File,
+        }
+    }
+
+    /// The value of the flag.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Keyring => "keyring",
+        }
+    }
 }
 
 /// Why the cache is not used. The command continues without it, unless the user has chosen the keyring.
@@ -166,6 +184,26 @@ pub(super) struct CacheEntry {
     name: String,
 }
 
+/// What [`CacheEntry::remove_login`] has done.
+#[derive(Debug, Default)]
+pub(super) struct RemovedLogin {
+    /// Whether the tokens are removed.
+    pub(super) has_tokens: bool,
+    /// How many certificates are removed.
+    pub(super) certificates: usize,
+    /// The first failure.
+    pub(super) failure: Option<CacheError>,
+}
+
+impl RemovedLogin {
+    /// Whether a removal has succeeded; keeps its error if it is the first.
+    fn is_done(&mut self, outcome: Result<(), CacheError>) -> bool {
+        let Err(error) = outcome else { return true };
+        self.failure.get_or_insert(error);
+        false
+    }
+}
+
 /// Held while an entry is read, renewed and written. Freed when dropped, or by the kernel.
 #[derive(Debug)]
 pub(super) struct CacheLock(#[expect(dead_code, reason = "closing the file frees the lock")] File);
@@ -217,7 +255,7 @@ impl LoginCache {
         directory: Option<&Path>,
         may_prompt: bool,
     ) -> impl Iterator<Item = Result<Self, CacheError>> {
-        // First the one that may ask the user: what is removed and not yet revoked would be lost by Ctrl-C.
+        // First the one that may ask the user: Ctrl-C at the prompt leaves the other as it is.
         let kinds = [CredentialStoreKind::Keyring, CredentialStoreKind::File];
         let is_built =
             |kind: &CredentialStoreKind| keyring::IS_BUILT || *kind != CredentialStoreKind::Keyring;
@@ -228,6 +266,28 @@ impl LoginCache {
     pub(super) fn entry(&self, settings: &ClientSettings) -> Result<CacheEntry, CacheError> {
         prepare(&self.directory)?;
         Ok(CacheEntry { cache: self.clone(), name: name_of(settings) })
+    }
+
+    /// A cache whose store keeps this many documents, and then fails as a keyring does.
+    #[cfg(test)]
+    pub(super) fn failing_after(directory: &Path, writes: usize) -> Self {
+        let store = CredentialStore::Failing(store::FailingStore::new(directory, writes));
+        Self { directory: directory.to_owned(), store }
+    }
+
+    /// Whether the store has tokens of this login, as far as it can be read.
+    pub(super) async fn has_login(&self, settings: &ClientSettings) -> bool {
+        let entry = CacheEntry { cache: self.clone(), name: name_of(settings) };
+        let read = entry.read().await;
+        let is_unusable = |error: &CacheError| {
+            matches!(error, CacheError::Readable(_) | CacheError::Damaged(_) | CacheError::Version(_))
+        };
+        read.as_ref().map_or_else(is_unusable, Option::is_some)
+    }
+
+    /// The parts of the store that [`entries`](Self::entries) has not looked into.
+    pub(super) async fn unsearched(&self) -> Result<Vec<String>, CacheError> {
+        self.store.unsearched().await
     }
 
     /// All entries.
@@ -250,21 +310,33 @@ impl CacheEntry {
         }
     }
 
-    /// Removes the tokens and the certificates that were got with them. Returns the number of certificates.
-    pub(super) async fn remove_login(&self) -> Result<usize, CacheError> {
-        self.remove().await?;
-        let certificates = self.certificates().await?;
-        for certificate in &certificates {
-            certificate.remove().await?;
+    /// Removes the tokens, and the certificates that were got with them. One that stays keeps no other.
+    pub(super) async fn remove_login(&self) -> RemovedLogin {
+        let mut removed = RemovedLogin::default();
+        removed.has_tokens = removed.is_done(self.remove().await);
+        match self.certificates().await {
+            Ok(certificates) => {
+                for certificate in certificates {
+                    let is_removed = removed.is_done(certificate.remove().await);
+                    removed.certificates += usize::from(is_removed);
+                }
+            }
+            Err(error) => {
+                removed.failure.get_or_insert(error);
+            }
         }
-        Ok(certificates.len())
+        removed
     }
 
     /// The entries of the certificates that were got with the tokens of this entry.
     pub(super) async fn certificates(&self) -> Result<Vec<Self>, CacheError> {
-        let prefix = format!("{}-", self.name);
         let all = self.cache.entries().await?;
-        Ok(all.into_iter().filter(|entry| entry.name.starts_with(&prefix)).collect())
+        Ok(all.into_iter().filter(|entry| entry.is_certificate_of(self)).collect())
+    }
+
+    /// Whether this is the entry of a certificate that was got with the tokens of `login`.
+    pub(super) fn is_certificate_of(&self, login: &Self) -> bool {
+        self.name.strip_prefix(login.name.as_str()).is_some_and(|rest| rest.starts_with('-'))
     }
 
     /// Whether this is the entry of a certificate.
@@ -300,12 +372,20 @@ impl CacheEntry {
 
     /// The tokens, if there are any.
     pub(super) async fn read(&self) -> Result<Option<CachedTokens>, CacheError> {
-        self.read_document().await
+        self.read_document(FilePrivacy::Private).await
     }
 
-    async fn read_document<T: DeserializeOwned>(&self) -> Result<Option<T>, CacheError> {
+    /// The tokens, if there are any, also of a file that other users can read: those should be revoked above all.
+    pub(super) async fn read_to_revoke(&self) -> Result<Option<CachedTokens>, CacheError> {
+        self.read_document(FilePrivacy::Any).await
+    }
+
+    async fn read_document<T: DeserializeOwned>(
+        &self,
+        privacy: FilePrivacy,
+    ) -> Result<Option<T>, CacheError> {
         let store = &self.cache.store;
-        let Some(content) = store.read(&self.name).await? else { return Ok(None) };
+        let Some(content) = store.read(&self.name, privacy).await? else { return Ok(None) };
         let version: Result<OnlyVersion, _> = serde_json::from_slice(&content);
         if version.is_ok_and(|found| found.version != VERSION) {
             return Err(CacheError::Version(store.place(&self.name)));

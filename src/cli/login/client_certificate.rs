@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::api_server::ApiServer;
 use super::cache::{
-    CacheEntry, CacheError, CachedCertificate, IssuedCertificate, PendingRequest, SecretText,
+    CacheEntry, CacheError, CachedCertificate, IssuedCertificate, LoginCache, PendingRequest, SecretText,
 };
 use super::error::LoginError;
 use super::review::{ReviewedUser, review};
@@ -125,6 +125,7 @@ impl From<CertificateError> for LoginError {
     fn from(error: CertificateError) -> Self {
         match error {
             CertificateError::Login(error) => error,
+            CertificateError::Cache(error @ CacheError::Keyring(_)) => error.into(),
             error => Self::Other(error.to_string()),
         }
     }
@@ -135,6 +136,8 @@ impl From<CertificateError> for LoginError {
 pub(super) struct CertificateSession<'a> {
     /// How it gets tokens.
     pub(super) session: Session<'a>,
+    /// Without a cache, each command would create a request.
+    pub(super) cache: &'a LoginCache,
     pub(super) server: &'a ApiServer,
     pub(super) settings: &'a CertificateSettings,
     /// Get a new certificate also if the cache has one.
@@ -151,8 +154,7 @@ struct OpenRequest {
 impl CertificateSession<'_> {
     /// The certificate.
     pub(super) async fn credential(&self) -> Result<CertificateCredential, CertificateError> {
-        let cache = self.session.cache.ok_or(CacheError::NoHome)?;
-        let login = cache.entry(self.session.settings)?;
+        let login = self.cache.entry(self.session.settings)?;
         let entry = login.certificate(&self.key());
         // A valid certificate needs no lock: writes are atomic.
         if let Some(found) = quiet(entry.read_certificate().await)?

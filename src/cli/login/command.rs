@@ -156,6 +156,7 @@ async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result
             force: false,
             browser: BrowserEnvironment::current(),
         },
+        cache: &cache,
         server,
         settings: &settings,
         force: true,

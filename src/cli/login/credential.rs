@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
-use super::client_certificate::CertificateSession;
+use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::exec_credential::{ExecRequest, VARIABLE};
 use super::secret_of_environment;
@@ -42,20 +42,22 @@ pub(super) async fn run(flags: &CredentialFlags) -> Result<ExitCode, LoginError>
     }
     let settings = provider.settings(secret_of_environment())?;
     let interactive = request.interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
-    let cache = if provider.no_cache { None } else { checked(provider.cache(interactive).map(Some))? };
-    let session = Session {
+    let session = |cache| Session {
         settings: &settings,
-        cache: cache.as_ref(),
+        cache,
         clock: &clock,
         interactive,
         force: false,
         browser: BrowserEnvironment::current(),
     };
     let Some(certificate) = certificate else {
-        return Ok(print(&request.answer(&session.credential().await?)?));
+        let cache = if provider.no_cache { None } else { checked(provider.cache(interactive).map(Some))? };
+        return Ok(print(&request.answer(&session(cache.as_ref()).credential().await?)?));
     };
-    let server = flags.server(request.cluster.take())?;
-    let session = CertificateSession { session, server: &server, settings: &certificate, force: false };
+    let cache = provider.cache(interactive).map_err(CertificateError::Cache)?;
+    let (session, server) = (session(Some(&cache)), flags.server(request.cluster.take())?);
+    let session =
+        CertificateSession { session, cache: &cache, server: &server, settings: &certificate, force: false };
     Ok(print(&request.answer(&session.credential().await?)?))
 }
 

@@ -1,19 +1,22 @@
-//! `portcullis logout`: removes cached tokens and revokes them at the provider.
+//! `portcullis logout`: revokes refresh tokens at their provider, and removes the cached tokens and certificates.
+//!
+//! A token is revoked while its entry is still cached: after Ctrl-C, the next `logout` finds it. Whatever the provider answers,
+//! the entry is removed then. Tokens that the keyring does not give away stay where they are.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser as _};
 use futures_util::StreamExt as _;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CachedTokens, LoginCache, SecretText};
+use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
 use super::command::{self, ParsedProvider};
 use super::error::LoginError;
 use super::provider::LoginProvider;
 use super::secret_of_environment;
-use super::session::warned;
+use super::session::{print_waiting, warned};
 use super::settings::{ClientSettings, ProviderFlags};
 use crate::cli::check::print;
 use crate::cli::print_error;
@@ -22,13 +25,17 @@ use crate::cli::terminal::plain;
 
 /// How many providers `--all` asks at once.
 const MAX_REVOCATIONS_AT_ONCE: usize = 8;
-/// How long `--all` waits for all providers together.
+/// How long the command waits for the provider, and `--all` for all providers together.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long `--all` waits for a process that uses an entry.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the command looks into the store that it does not use.
+const HINT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The user runs the command, and a keyring asks by a window of its own.
 const MAY_PROMPT: bool = true;
+/// A hint is worth no prompt.
+const NO_PROMPT: bool = false;
 
 /// The flags of `portcullis logout`.
 #[derive(Debug, Clone, Args)]
@@ -53,12 +60,22 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
     if flags.all {
         return log_out_everywhere(flags.provider.caches(MAY_PROMPT)).await;
     }
-    let provider = if flags.provider.issuer.is_some() {
-        flags.provider.clone()
-    } else {
-        let path = command::kubeconfig_path(flags.kubeconfig.as_deref())?;
+    let provider = flags.provider()?;
+    let settings = provider.settings(secret_of_environment())?;
+    let done = log_out(&provider.cache(MAY_PROMPT)?, &settings, flags.end_session).await;
+    name_other_store(&provider, &settings).await;
+    done
+}
+
+impl LogoutFlags {
+    /// The flags of the provider: with `--issuer` those that are given, otherwise merged over those of the kubeconfig.
+    fn provider(&self) -> Result<ProviderFlags, LoginError> {
+        if self.provider.issuer.is_some() {
+            return Ok(self.provider.clone());
+        }
+        let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
         let file = super::kubeconfig_file::KubeconfigFile::read(&path)?;
-        let target = command::current(&file, &path, flags.context.as_deref())?;
+        let target = command::current(&file, &path, self.context.as_deref())?;
         let arguments = super::kubeconfig_file::credential_arguments(&target.user).ok_or_else(|| {
             LoginError::usage(&format!(
                 "the user {:?} does not log in with portcullis; give --issuer",
@@ -67,67 +84,145 @@ pub(super) async fn run(flags: &LogoutFlags) -> Result<ExitCode, LoginError> {
         })?;
         let parsed =
             ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
-        parsed.map_err(LoginError::other)?.provider
-    };
-    let settings = provider.settings(secret_of_environment())?;
-    let entry = provider.cache(MAY_PROMPT)?.entry(&settings)?;
-    let lock = entry.lock(settings.login_timeout, || ()).await?;
-    let tokens = warned(entry.read().await).flatten();
-    // First of all: whatever the provider answers, the tokens are gone from here. A process that waits for a certificate
-    // takes the same lock, and does not keep the certificate of a login that is gone.
-    let removed = entry.remove_login().await;
-    drop(lock);
-    let refresh_token = tokens.map(|tokens| tokens.refresh_token.clone());
-    let certificates = match removed {
-        Ok(certificates) => certificates,
-        Err(error) => {
-            // The tokens may be gone from here, and no later command could revoke them.
-            if let Some(token) = refresh_token.flatten()
-                && let Err(problem) = at_provider(&settings, Some(token.expose()), false).await
-            {
-                print_error(&format!("warning: {problem}"));
-            }
-            return Err(error.into());
-        }
-    };
-    match &refresh_token {
-        None => print(&format!("not logged in at {}\n", settings.issuer)),
-        Some(_) => print(&format!("logged out of {}: the cached tokens are removed\n", settings.issuer)),
-    };
-    if certificates > 0 {
-        print("the client certificates are removed; a copy of one stays valid until it expires\n");
+        Ok(parsed.map_err(LoginError::other)?.provider.with_login_of(&self.provider))
     }
-    let refresh_token = refresh_token.flatten();
-    if refresh_token.is_none() && !flags.end_session {
-        return Ok(ExitCode::SUCCESS);
-    }
-    at_provider(&settings, refresh_token.as_ref().map(SecretText::expose), flags.end_session).await
 }
 
-async fn at_provider(
+/// Logs out of one provider.
+async fn log_out(
+    cache: &LoginCache,
     settings: &ClientSettings,
-    refresh_token: Option<&str>,
     end_session: bool,
 ) -> Result<ExitCode, LoginError> {
-    let provider = LoginProvider::discover(settings.client()).await?;
-    if let Some(token) = refresh_token {
-        if provider.has_revocation() {
-            provider.revoke(token).await?;
-            print("the provider has revoked the refresh token; an ID token stays valid until it expires\n");
-        } else {
-            print_error("the provider cannot revoke tokens: they stay valid there until they expire");
+    let entry = cache.entry(settings)?;
+    // A process that waits for a certificate takes the same lock, and does not keep the certificate of a login that is gone.
+    let lock = entry.lock(settings.login_timeout, print_waiting).await?;
+    let login = CachedLogin::read(&entry).await?;
+    let deadline = Instant::now() + REVOCATION_TIMEOUT;
+    let provider = match login.refresh_token() {
+        None if !end_session => None,
+        _ => Some(answer_by(deadline, LoginProvider::discover(settings.client())).await),
+    };
+    let revoked = match (&provider, login.refresh_token()) {
+        (Some(Ok(provider)), Some(token)) => answer_by(deadline, revoke_at(provider, token)).await,
+        _ => Ok(()),
+    };
+    let removed = entry.remove_login().await;
+    drop(lock);
+    if removed.has_tokens {
+        print_removed(&login, &removed, &settings.issuer);
+    }
+    let outcome = provider.transpose().and_then(|provider| revoked.map(|()| provider));
+    if let Some(error) = removed.failure {
+        if let Err(problem) = outcome {
+            print_error(&format!("warning: {problem}"));
+        }
+        return Err(error.into());
+    }
+    if let Some(provider) = outcome?.filter(|_| end_session) {
+        open_end_session_page(&provider, settings)?;
+    }
+    Ok(if matches!(login, CachedLogin::Unreadable) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn print_removed(login: &CachedLogin, removed: &RemovedLogin, issuer: &str) {
+    match login {
+        CachedLogin::Absent => {
+            print(&format!("not logged in at {issuer}\n"));
+        }
+        CachedLogin::Tokens(_) => {
+            print(&format!("logged out of {issuer}: the cached tokens are removed\n"));
+        }
+        CachedLogin::Unreadable => {
+            print_error(&format!(
+                "warning: the cached tokens of {issuer} are removed, but could not be read: not revoked"
+            ));
         }
     }
-    if end_session {
-        let url = provider.end_session_url().ok_or(LoginError::NoEndpoint("page that ends a session"))?;
-        match BrowserEnvironment::current().open(settings.browser_command.as_deref(), &url) {
-            Ok(()) => print_error("the browser ends the session at the provider"),
-            Err(problem) => {
-                print_error(&format!("cannot open a browser ({problem}); open this URL:\n  {url}"));
+    if removed.certificates > 0 {
+        print("the client certificates are removed; a copy of one stays valid until it expires\n");
+    }
+}
+
+/// Revokes a refresh token, if the provider can.
+async fn revoke_at(provider: &LoginProvider, token: &SecretText) -> Result<(), LoginError> {
+    if !provider.has_revocation() {
+        print_error("the provider cannot revoke tokens: they stay valid there until they expire");
+        return Ok(());
+    }
+    provider.revoke(token.expose()).await?;
+    print("the provider has revoked the refresh token; an ID token stays valid until it expires\n");
+    Ok(())
+}
+
+async fn answer_by<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, LoginError>>,
+) -> Result<T, LoginError> {
+    let answered = timeout_at(deadline, work).await;
+    answered.unwrap_or_else(|_| Err(LoginError::Other(no_answer(REVOCATION_TIMEOUT))))
+}
+
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {limit:?}")
+}
+
+fn open_end_session_page(provider: &LoginProvider, settings: &ClientSettings) -> Result<(), LoginError> {
+    let url = provider.end_session_url().ok_or(LoginError::NoEndpoint("page that ends a session"))?;
+    match BrowserEnvironment::current().open(settings.browser_command.as_deref(), &url) {
+        Ok(()) => print_error("the browser ends the session at the provider"),
+        Err(problem) => {
+            print_error(&format!("cannot open a browser ({problem}); open this URL:\n  {url}"));
+        }
+    }
+    Ok(())
+}
+
+/// Prints that the store that the flags do not choose has tokens of the same login, too.
+async fn name_other_store(provider: &ProviderFlags, settings: &ClientSettings) {
+    let other = provider.store().other();
+    let Ok(cache) = provider.cache_in(other, NO_PROMPT) else { return };
+    if timeout(HINT_TIMEOUT, cache.has_login(settings)).await == Ok(true) {
+        print_error(&format!(
+            "another login at {} is cached: portcullis logout --credential-store={}",
+            settings.issuer,
+            other.name()
+        ));
+    }
+}
+
+/// What the store has of a login.
+enum CachedLogin {
+    Absent,
+    Tokens(Box<CachedTokens>),
+    /// Damaged, of another version, or a file that this user cannot read.
+    Unreadable,
+}
+
+impl CachedLogin {
+    /// Reads the tokens of an entry. Fails if the keyring does: then the tokens are still there.
+    async fn read(entry: &CacheEntry) -> Result<Self, CacheError> {
+        match entry.read_to_revoke().await {
+            Err(error @ CacheError::Keyring(_)) => Err(error),
+            Ok(None) => Ok(Self::Absent),
+            Ok(Some(tokens)) => Ok(Self::Tokens(Box::new(tokens))),
+            unreadable => {
+                warned(unreadable);
+                Ok(Self::Unreadable)
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
+
+    fn tokens(&self) -> Option<&CachedTokens> {
+        match self {
+            Self::Tokens(tokens) => Some(tokens),
+            Self::Absent | Self::Unreadable => None,
+        }
+    }
+
+    fn refresh_token(&self) -> Option<&SecretText> {
+        self.tokens()?.refresh_token.as_ref()
+    }
 }
 
 /// What became of the refresh token of a login.
@@ -142,19 +237,15 @@ enum Revocation {
 }
 
 async fn log_out_everywhere(caches: Vec<Result<LoginCache, CacheError>>) -> Result<ExitCode, LoginError> {
-    let (mut logins, mut certificates, mut has_failed) = (Vec::new(), 0, false);
+    let (mut stores, mut has_failed) = (Vec::new(), false);
     let is_only = caches.len() == 1;
     for cache in caches {
-        let removed = match cache {
-            Ok(cache) => remove_all(&cache).await,
+        let read = match cache {
+            Ok(cache) => LockedStore::read(&cache).await,
             Err(error) => Err(error),
         };
-        match removed {
-            Ok((more_logins, more_certificates, is_complete)) => {
-                logins.extend(more_logins);
-                has_failed |= !is_complete;
-                certificates += more_certificates;
-            }
+        match read {
+            Ok(store) => stores.push(store),
             Err(error) if is_only => return Err(error.into()),
             // The logins of the other store are revoked all the same.
             Err(error) => {
@@ -164,9 +255,22 @@ async fn log_out_everywhere(caches: Vec<Result<LoginCache, CacheError>>) -> Resu
             }
         }
     }
-    print(&format!("{} cached logins and {certificates} client certificates removed\n", logins.len()));
+    let logins: Vec<&CachedTokens> = stores.iter().flat_map(LockedStore::tokens).collect();
     let revocations = revoke_all(&logins, REVOCATION_TIMEOUT).await;
     has_failed |= revocations.iter().any(|revocation| matches!(revocation, Revocation::Failed(_)));
+    let mut removed = RemovedEntries::default();
+    for store in &stores {
+        store.remove(&mut removed).await;
+    }
+    has_failed |= removed.has_failed;
+    let RemovedEntries { logins: count, certificates, unreadable, .. } = removed;
+    print(&format!("{count} cached logins and {certificates} client certificates removed\n"));
+    if unreadable > 0 {
+        print_error(&format!(
+            "warning: {unreadable} of the cached logins are removed, but could not be read: not revoked"
+        ));
+        has_failed = true;
+    }
     let rows = logins.iter().zip(revocations).map(|(login, revocation)| {
         let issuer = &login.issuer;
         let state = match revocation {
@@ -194,31 +298,85 @@ async fn log_out_everywhere(caches: Vec<Result<LoginCache, CacheError>>) -> Resu
     Ok(if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Removes all entries. Returns the tokens that could be read, the number of certificates, and whether all entries are
-/// gone: a process that holds a lock may write its entry again. One that stays does not save the others' tokens.
-async fn remove_all(cache: &LoginCache) -> Result<(Vec<CachedTokens>, usize, bool), CacheError> {
-    let entries = cache.entries().await?;
-    let (certificates, logins): (Vec<_>, Vec<_>) = entries.into_iter().partition(CacheEntry::is_certificate);
-    let (mut removed, mut is_complete) = (Vec::new(), true);
-    for entry in logins {
-        // A process that holds the lock for longer waits for a user.
-        let lock = warned(entry.lock(LOCK_TIMEOUT, || ()).await);
-        removed.extend(warned(entry.read().await).flatten());
-        is_complete &= warned(entry.remove_login().await).is_some() && lock.is_some();
-        drop(lock);
+/// All entries of a store, with the locks of the logins.
+struct LockedStore {
+    logins: Vec<LockedLogin>,
+    certificates: Vec<CacheEntry>,
+}
+
+struct LockedLogin {
+    entry: CacheEntry,
+    login: CachedLogin,
+    /// `None`: a process that holds the lock may write its entry again.
+    lock: Option<CacheLock>,
+}
+
+/// What became of the entries of all stores.
+#[derive(Debug, Default)]
+struct RemovedEntries {
+    logins: usize,
+    certificates: usize,
+    /// How many of the logins could not be read.
+    unreadable: usize,
+    /// Whether an entry is still there, or may be there again.
+    has_failed: bool,
+}
+
+impl LockedStore {
+    /// Fails if the keyring does: then its entries stay, to be revoked later.
+    async fn read(cache: &LoginCache) -> Result<Self, CacheError> {
+        let entries = cache.entries().await?;
+        for part in cache.unsearched().await? {
+            print_error(&format!(
+                "warning: the collection {part:?} of the keyring is locked: logins in it are not removed\n  fix: unlock \
+                 it, then repeat the command"
+            ));
+        }
+        let (certificates, entries): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(CacheEntry::is_certificate);
+        let mut logins = Vec::new();
+        for entry in entries {
+            // A process that holds the lock for longer waits for a user.
+            let lock = warned(entry.lock(LOCK_TIMEOUT, || ()).await);
+            let login = CachedLogin::read(&entry).await?;
+            logins.push(LockedLogin { entry, login, lock });
+        }
+        Ok(Self { logins, certificates })
     }
-    for entry in &certificates {
-        is_complete &= warned(entry.remove().await).is_some();
+
+    /// The tokens that could be read.
+    fn tokens(&self) -> impl Iterator<Item = &CachedTokens> {
+        self.logins.iter().filter_map(|login| login.login.tokens())
     }
-    Ok((removed, certificates.len(), is_complete))
+
+    /// Removes all entries. One that stays keeps no other.
+    async fn remove(&self, removed: &mut RemovedEntries) {
+        for LockedLogin { entry, login, lock } in &self.logins {
+            let of_login = entry.remove_login().await;
+            if of_login.has_tokens {
+                removed.logins += usize::from(!matches!(login, CachedLogin::Absent));
+                removed.unreadable += usize::from(matches!(login, CachedLogin::Unreadable));
+            }
+            removed.certificates += of_login.certificates;
+            let is_done = warned(of_login.failure.map_or(Ok(()), Err)).is_some();
+            removed.has_failed |= !is_done || lock.is_none();
+        }
+        let is_orphan =
+            |entry: &&CacheEntry| !self.logins.iter().any(|login| entry.is_certificate_of(&login.entry));
+        for entry in self.certificates.iter().filter(is_orphan) {
+            let is_removed = warned(entry.remove().await).is_some();
+            removed.certificates += usize::from(is_removed);
+            removed.has_failed |= !is_removed;
+        }
+    }
 }
 
 /// Revokes the refresh tokens side by side. A provider that has not answered by the deadline has failed.
-async fn revoke_all(logins: &[CachedTokens], limit: Duration) -> Vec<Revocation> {
+async fn revoke_all(logins: &[&CachedTokens], limit: Duration) -> Vec<Revocation> {
     let deadline = Instant::now() + limit;
     let revocations = logins.iter().map(|login| async move {
         let revoked = timeout_at(deadline, revoke(login)).await;
-        revoked.unwrap_or_else(|_| Revocation::Failed(format!("no answer within {limit:?}")))
+        revoked.unwrap_or_else(|_| Revocation::Failed(no_answer(limit)))
     });
     futures_util::stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect().await
 }

@@ -50,6 +50,26 @@ pub(super) struct Session<'a> {
     pub(super) browser: BrowserEnvironment,
 }
 
+/// How tokens were got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenOrigin {
+    Login,
+    /// With a cached refresh token.
+    Refresh,
+}
+
+/// Tokens that are not cached yet.
+struct NewTokens {
+    tokens: CachedTokens,
+    origin: TokenOrigin,
+}
+
+impl NewTokens {
+    fn of_login(tokens: CachedTokens) -> Self {
+        Self { tokens, origin: TokenOrigin::Login }
+    }
+}
+
 impl Session<'_> {
     /// The credential.
     pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
@@ -67,7 +87,7 @@ impl Session<'_> {
             Some(entry) => {
                 let waiting = || {
                     if self.interactive {
-                        print_error("waiting for the login of another process …");
+                        print_waiting();
                     }
                 };
                 match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {
@@ -87,8 +107,8 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let tokens = match (self.renew(cached, entry.as_ref()).await, usable) {
-            (Ok(tokens), _) => tokens,
+        let NewTokens { tokens, origin } = match (self.renew(cached, entry.as_ref()).await, usable) {
+            (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.
             (Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. })), Some(credential)) => {
                 print_error(&format!("warning: {error}"));
@@ -97,10 +117,39 @@ impl Session<'_> {
             (Err(error), _) => return Err(error),
         };
         if let Some(entry) = &entry {
-            warned(entry.write(&tokens).await);
+            self.keep(entry, &tokens, origin).await?;
         }
         drop(lock);
         Ok(credential(&tokens))
+    }
+
+    /// Writes new tokens. A login that the keyring does not keep is an error, as one that it cannot read is. Its refresh token
+    /// is revoked: no later command could do so.
+    async fn keep(
+        &self,
+        entry: &CacheEntry,
+        tokens: &CachedTokens,
+        origin: TokenOrigin,
+    ) -> Result<(), LoginError> {
+        match entry.write(tokens).await {
+            Err(error @ CacheError::Keyring(_)) if origin == TokenOrigin::Login => {
+                if let Some(token) = &tokens.refresh_token
+                    && let Err(problem) = self.revoke(token).await
+                {
+                    print_error(&format!("warning: the new refresh token is not revoked: {problem}"));
+                }
+                Err(error.into())
+            }
+            written => {
+                warned(written);
+                Ok(())
+            }
+        }
+    }
+
+    async fn revoke(&self, token: &SecretText) -> Result<(), LoginError> {
+        let provider = LoginProvider::discover(self.settings.client()).await?;
+        if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
     }
 
     /// The credential of cached tokens, if it is still to be used.
@@ -117,15 +166,15 @@ impl Session<'_> {
         &self,
         cached: Option<CachedTokens>,
         entry: Option<&CacheEntry>,
-    ) -> Result<CachedTokens, LoginError> {
+    ) -> Result<NewTokens, LoginError> {
         if self.settings.flow == Flow::ClientCredentials {
             let provider = LoginProvider::discover(self.settings.client()).await?;
             let tokens = provider.client_credentials().await?;
-            return self.accept(&provider, &tokens, None, None).await;
+            return self.accept(&provider, &tokens, None, None).await.map(NewTokens::of_login);
         }
         let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
         let Some((cached, refresh_token)) = old else {
-            return self.login(None, "no login is cached, or it has expired").await;
+            return self.login(None, "no login is cached, or it has expired").await.map(NewTokens::of_login);
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
         let refreshed = match provider.refresh(refresh_token).await {
@@ -148,12 +197,13 @@ impl Session<'_> {
                 if self.interactive {
                     print_error(&error.to_string());
                 }
-                self.login(Some(provider), &error.to_string()).await
+                self.login(Some(provider), &error.to_string()).await.map(NewTokens::of_login)
             }
             Err(LoginError::IdToken(IdTokenError::Missing)) => {
-                self.login(Some(provider), "the provider refreshes no ID tokens").await
+                let reason = "the provider refreshes no ID tokens";
+                self.login(Some(provider), reason).await.map(NewTokens::of_login)
             }
-            refreshed => refreshed,
+            refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
         }
     }
 
@@ -301,6 +351,11 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
     let again = now + Duration::from_secs(UNKNOWN_LIFETIME);
     let renew_at = Some(expires.map_or(again, |expires| expires.min(again)));
     Ok(Credential { token: SecretString::from(token), subject: None, renew_at })
+}
+
+/// Says why the command waits for a lock.
+pub(super) fn print_waiting() {
+    print_error("waiting for the login of another process …");
 }
 
 /// The value, or `None` after a warning: no command fails for its cache.

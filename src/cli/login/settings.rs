@@ -265,7 +265,21 @@ impl ProviderFlags {
 
     /// The cache; `may_prompt`: whether the keyring may ask the user to unlock it.
     pub(super) fn cache(&self, may_prompt: bool) -> Result<LoginCache, CacheError> {
-        LoginCache::open(self.cache_dir.as_deref(), self.credential_store.unwrap_or_default(), may_prompt)
+        self.cache_in(self.store(), may_prompt)
+    }
+
+    /// The cache in a store.
+    pub(super) fn cache_in(
+        &self,
+        store: CredentialStoreKind,
+        may_prompt: bool,
+    ) -> Result<LoginCache, CacheError> {
+        LoginCache::open(self.cache_dir.as_deref(), store, may_prompt)
+    }
+
+    /// The store of the cache.
+    pub(super) fn store(&self) -> CredentialStoreKind {
+        self.credential_store.unwrap_or_default()
     }
 
     /// The caches that `logout --all` empties: without a flag, those in all stores.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::store::FilePrivacy;
 use super::{CacheEntry, CacheError, SecretText, VERSION};
 use crate::cli::login::settings::ClientSettings;
 
@@ -74,7 +75,7 @@ impl CacheEntry {
     pub(in crate::cli::login) async fn read_certificate(
         &self,
     ) -> Result<Option<CachedCertificate>, CacheError> {
-        self.read_document().await
+        self.read_document(FilePrivacy::Private).await
     }
 
     /// Replaces the certificate.

@@ -6,6 +6,8 @@
 // threat: stolen-login-cache
 // Secret Service API Draft 0.2, https://specifications.freedesktop.org/secret-service-spec/
 
+mod bus;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +17,12 @@ use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
-use zbus::address::transport::Transport;
 use zbus::zvariant::{DynamicType, OwnedObjectPath, OwnedValue, Type, Value};
-use zbus::{Address, Connection, Proxy};
+use zbus::{Connection, Proxy};
 
 use super::store::SecretDocument;
 use crate::openid_client::error::shortened;
+use bus::BusAddresses;
 
 /// Whether this build has a keyring.
 pub(super) const IS_BUILT: bool = true;
@@ -58,6 +60,10 @@ pub(in crate::cli::login) enum KeyringError {
          --credential-store=file"
     )]
     ForeignBus,
+    #[error(
+        "the keyring: the owner of the D-Bus session bus could not be found out: {0}\n  fix: use --credential-store=file"
+    )]
+    UnknownOwner(String),
     #[error(
         "the keyring: no service on the D-Bus session bus provides {DESTINATION}\n  fix: install and start gnome-keyring \
          or KWallet, or use --credential-store=file"
@@ -98,12 +104,17 @@ impl KeyringError {
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::NoBus(_) | Self::NoService)
     }
+
+    #[cfg(test)]
+    pub(super) fn of_test() -> Self {
+        Self::Dismissed
+    }
 }
 
 /// The keyring of the user's session. The clones share a connection, which the first call makes.
 #[derive(Debug, Clone)]
 pub(super) struct Keyring {
-    address: Address,
+    addresses: BusAddresses,
     /// Whether the service may ask the user to unlock a collection.
     may_prompt: bool,
     service: Arc<OnceCell<SecretService>>,
@@ -111,22 +122,15 @@ pub(super) struct Keyring {
 
 impl Keyring {
     pub(super) fn open(may_prompt: bool) -> Result<Self, KeyringError> {
-        let address =
-            Address::session().map_err(|error| KeyringError::NoBus(shortened(&error.to_string())))?;
-        Self::at(address, may_prompt)
+        BusAddresses::of_session().map(|addresses| Self::at(addresses, may_prompt))
     }
 
-    fn at(address: Address, may_prompt: bool) -> Result<Self, KeyringError> {
-        // Secrets are not encrypted on their way to the service, so it must not be on another machine.
-        if !matches!(address.transport(), Transport::Unix(_)) {
-            let problem = "DBUS_SESSION_BUS_ADDRESS is not the address of a Unix socket".to_owned();
-            return Err(KeyringError::NoBus(problem));
-        }
-        Ok(Self { address, may_prompt, service: Arc::default() })
+    fn at(addresses: BusAddresses, may_prompt: bool) -> Self {
+        Self { addresses, may_prompt, service: Arc::default() }
     }
 
     async fn service(&self) -> Result<&SecretService, KeyringError> {
-        self.service.get_or_try_init(|| SecretService::connect(&self.address, self.may_prompt)).await
+        self.service.get_or_try_init(|| SecretService::connect(&self.addresses, self.may_prompt)).await
     }
 
     pub(super) async fn read(&self, name: &str) -> Result<Option<SecretDocument>, KeyringError> {
@@ -167,12 +171,25 @@ impl Keyring {
 
     pub(super) async fn names(&self) -> Result<Vec<String>, KeyringError> {
         let service = self.service().await?;
+        service.unlock_default_collection().await?;
         let mut names = Vec::new();
         for item in service.items(&HashMap::from([APPLICATION])).await? {
             let attributes = present(service.attributes(&item).await.map(Some))?;
             names.extend(attributes.and_then(|mut attributes| attributes.remove(KEY)));
         }
         Ok(names)
+    }
+
+    /// The labels of the collections that are locked. Some services do not show their items.
+    pub(super) async fn locked_collections(&self) -> Result<Vec<String>, KeyringError> {
+        let service = self.service().await?;
+        let mut labels = Vec::new();
+        for collection in service.collections().await? {
+            if present(service.is_locked(&collection).await.map(Some))? == Some(true) {
+                labels.push(service.label(&collection).await?);
+            }
+        }
+        Ok(labels)
     }
 }
 
@@ -196,19 +213,10 @@ struct SecretService {
 }
 
 impl SecretService {
-    async fn connect(address: &Address, may_prompt: bool) -> Result<Self, KeyringError> {
-        let builder = zbus::connection::Builder::address(address.clone());
-        let no_bus = |error: zbus::Error| KeyringError::NoBus(shortened(&error.to_string()));
-        let bus = timeout(CALL_TIMEOUT, builder.map_err(no_bus)?.build()).await;
-        let bus = bus.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
-        let bus = bus.map_err(no_bus)?;
-        // The name of a socket may be left from an earlier session, and another user could take it then.
-        let peer = timeout(CALL_TIMEOUT, bus.peer_creds()).await;
-        let peer = peer.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })?;
-        let owner = peer.ok().and_then(|peer| peer.unix_user_id());
-        if owner != Some(rustix::process::geteuid().as_raw()) {
-            return Err(KeyringError::ForeignBus);
-        }
+    async fn connect(addresses: &BusAddresses, may_prompt: bool) -> Result<Self, KeyringError> {
+        let bus = timeout(CALL_TIMEOUT, addresses.connect()).await;
+        let bus =
+            bus.map_err(|_| KeyringError::Timeout { call: "the connection", limit: CALL_TIMEOUT })??;
         // The session is not encrypted: the bus is a Unix socket of this user on this machine, and a program that could read
         // it could ask the service for the items. So no second crypto library is needed.
         let argument = ("plain", Value::from(""));
@@ -229,15 +237,33 @@ impl SecretService {
             self.unlock(&locked).await?;
             items.extend(locked);
         }
-        // Some services do not show the items of a locked collection.
-        if items.is_empty()
-            && let Some(collection) = self.default_collection().await?
-            && self.is_locked(&collection).await?
-        {
-            self.unlock(&[collection]).await?;
+        if items.is_empty() && self.unlock_default_collection().await? {
             (items, _) = self.search(attributes).await?;
         }
         Ok(items)
+    }
+
+    /// Unlocks the collection of new items: some services do not show the items of a locked one. Returns whether it was
+    /// locked.
+    async fn unlock_default_collection(&self) -> Result<bool, KeyringError> {
+        let Some(collection) = self.default_collection().await? else { return Ok(false) };
+        let is_locked = self.is_locked(&collection).await?;
+        if is_locked {
+            self.unlock(&[collection]).await?;
+        }
+        Ok(is_locked)
+    }
+
+    async fn collections(&self) -> Result<Vec<OwnedObjectPath>, KeyringError> {
+        let collections = self.property(SERVICE_PATH, SERVICE, "Collections").await?;
+        Vec::try_from(collections).map_err(|_| unexpected("Collections"))
+    }
+
+    /// The label of a collection, otherwise its path.
+    async fn label(&self, collection: &OwnedObjectPath) -> Result<String, KeyringError> {
+        let label = present(self.property(collection.as_str(), COLLECTION, "Label").await.map(Some))?;
+        let label = label.and_then(|label| String::try_from(label).ok()).filter(|label| !label.is_empty());
+        Ok(label.map_or_else(|| collection.to_string(), |label| shortened(&label)))
     }
 
     /// The items with these attributes: the unlocked ones, and the locked ones.
@@ -260,7 +286,7 @@ impl SecretService {
     }
 
     async fn is_locked(&self, collection: &OwnedObjectPath) -> Result<bool, KeyringError> {
-        let locked = self.property(collection, COLLECTION, "Locked").await?;
+        let locked = self.property(collection.as_str(), COLLECTION, "Locked").await?;
         bool::try_from(locked).map_err(|_| unexpected("Locked"))
     }
 
@@ -281,16 +307,14 @@ impl SecretService {
     }
 
     async fn attributes(&self, item: &OwnedObjectPath) -> Result<HashMap<String, String>, KeyringError> {
-        let attributes = self.property(item, ITEM, "Attributes").await?;
+        let attributes = self.property(item.as_str(), ITEM, "Attributes").await?;
         HashMap::try_from(attributes).map_err(|_| unexpected("Attributes"))
     }
 
     /// Creates the item of this name, or replaces it. Returns its path, or [`NO_OBJECT`] if the user was asked first.
     async fn create(&self, name: &str, content: &[u8]) -> Result<OwnedObjectPath, KeyringError> {
+        self.unlock_default_collection().await?;
         let collection = self.collection().await?;
-        if self.is_locked(&collection).await? {
-            self.unlock(std::slice::from_ref(&collection)).await?;
-        }
         let attributes = HashMap::from([APPLICATION, (KEY, name)]);
         let properties = HashMap::from([
             ("org.freedesktop.Secret.Item.Label", Value::from("portcullis login")),
@@ -337,11 +361,11 @@ impl SecretService {
 
     async fn property(
         &self,
-        object: &OwnedObjectPath,
+        object: &str,
         interface: &str,
         name: &'static str,
     ) -> Result<OwnedValue, KeyringError> {
-        self.call(object.as_str(), PROPERTIES, "Get", &(interface, name)).await
+        self.call(object, PROPERTIES, "Get", &(interface, name)).await
     }
 
     async fn call<R: DeserializeOwned + Type>(

@@ -25,14 +25,32 @@ pub(super) enum CredentialStore {
     File(FileStore),
     /// Items of the system's keyring.
     Keyring(Keyring),
+    /// Fails as a keyring does.
+    #[cfg(test)]
+    Failing(FailingStore),
+}
+
+/// Whose files are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FilePrivacy {
+    /// Only files that no other user can read.
+    Private,
+    /// Also files that others can read, to revoke their tokens.
+    Any,
 }
 
 impl CredentialStore {
     /// The document of this name, if there is one.
-    pub(super) async fn read(&self, name: &str) -> Result<Option<SecretDocument>, CacheError> {
+    pub(super) async fn read(
+        &self,
+        name: &str,
+        privacy: FilePrivacy,
+    ) -> Result<Option<SecretDocument>, CacheError> {
         match self {
-            Self::File(files) => files.read(name),
+            Self::File(files) => files.read(name, privacy),
             Self::Keyring(keyring) => Ok(keyring.read(name).await?),
+            #[cfg(test)]
+            Self::Failing(store) => store.files.read(name, privacy),
         }
     }
 
@@ -41,6 +59,8 @@ impl CredentialStore {
         match self {
             Self::File(files) => files.write(name, content),
             Self::Keyring(keyring) => Ok(keyring.write(name, content).await?),
+            #[cfg(test)]
+            Self::Failing(store) => store.write(name, content),
         }
     }
 
@@ -49,6 +69,8 @@ impl CredentialStore {
         match self {
             Self::File(files) => files.remove(name),
             Self::Keyring(keyring) => Ok(keyring.remove(name).await?),
+            #[cfg(test)]
+            Self::Failing(store) => store.files.remove(name),
         }
     }
 
@@ -57,6 +79,18 @@ impl CredentialStore {
         match self {
             Self::File(files) => files.names(),
             Self::Keyring(keyring) => Ok(keyring.names().await?),
+            #[cfg(test)]
+            Self::Failing(store) => store.files.names(),
+        }
+    }
+
+    /// The parts of the store that [`names`](Self::names) has not looked into.
+    pub(super) async fn unsearched(&self) -> Result<Vec<String>, CacheError> {
+        match self {
+            Self::File(_) => Ok(Vec::new()),
+            Self::Keyring(keyring) => Ok(keyring.locked_collections().await?),
+            #[cfg(test)]
+            Self::Failing(_) => Ok(Vec::new()),
         }
     }
 
@@ -65,6 +99,8 @@ impl CredentialStore {
         match self {
             Self::File(files) => files.file(name, "json").display().to_string(),
             Self::Keyring(_) => format!("the keyring's item {name} of portcullis"),
+            #[cfg(test)]
+            Self::Failing(_) => name.to_owned(),
         }
     }
 }
@@ -84,7 +120,7 @@ impl FileStore {
         self.directory.join(format!("{name}.{suffix}"))
     }
 
-    fn read(&self, name: &str) -> Result<Option<SecretDocument>, CacheError> {
+    fn read(&self, name: &str, privacy: FilePrivacy) -> Result<Option<SecretDocument>, CacheError> {
         let path = self.file(name, "json");
         let failed = |error| CacheError::Io(path.clone(), error);
         let file = match private(OpenOptions::new().read(true)).open(&path) {
@@ -95,7 +131,7 @@ impl FileStore {
         if metadata.uid() != rustix::process::geteuid().as_raw() {
             return Err(CacheError::Owner(path));
         }
-        if metadata.mode() & 0o077 != 0 {
+        if privacy == FilePrivacy::Private && metadata.mode() & 0o077 != 0 {
             return Err(CacheError::Readable(path));
         }
         let mut content = Zeroizing::new(Vec::new());
@@ -141,5 +177,28 @@ impl FileStore {
             names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
         }
         Ok(names)
+    }
+}
+
+/// Files, until writes begin to fail as those to a keyring do.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub(super) struct FailingStore {
+    files: FileStore,
+    /// How many writes succeed.
+    writes: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+#[cfg(test)]
+impl FailingStore {
+    pub(super) fn new(directory: &Path, writes: usize) -> Self {
+        Self { files: FileStore::new(directory), writes: std::sync::Arc::new(writes.into()) }
+    }
+
+    fn write(&self, name: &str, content: &[u8]) -> Result<(), CacheError> {
+        use std::sync::atomic::Ordering::SeqCst;
+        let left = self.writes.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
+        left.map_err(|_| super::KeyringError::of_test())?;
+        self.files.write(name, content)
     }
 }

@@ -181,6 +181,7 @@ struct User {
     setup: Setup,
     cluster: Cluster,
     settings: ClientSettings,
+    cache: LoginCache,
 }
 
 impl User {
@@ -204,7 +205,8 @@ impl User {
         });
         let answers = Arc::clone(&state);
         let server = TestServer::of(&authority, H1, move |request| answers.answer(request)).await;
-        Self { setup, cluster: Cluster { server, state, authority }, settings }
+        let cache = setup.cache();
+        Self { setup, cluster: Cluster { server, state, authority }, settings, cache }
     }
 
     async fn ask(&self) -> Result<CertificateCredential, CertificateError> {
@@ -226,9 +228,9 @@ impl User {
             expiration_seconds: 3600,
             timeout,
         };
-        let cache = self.setup.cache();
-        let session = self.setup.session(&self.settings, &cache, false);
-        CertificateSession { session, server: &server, settings: &settings, force }.credential().await
+        let cache = &self.cache;
+        let session = self.setup.session(&self.settings, cache, false);
+        CertificateSession { session, cache, server: &server, settings: &settings, force }.credential().await
     }
 
     fn sign(&self, signing: Signing) {
@@ -289,6 +291,17 @@ async fn a_certificate_is_cached_and_replaced_before_it_expires() {
     let forced = user.ask_with(true, SOON * 600).await.unwrap();
     let leaf = Certificate::parse(certificate_chain(forced.certificate.as_bytes())[0].clone()).unwrap();
     assert_eq!((leaf.subject.name.to_string().as_str(), user.created()), ("O=c, CN=alice", 3));
+}
+
+#[tokio::test]
+async fn a_certificate_that_the_keyring_does_not_keep_is_used() {
+    let mut user = User::new().await;
+    // The one before the request. Neither the request nor the certificate is kept.
+    user.cache = LoginCache::failing_after(&user.setup.home.path().join("cache"), 1);
+    let credential = user.ask().await.unwrap();
+    assert!(credential.certificate.starts_with("-----BEGIN CERTIFICATE-----"), "{}", credential.certificate);
+    user.ask().await.unwrap_err();
+    assert_eq!(user.created(), 1, "a request that cannot be kept is not created");
 }
 
 #[tokio::test]
@@ -461,7 +474,7 @@ async fn an_old_certificate_is_no_bridge_beyond_its_end_or_its_login() {
     user.setup.pass(VALIDITY - 60);
     user.sign(Signing::OtherUser);
     let login = user.login();
-    let log_out = move || assert_eq!(login.remove_login().now_or_never().unwrap().unwrap(), 1);
+    let log_out = move || assert_eq!(login.remove_login().now_or_never().unwrap().certificates, 1);
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(log_out));
     user.ask().await.unwrap_err();
 }
@@ -518,7 +531,7 @@ async fn a_certificate_that_arrives_after_the_logout_is_not_kept() {
     let logout = move || {
         // A store of files has nothing to wait for.
         let removed = login.remove_login().now_or_never().unwrap();
-        assert_eq!(removed.unwrap(), 1, "the request with its key");
+        assert_eq!(removed.certificates, 1, "the request with its key");
     };
     *user.cluster.state.before_signing.lock().unwrap() = Some(Box::new(logout));
     user.ask().await.unwrap();

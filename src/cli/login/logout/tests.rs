@@ -1,14 +1,17 @@
 //! Logins at several providers, of which some do not answer.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::Parser;
 use futures_util::FutureExt as _;
 use serde_json::json;
 use testkit::pki::Ca;
 use tokio::sync::Barrier;
 
 use super::*;
-use crate::cli::login::cache::CachedCertificate;
+use crate::cli::login::cache::{CachedCertificate, CredentialStoreKind};
 use crate::cli::login::session::tests::{Setup, json_reply};
 use crate::cli::login::settings::tests::settings;
 use crate::http::https_client::testing::{H1, TestServer, reply, serving};
@@ -44,10 +47,68 @@ async fn provider(ca: &Ca, status: u16, at_once: usize) -> TestServer {
     .await
 }
 
+#[derive(Debug, Parser)]
+struct Parsed {
+    #[command(flatten)]
+    flags: LogoutFlags,
+}
+
+/// `portcullis logout` with these arguments.
+async fn logout(arguments: &[&str]) -> Result<ExitCode, LoginError> {
+    let parsed = Parsed::try_parse_from(["logout"].iter().chain(arguments)).unwrap();
+    run(&parsed.flags).await
+}
+
+/// The provider of the setup as flags, and the directory of its cache.
+fn flags_of(setup: &Setup) -> Vec<String> {
+    let mut flags = setup.flags();
+    flags.push("--client-id=kubernetes".to_owned());
+    flags.push(format!("--cache-dir={}", directory_of(setup).display()));
+    flags
+}
+
+fn directory_of(setup: &Setup) -> PathBuf {
+    setup.home.path().join("cache")
+}
+
+/// The documents in a cache whose name has, or has not, the part of a certificate.
+fn documents(directory: &Path, of_certificates: bool) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+    let mut documents: Vec<_> = files
+        .filter(|path| path.extension() == Some("json".as_ref()))
+        .filter(|path| path.file_name().unwrap().to_str().unwrap().contains('-') == of_certificates)
+        .collect();
+    documents.sort();
+    documents
+}
+
+/// What cannot be removed as a file.
+fn put_in_the_way(document: &Path) {
+    std::fs::remove_file(document).ok();
+    std::fs::create_dir_all(document.join("in the way")).unwrap();
+}
+
+/// The refresh tokens that were revoked since the last call.
+fn revoked(server: &TestServer) -> Vec<String> {
+    let asked = server.take().into_iter().filter(|request| request.target == "/revoke");
+    let bodies = asked.map(|request| String::from_utf8(request.body.to_vec()).unwrap());
+    bodies
+        .map(|body| body.split('&').find_map(|part| part.strip_prefix("token=").map(str::to_owned)).unwrap())
+        .collect()
+}
+
+fn is(code: ExitCode, expected: ExitCode) -> bool {
+    format!("{code:?}") == format!("{expected:?}")
+}
+
+fn authority(ca: &Ca) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(ca.cert_pem())
+}
+
 /// The tokens of a login at this issuer.
 fn login(ca: &Ca, issuer: &str, user: &str, refresh_token: Option<&str>) -> CachedTokens {
-    use base64::Engine as _;
-    let authorities = base64::engine::general_purpose::STANDARD.encode(ca.cert_pem());
+    let authorities = authority(ca);
     let settings = settings(&[
         &format!("--issuer={issuer}"),
         &format!("--user={user}"),
@@ -75,6 +136,7 @@ async fn all_providers_are_asked_side_by_side_and_each_answer_is_told() {
         login(&ca, &refusing.url(""), "a", Some("refresh")),
         login(&ca, &without.url(""), "a", Some("refresh")),
     ];
+    let logins: Vec<_> = logins.iter().collect();
     let revocations = revoke_all(&logins, Duration::from_mins(1)).await;
     let page = format!("{}?client_id=kubernetes", without.url("/end"));
     let [Revocation::Failed(unreachable), a, b, none, Revocation::Failed(refused), no_endpoint] =
@@ -101,8 +163,8 @@ async fn a_provider_that_does_not_answer_by_the_deadline_has_failed() {
     let ca = Ca::new("providers");
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let issuer = format!("https://{}", silent.local_addr().unwrap());
-    let logins = [login(&ca, &issuer, "a", Some("refresh"))];
-    let revocations = revoke_all(&logins, Duration::from_millis(1)).await;
+    let login = login(&ca, &issuer, "a", Some("refresh"));
+    let revocations = revoke_all(&[&login], Duration::from_millis(1)).await;
     assert_eq!(revocations, [Revocation::Failed("no answer within 1ms".to_owned())]);
 }
 
@@ -152,4 +214,151 @@ async fn a_store_that_fails_keeps_no_login_of_the_other_from_being_revoked() {
     assert!(setup.cache().entries().await.unwrap().is_empty());
     assert!(setup.server.take().iter().any(|request| request.target == "/revoke"));
     assert!(log_out_everywhere(vec![failing()]).await.is_err(), "the store that the user means");
+}
+
+#[tokio::test]
+async fn a_logout_that_is_interrupted_while_it_revokes_can_be_repeated() {
+    let ca = Ca::new("providers");
+    // No revocation is answered.
+    let silent = provider(&ca, 200, usize::MAX).await;
+    let home = tempfile::tempdir().unwrap();
+    let issuer = silent.url("");
+    let (data, tokens) = (authority(&ca), login(&ca, &issuer, "a", Some("refresh")));
+    let [issuer, data, directory] = [
+        format!("--issuer={issuer}"),
+        format!("--issuer-certificate-authority-data={data}"),
+        format!("--cache-dir={}", home.path().display()),
+    ];
+    let cache = LoginCache::open(Some(home.path()), CredentialStoreKind::File, false).unwrap();
+    let entry = cache.entry(&settings(&[&issuer, &data, "--user=a"])).unwrap();
+    entry.write(&tokens).await.unwrap();
+    let one = ["--client-id=kubernetes", "--user=a", &issuer, &data, &directory];
+    let all = ["--all", "--credential-store=file", &directory];
+    for arguments in [one.as_slice(), &all] {
+        // As Ctrl-C does.
+        tokio::select! {
+            ended = logout(arguments) => panic!("{ended:?}"),
+            () = testkit::until("the revocation", || !revoked(&silent).is_empty()) => {}
+        }
+        assert_eq!(entry.read().await.unwrap().as_ref(), Some(&tokens), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_others_can_read_is_revoked() {
+    let setup = Setup::new().await;
+    let directory = format!("--cache-dir={}", directory_of(&setup).display());
+    let flags = flags_of(&setup);
+    let one: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let all = ["--all", "--credential-store=file", &directory];
+    for (number, arguments) in [one.as_slice(), &all].into_iter().enumerate() {
+        setup.ask(&setup.device(), true).await.unwrap();
+        let file = documents(&directory_of(&setup), false).remove(0);
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        setup.server.take();
+        let code = logout(arguments).await.unwrap();
+        assert!(is(code, ExitCode::SUCCESS), "{arguments:?}");
+        assert_eq!((revoked(&setup.server), file.exists()), (vec![format!("refresh-{number}")], false));
+    }
+}
+
+#[tokio::test]
+async fn tokens_that_cannot_be_read_are_removed_and_a_failure() {
+    let setup = Setup::new().await;
+    let directory = format!("--cache-dir={}", directory_of(&setup).display());
+    let flags = flags_of(&setup);
+    let one: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let all = ["--all", "--credential-store=file", &directory];
+    for arguments in [one.as_slice(), &all] {
+        for content in [r#"{"version":2,"tokens":[]}"#, "damaged"] {
+            setup.ask(&setup.device(), true).await.unwrap();
+            let file = documents(&directory_of(&setup), false).remove(0);
+            std::fs::write(&file, content).unwrap();
+            let code = logout(arguments).await.unwrap();
+            assert!(is(code, ExitCode::FAILURE), "{arguments:?}");
+            assert!(!file.exists());
+        }
+        assert!(is(logout(arguments).await.unwrap(), ExitCode::SUCCESS), "nothing is left");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_refuses_keeps_no_tokens() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    setup.replace_document("/.well-known/openid-configuration", b"<html>".to_vec());
+    let flags = flags_of(&setup);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let error = logout(&flags).await.unwrap_err().to_string();
+    assert!(error.contains("a web page instead of JSON"), "{error}");
+    assert!(setup.cache().entries().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_certificate_that_stays_keeps_no_other_and_the_tokens_are_revoked() {
+    let setup = Setup::new().await;
+    let (flags, settings) = (flags_of(&setup), setup.device());
+    setup.ask(&settings, true).await.unwrap();
+    for cluster in ["a", "b", "c"] {
+        let certificate = setup.entry(&settings).certificate(&[cluster.as_bytes().to_vec()]);
+        let cached = CachedCertificate::new(&settings, cluster, None);
+        certificate.write_certificate(&cached).await.unwrap();
+    }
+    let certificates = documents(&directory_of(&setup), true);
+    put_in_the_way(&certificates[0]);
+    setup.server.take();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let error = logout(&flags).await.unwrap_err().to_string();
+    assert!(error.contains(certificates[0].to_str().unwrap()), "{error}");
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    assert_eq!(documents(&directory_of(&setup), true), certificates[..1]);
+    assert!(documents(&directory_of(&setup), false).is_empty());
+}
+
+#[tokio::test]
+async fn only_what_is_removed_is_counted() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    for (name, login) in [("a", &settings), ("b", &settings), ("c", &self::settings(&[]))] {
+        let certificate = setup.entry(login).certificate(&[name.as_bytes().to_vec()]);
+        let cached = CachedCertificate::new(login, name, None);
+        certificate.write_certificate(&cached).await.unwrap();
+    }
+    let own = setup.entry(&settings).certificates().await.unwrap().len();
+    assert_eq!((own, documents(&directory_of(&setup), true).len()), (2, 3));
+    std::fs::create_dir_all(directory_of(&setup).join(format!("{}.json/in the way", "0".repeat(64))))
+        .unwrap();
+    std::fs::create_dir_all(directory_of(&setup).join(format!("{0}-{0}.json/in the way", "1".repeat(64))))
+        .unwrap();
+    let store = LockedStore::read(&setup.cache()).await.unwrap();
+    let mut removed = RemovedEntries::default();
+    store.remove(&mut removed).await;
+    let counts = (removed.logins, removed.certificates, removed.unreadable, removed.has_failed);
+    assert_eq!(counts, (1, 3, 0, true));
+}
+
+#[tokio::test]
+async fn flags_count_beside_those_of_the_kubeconfig() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let flags = flags_of(&setup);
+    let (directory, arguments) = flags.split_last().unwrap();
+    let arguments = ["credential"].into_iter().chain(arguments.iter().map(String::as_str));
+    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis",
+        "args": arguments.collect::<Vec<_>>()});
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": "https://c"}}],
+        "users": [{"name": "u", "user": {"exec": exec}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    let path = setup.home.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    let file = format!("--kubeconfig={}", path.display());
+    setup.server.take();
+    let code = logout(&["--user=someone", &file, directory]).await.unwrap();
+    assert!(is(code, ExitCode::SUCCESS) && revoked(&setup.server).is_empty(), "of another user");
+    let code = logout(&[file.as_str(), directory]).await.unwrap();
+    assert!(is(code, ExitCode::SUCCESS));
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    assert!(setup.cache().entries().await.unwrap().is_empty());
 }

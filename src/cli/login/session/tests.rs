@@ -170,12 +170,23 @@ impl Setup {
         Self { server, state, home: tempfile::tempdir().unwrap(), authority, clock, time }
     }
 
+    /// The flags of the provider.
+    pub(in crate::cli::login) fn flags(&self) -> Vec<String> {
+        vec![
+            format!("--issuer=https://{}", self.server.address),
+            format!("--issuer-certificate-authority-data={}", self.authority),
+        ]
+    }
+
     fn settings(&self, more: &[&str], secret: Option<&str>) -> ClientSettings {
-        let issuer = format!("--issuer=https://{}", self.server.address);
-        let authority = format!("--issuer-certificate-authority-data={}", self.authority);
-        let all: Vec<&str> =
-            [issuer.as_str(), authority.as_str()].into_iter().chain(more.iter().copied()).collect();
+        let own = self.flags();
+        let all: Vec<&str> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
         flags(&all).settings(secret.map(str::to_owned)).unwrap()
+    }
+
+    /// Another answer to requests for this path.
+    pub(in crate::cli::login) fn replace_document(&self, path: &'static str, body: Vec<u8>) {
+        self.state.documents.lock().unwrap().insert(path, body);
     }
 
     pub(in crate::cli::login) fn device(&self) -> ClientSettings {
@@ -472,6 +483,38 @@ async fn a_cache_that_cannot_be_used_costs_logins_only() {
     setup.ask(&settings, true).await.unwrap();
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 3);
+}
+
+#[tokio::test]
+async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    // One write: that of the first login.
+    let cache = LoginCache::failing_after(&setup.home.path().join("cache"), 1);
+    let session = |force| Session { force, ..setup.session(&settings, &cache, true) };
+    setup.cache().entry(&settings).unwrap();
+    session(false).credential().await.unwrap();
+    setup.server.take();
+    let error = session(true).credential().await.unwrap_err();
+    assert!(matches!(error, LoginError::Other(_) | LoginError::Usage(_)), "{error}");
+    let revoked = setup.server.take().into_iter().find(|request| request.target == "/revoke").unwrap();
+    assert!(String::from_utf8_lossy(&revoked.body).contains("token=refresh-1"));
+    let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+    assert_eq!(kept.refresh_token, Some(SecretText::new("refresh-0")), "the earlier login stays");
+}
+
+#[tokio::test]
+async fn a_refresh_that_the_keyring_does_not_keep_is_used() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    setup.pass(LIFETIME);
+    setup.server.take();
+    let cache = LoginCache::failing_after(&setup.home.path().join("cache"), 0);
+    let refreshed = setup.session(&settings, &cache, false).credential().await.unwrap();
+    assert_eq!(refreshed.renew_at, Some(setup.clock.now() + Duration::from_secs(LIFETIME - 60)));
+    // Without rotation, the cached refresh token is the same.
+    assert!(!setup.server.take().iter().any(|request| request.target == "/revoke"));
 }
 
 #[tokio::test]
