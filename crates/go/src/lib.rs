@@ -11,7 +11,7 @@
 //! | [`time`] | `time.Parse`, `time.Time` | a table that Go printed; `crates/cel/tests/reference` |
 //! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
 //!
-//! [`octets`] is what their tests of texts are made with.
+//! [`octets!`] is what their tests of texts are made with.
 //!
 //! What else must equal Go, but only the gateway needs, is in `src/go/`.
 
