@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{CallError, Webhook, WebhookResponse};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
@@ -116,7 +117,7 @@ impl Callers {
     pub(super) async fn call(
         &self,
         webhook: &Webhook,
-        review: Bytes,
+        review: &ReviewRequest,
         headers: HeaderMap,
         asker: &str,
         deadline: Option<Instant>,
@@ -132,7 +133,7 @@ impl Callers {
         // Only now: the webhook is not at fault for the wait.
         let until = Instant::now() + webhook.timeout;
         let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let posting = post(client, connection, url.clone(), (headers, review), until);
+        let posting = post(client, connection, url.clone(), (headers, review.body.clone()), until);
         let call = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let _permit = permit;
             posting.await

@@ -44,8 +44,7 @@ impl ShadowCaller {
 
 impl Caller for ShadowCaller {
     async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
-        let body = review.body.clone();
-        let called = self.admission.callers.call(webhook, body, HeaderMap::new(), &self.asker, None).await;
+        let called = self.admission.callers.call(webhook, review, HeaderMap::new(), &self.asker, None).await;
         called.map_err(|failure| match failure {
             CallFailure::Webhook(error) => error,
             CallFailure::Busy => CallError::Failed(BUSY.to_owned()),

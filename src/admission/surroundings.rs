@@ -140,8 +140,7 @@ impl Caller for RequestSurroundings<'_> {
         if let Some(spans) = &spans {
             spans.request.inject(&mut headers);
         }
-        let body = review.body.clone();
-        let called = self.admission.callers.call(webhook, body, headers, self.asker, self.deadline).await;
+        let called = self.admission.callers.call(webhook, review, headers, self.asker, self.deadline).await;
         if let (Err(_), Some(spans)) = (&called, spans) {
             spans.fail();
         }

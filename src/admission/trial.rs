@@ -90,11 +90,12 @@ struct TrialSurroundings<'a> {
 
 impl Caller for TrialSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
-        let body = review.body.clone();
-        self.callers.call(webhook, body, HeaderMap::new(), "", None).await.map_err(|failure| match failure {
-            CallFailure::Webhook(error) => error,
-            CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
-        })
+        self.callers.call(webhook, review, HeaderMap::new(), "", None).await.map_err(
+            |failure| match failure {
+                CallFailure::Webhook(error) => error,
+                CallFailure::Busy => CallError::Failed(BUSY.to_owned()),
+            },
+        )
     }
 
     fn note(&self, event: Event<'_>) {

@@ -8,6 +8,7 @@
 
 mod capture;
 mod objects;
+mod parts;
 mod source;
 mod status;
 
@@ -24,7 +25,6 @@ use portcullis_admission::Annotation;
 use portcullis_audit::event::{AuthenticationMetadata, EncodedUser, Event, Level, ResponseStatus, Stage};
 use portcullis_audit::policy::Decision;
 use portcullis_audit::sink::NotStored;
-use serde_json::value::RawValue;
 
 use super::error_map::{Refusal, RefusalResponse};
 use super::stages::share_of;
@@ -40,6 +40,7 @@ use crate::sync::lock;
 use crate::user::Identity;
 use capture::{Capture, Direction, Interest, Observer};
 use objects::Encoding;
+use parts::{LastStage, Parts, RequestCapture, RequestObject, ResponseCapture};
 use source::Source;
 
 // apiserver: pkg/endpoints/filters/authorization.go
@@ -47,11 +48,6 @@ const DECISION: &str = "authorization.k8s.io/decision";
 const REASON: &str = "authorization.k8s.io/reason";
 /// The cluster of a request, if the gateway serves several.
 const CLUSTER: &str = "audit.portcullis.dev/cluster";
-/// The objects that an event lacks, and why.
-const OMITTED: &str = "audit.portcullis.dev/omitted";
-
-/// Why an event does not name an object that the gateway cannot read, although the API server may.
-const UNREADABLE: &str = "the object cannot be read";
 
 /// A request that is audited. Whatever keeps it in progress holds a clone.
 #[derive(Debug, Clone)]
@@ -86,70 +82,6 @@ pub(super) struct Subject {
     peer: IpAddr,
     decision: Decision,
     source: Source,
-}
-
-/// What the events of a request have beside its [`Source`].
-#[derive(Debug)]
-pub(super) struct Parts {
-    level: Level,
-    impersonated_user: Option<Identity>,
-    /// The verb of constrained impersonation.
-    constraint: Option<&'static str>,
-    /// What the object in the body of the request says of itself.
-    object: objects::Metadata,
-    response_status: Option<ResponseStatus>,
-    request_object: Option<Arc<RawValue>>,
-    response_object: Option<Arc<RawValue>>,
-    annotations: BTreeMap<String, String>,
-    last_stage: LastStage,
-    // Boxed: few requests have them.
-    request: Option<Box<RequestCapture>>,
-    response: Option<Box<ResponseCapture>>,
-    omit_managed_fields: bool,
-    /// The memory of the objects in the event.
-    memory: Vec<ReservedMemory>,
-    /// The fields that the event lacks, and why.
-    omitted: Vec<(&'static str, &'static str)>,
-}
-
-/// The event with which a request ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum LastStage {
-    /// The response has ended.
-    Complete,
-    /// As before, but the event of its start is to be stored before, since the body has the result.
-    StartedAndComplete,
-    Panic,
-    /// None: the request failed before it was authenticated, and has an event when its response starts.
-    Started,
-    /// None: no event can be stored.
-    Nothing,
-}
-
-/// What an event takes from the body of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RequestObject {
-    /// The metadata of the object that is created or updated.
-    Named,
-    /// Nothing but the object.
-    Options,
-    /// Nothing but the patch.
-    Patch,
-}
-
-#[derive(Debug)]
-struct RequestCapture {
-    kind: RequestObject,
-    encoding: Encoding,
-    copy: Capture,
-}
-
-#[derive(Debug)]
-struct ResponseCapture {
-    code: StatusCode,
-    encoding: Encoding,
-    is_compressed: bool,
-    copy: Capture,
 }
 
 impl AuditedRequest {
@@ -225,22 +157,7 @@ impl AuditedRequest {
         if let Some(name) = &audit.cluster {
             annotations.insert(CLUSTER.to_owned(), name.to_string());
         }
-        let parts = Parts {
-            level: decision.level,
-            impersonated_user: None,
-            constraint: None,
-            object: objects::Metadata::default(),
-            response_status: None,
-            request_object: None,
-            response_object: None,
-            annotations,
-            last_stage: LastStage::Complete,
-            request: None,
-            response: None,
-            omit_managed_fields: decision.omit_managed_fields,
-            memory: Vec::new(),
-            omitted: Vec::new(),
-        };
+        let parts = Parts::new(decision, annotations);
         let subject = Subject {
             audit: Arc::clone(audit),
             client: user.cloned(),
@@ -469,135 +386,6 @@ impl Subject {
         let copy = Capture::new(self.reserve(), interest);
         let is_compressed = headers.contains_key(CONTENT_ENCODING);
         Some(Box::new(ResponseCapture { code, encoding, is_compressed, copy }))
-    }
-}
-
-impl Parts {
-    /// Adds an annotation; the first value of a key stays.
-    fn annotate(&mut self, key: &str, value: &str) {
-        self.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
-    }
-
-    fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
-        match direction {
-            Direction::Request => self.request.as_mut().map(|request| &mut request.copy),
-            Direction::Response => self.response.as_mut().map(|response| &mut response.copy),
-        }
-    }
-
-    /// Reads the copy of the request's body, and frees it.
-    // apiserver: pkg/audit/request.go, LogRequestObject and LogRequestPatch
-    fn read_request(&mut self) {
-        let Some(capture) = self.request.take() else { return };
-        let RequestCapture { kind, encoding, copy } = *capture;
-        let is_named = kind == RequestObject::Named;
-        let with_object = self.level >= Level::Request;
-        let field = if with_object { "requestObject" } else { "objectRef" };
-        let (bytes, memory) = match copy.finish() {
-            Some(Ok(copied)) => copied,
-            Some(Err(reason)) => return self.omit(field, reason),
-            None => return,
-        };
-        if kind == RequestObject::Patch {
-            self.request_object = objects::patch(&bytes);
-            self.memory.push(memory);
-            return;
-        }
-        let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {
-            Ok(read) => read,
-            Err(reason) => return self.omit(field, reason),
-        };
-        if is_named {
-            match objects::metadata(encoding, &bytes) {
-                Some(found) => self.object = found,
-                None => self.omit("objectRef", UNREADABLE),
-            }
-        }
-        if with_object {
-            match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-                Ok(object) => self.request_object = self.held(object, memory, "requestObject"),
-                Err(reason) => self.omit("requestObject", reason),
-            }
-        }
-    }
-
-    /// The object, if there is memory for it.
-    fn held(
-        &mut self,
-        object: Option<Arc<RawValue>>,
-        mut memory: ReservedMemory,
-        field: &'static str,
-    ) -> Option<Arc<RawValue>> {
-        let object = object?;
-        if !memory.resize(object.get().len()) {
-            self.omit(field, capture::NO_MEMORY);
-            return None;
-        }
-        self.memory.push(memory);
-        Some(object)
-    }
-
-    /// Reads the copy of the response's body, and frees it.
-    // apiserver: pkg/audit/context.go, LogResponseObject
-    fn read_response(&mut self) {
-        let Some(capture) = self.response.take() else { return };
-        let ResponseCapture { code, encoding, is_compressed, copy } = *capture;
-        let (bytes, memory) = match copy.finish() {
-            Some(Ok((bytes, mut memory))) if is_compressed => {
-                match objects::decompress(&bytes, capture::MAX_OBJECT_BYTES) {
-                    Ok(bytes) if memory.resize(bytes.len()) => (bytes, memory),
-                    Ok(_) => return self.omit("responseObject", capture::NO_MEMORY),
-                    Err(reason) => return self.omit("responseObject", reason),
-                }
-            }
-            Some(Ok(copied)) => copied,
-            Some(Err(reason)) => return self.omit("responseObject", reason),
-            None => return,
-        };
-        let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {
-            Ok(read) => read,
-            Err(reason) => return self.omit("responseObject", reason),
-        };
-        if let Some(status) = status::of_body(encoding, &bytes, code) {
-            self.response_status = Some(status);
-        }
-        if self.level < Level::RequestResponse {
-            return;
-        }
-        if encoding == Encoding::Protobuf
-            && let Some(status) = status::protobuf(&bytes)
-        {
-            self.response_object = render::as_json(status).ok().map(Into::into);
-            return;
-        }
-        match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-            Ok(object) => self.response_object = self.held(object, memory, "responseObject"),
-            Err(reason) => self.omit("responseObject", reason),
-        }
-    }
-
-    fn omit(&mut self, field: &'static str, reason: &'static str) {
-        self.omitted.push((field, reason));
-    }
-
-    fn note_omitted(&mut self) {
-        if self.omitted.is_empty() {
-            return;
-        }
-        let status = self.response_status.as_ref();
-        // The API server does not read the object either.
-        let unread =
-            [StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE];
-        let is_unread = status.is_some_and(|status| unread.iter().any(|code| code.as_u16() == status.code));
-        // Nor that of a request that it does not authorize.
-        let is_forbidden = status.is_some_and(|status| status.code == StatusCode::FORBIDDEN.as_u16());
-        self.omitted.retain(|(_, reason)| !is_forbidden || *reason != UNREADABLE);
-        if self.omitted.is_empty() || is_unread {
-            return;
-        }
-        let notes: Vec<String> =
-            self.omitted.iter().map(|(field, reason)| format!("{field}: {reason}")).collect();
-        self.annotate(OMITTED, &notes.join("; "));
     }
 }
 

@@ -54,8 +54,9 @@ struct Parsed {
 }
 
 /// `portcullis logout` with these arguments.
-async fn logout(arguments: &[&str]) -> Result<ExitCode, LoginError> {
-    let parsed = Parsed::try_parse_from(["logout"].iter().chain(arguments)).unwrap();
+async fn logout(arguments: &[impl AsRef<str>]) -> Result<ExitCode, LoginError> {
+    let arguments = arguments.iter().map(AsRef::as_ref);
+    let parsed = Parsed::try_parse_from(["logout"].into_iter().chain(arguments)).unwrap();
     run(&parsed.flags).await
 }
 
@@ -65,6 +66,12 @@ fn flags_of(setup: &Setup) -> Vec<String> {
     flags.push("--client-id=kubernetes".to_owned());
     flags.push(format!("--cache-dir={}", directory_of(setup).display()));
     flags
+}
+
+/// The arguments that log out of the provider of the setup, and of all in the files of its cache.
+fn one_and_all(setup: &Setup) -> [Vec<String>; 2] {
+    let directory = format!("--cache-dir={}", directory_of(setup).display());
+    [flags_of(setup), vec!["--all".to_owned(), "--credential-store=file".to_owned(), directory]]
 }
 
 fn directory_of(setup: &Setup) -> PathBuf {
@@ -247,11 +254,7 @@ async fn a_logout_that_is_interrupted_while_it_revokes_can_be_repeated() {
 #[tokio::test]
 async fn a_file_that_others_can_read_is_revoked() {
     let setup = Setup::new().await;
-    let directory = format!("--cache-dir={}", directory_of(&setup).display());
-    let flags = flags_of(&setup);
-    let one: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let all = ["--all", "--credential-store=file", &directory];
-    for (number, arguments) in [one.as_slice(), &all].into_iter().enumerate() {
+    for (number, arguments) in one_and_all(&setup).iter().enumerate() {
         setup.ask(&setup.device(), true).await.unwrap();
         let file = documents(&directory_of(&setup), false).remove(0);
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -265,11 +268,7 @@ async fn a_file_that_others_can_read_is_revoked() {
 #[tokio::test]
 async fn tokens_that_cannot_be_read_are_removed_and_a_failure() {
     let setup = Setup::new().await;
-    let directory = format!("--cache-dir={}", directory_of(&setup).display());
-    let flags = flags_of(&setup);
-    let one: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let all = ["--all", "--credential-store=file", &directory];
-    for arguments in [one.as_slice(), &all] {
+    for arguments in &one_and_all(&setup) {
         for content in [r#"{"version":2,"tokens":[]}"#, "damaged"] {
             setup.ask(&setup.device(), true).await.unwrap();
             let file = documents(&directory_of(&setup), false).remove(0);
@@ -288,7 +287,6 @@ async fn a_provider_that_refuses_keeps_no_tokens() {
     setup.ask(&setup.device(), true).await.unwrap();
     setup.replace_document("/.well-known/openid-configuration", b"<html>".to_vec());
     let flags = flags_of(&setup);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let error = logout(&flags).await.unwrap_err().to_string();
     assert!(error.contains("a web page instead of JSON"), "{error}");
     assert!(setup.cache().entries().await.unwrap().is_empty());
@@ -307,7 +305,6 @@ async fn a_certificate_that_stays_keeps_no_other_and_the_tokens_are_revoked() {
     let certificates = documents(&directory_of(&setup), true);
     put_in_the_way(&certificates[0]);
     setup.server.take();
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let error = logout(&flags).await.unwrap_err().to_string();
     assert!(error.contains(certificates[0].to_str().unwrap()), "{error}");
     assert_eq!(revoked(&setup.server), ["refresh-0"]);
