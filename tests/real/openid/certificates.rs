@@ -2,7 +2,7 @@
 //! sign, and an administrator who approves, denies, or does nothing.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -118,23 +118,26 @@ fn user_info(output: &Output) -> Result<Value, String> {
     Ok(review["status"]["userInfo"].clone())
 }
 
-/// The files of cached certificates.
-fn certificates(user: &LoginUser<'_>) -> Vec<PathBuf> {
-    let is_certificate = |file: &PathBuf| file.file_stem().is_some_and(|name| name.len() > 64);
-    user.cached().into_iter().filter(is_certificate).collect()
-}
-
-fn change(file: &Path, change: impl FnOnce(&mut Value)) {
-    let mut document: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    change(&mut document);
-    fs::write(file, document.to_string()).unwrap();
+/// The file and content of the only cached certificate. The login that was refused left an entry without one, and the
+/// order of a directory is any.
+fn cached_certificate(user: &LoginUser<'_>) -> Result<(PathBuf, Value), String> {
+    let files = user.cached().into_iter();
+    let documents = files.map(|file| {
+        let document: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        (file, document)
+    });
+    let mut certificates: Vec<_> = documents.filter(|(_, document)| document["issued"].is_object()).collect();
+    match certificates.len() {
+        1 => Ok(certificates.remove(0)),
+        count => Err(format!("{count} certificates are cached, in {:?}", user.cached())),
+    }
 }
 
 /// Lets the certificate expire, as time does.
-fn expire(user: &LoginUser<'_>) {
-    for file in certificates(user) {
-        change(&file, |document| document["issued"]["expiresAt"] = document["issued"]["receivedAt"].clone());
-    }
+fn expire(user: &LoginUser<'_>) -> Result<(), String> {
+    let (file, mut document) = cached_certificate(user)?;
+    document["issued"]["expiresAt"] = document["issued"]["receivedAt"].clone();
+    fs::write(file, document.to_string()).map_err(|error| error.to_string())
 }
 
 fn expect(what: &str, holds: bool, found: impl std::fmt::Debug) -> Result<(), String> {
@@ -206,14 +209,14 @@ pub(super) fn certificates_in_place_of_tokens(servers: &RealServers) -> Result<(
     let before = user.grants()?;
     user.is_alice(&user.whoami()?)?;
     expect("no refresh", user.grants()? == before, user.grants())?;
-    let document: Value = serde_json::from_slice(&fs::read(&certificates(&user)[0]).unwrap()).unwrap();
+    let (_, document) = cached_certificate(&user)?;
     let key = document["issued"]["key"].as_str().unwrap();
     let shown =
         [&late, &kubectl, &approved].map(text).concat() + &fs::read_to_string(user.kubeconfig()).unwrap();
     expect("no secret", !shown.contains(key) && !shown.contains("PRIVATE KEY"), ())?;
 
     // It expires: twenty kubectls cause one request.
-    expire(&user);
+    expire(&user)?;
     let kubectls = (0..AT_ONCE).map(|_| {
         let mut command = user.command(servers.kubectl()?);
         command.args(["auth", "whoami"]);
@@ -226,7 +229,7 @@ pub(super) fn certificates_in_place_of_tokens(servers: &RealServers) -> Result<(
     expect("twenty at once", administrator.requests()?.len() == 2, administrator.requests()?.len())?;
 
     // Denied.
-    expire(&user);
+    expire(&user)?;
     let denied = administrator.decide("deny", || user.whoami())?;
     let message = text(&denied);
     expect("denied", !denied.status.success() && message.contains("the request was denied"), message)?;
