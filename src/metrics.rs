@@ -18,6 +18,7 @@ mod gauge_guard;
 mod impersonation;
 pub(crate) mod jwt;
 mod limits;
+mod observations;
 mod open_metrics;
 mod page;
 mod registrar;

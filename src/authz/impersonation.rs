@@ -5,17 +5,17 @@
 //! An impersonation that was allowed is kept for as long as all answers that allowed it.
 
 mod key;
+mod last_modes;
 mod mode;
 mod wanted;
 
 use std::borrow::Cow;
-use std::hash::BuildHasher as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
-use lru::{DefaultHasher, LruCache};
+use lru::DefaultHasher;
 use tokio::time::Instant;
 
 use super::authorizer::AccessError;
@@ -30,6 +30,7 @@ use crate::user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, MASTERS, UserInfo, service_account,
 };
 use key::ImpersonationKey;
+use last_modes::LastModes;
 use mode::Mode;
 pub(crate) use wanted::{BadImpersonation, WantedUser};
 
@@ -40,9 +41,6 @@ const NODES: &str = "system:nodes";
 const MANY: usize = 4;
 /// Concurrent questions of one request.
 const CONCURRENT_QUESTIONS: usize = 8;
-/// The number of requesters whose last successful mode is known.
-// apiserver: impersonation/cache.go, newModeIndexCache
-const MAX_REQUESTERS: std::num::NonZeroUsize = std::num::NonZeroUsize::new(10_000).unwrap();
 /// The memory of all impersonations of a cluster that are kept.
 const MAX_CACHED_BYTES: usize = 32 << 20;
 
@@ -63,9 +61,7 @@ pub(crate) struct Impersonator {
     /// The gateway's own authorizers, before the API servers.
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
-    /// By the hash of the requester's name, with a secret. Should two names have one hash, the modes are tried in another order.
-    last_modes: Mutex<LruCache<u64, Mode>>,
-    secret: DefaultHasher,
+    last_modes: LastModes,
     /// With a fast hash, whose seed is not secret in the strict sense: only impersonations that are allowed are kept, so a
     /// client that makes keys collide slows down those who may impersonate as well, and no others.
     allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated, DefaultHasher>>,
@@ -104,8 +100,7 @@ impl Impersonator {
         Self {
             authorizer,
             metrics: Arc::clone(metrics),
-            last_modes: Mutex::new(LruCache::new(MAX_REQUESTERS)),
-            secret: DefaultHasher::default(),
+            last_modes: LastModes::new(),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
         }
     }
@@ -135,9 +130,8 @@ impl Impersonator {
     }
 
     /// What [`Self::try_modes`] finds without a question, in the mode that it tries first.
-    fn recall(&self, asked: &Impersonation<'_>, now: Instant) -> Option<Impersonated> {
-        let requester = self.secret.hash_one(asked.requester.name.as_str());
-        let mode = lock(&self.last_modes).get(&requester).copied()?;
+    fn recall(&self, asked: &Impersonation<'_, '_>, now: Instant) -> Option<Impersonated> {
+        let mode = self.last_modes.get(&asked.requester.name)?;
         if !mode.applies(asked.wanted, asked.requester) {
             return None;
         }
@@ -151,9 +145,8 @@ impl Impersonator {
 
     /// Tries the mode that allowed the requester's last impersonation, then the others in order.
     // impersonation/constrained_impersonation.go, getImpersonatedUser
-    async fn try_modes(&self, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
-        let requester = self.secret.hash_one(asked.requester.name.as_str());
-        let last = lock(&self.last_modes).get(&requester).copied();
+    async fn try_modes(&self, asked: &Impersonation<'_, '_>) -> Result<Impersonated, ImpersonationError> {
+        let last = self.last_modes.get(&asked.requester.name);
         let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != last);
         let mut refused = None;
         for mode in last.into_iter().chain(others) {
@@ -163,7 +156,7 @@ impl Impersonator {
             match self.check(mode, asked).await {
                 Ok(found) => {
                     if Some(mode) != last {
-                        lock(&self.last_modes).put(requester, mode);
+                        self.last_modes.put(&asked.requester.name, mode);
                     }
                     return Ok(found);
                 }
@@ -177,7 +170,11 @@ impl Impersonator {
             .unwrap_or_else(|| ReviewError::Unusable("all impersonation modes failed".to_owned()).into()))
     }
 
-    async fn check(&self, mode: Mode, asked: &Impersonation<'_>) -> Result<Impersonated, ImpersonationError> {
+    async fn check(
+        &self,
+        mode: Mode,
+        asked: &Impersonation<'_, '_>,
+    ) -> Result<Impersonated, ImpersonationError> {
         // The mode of old does not depend on the request.
         let of_request = mode.is_constrained().then(|| ImpersonationKey::of_request(mode, asked));
         if let Some(found) = of_request.as_ref().and_then(|key| self.known(key)) {
@@ -225,10 +222,10 @@ impl Impersonator {
 }
 
 /// What a request asks for.
-struct Impersonation<'a> {
+struct Impersonation<'a, 'headers> {
     asker: &'a str,
     requester: &'a Identity,
-    wanted: &'a WantedUser<'a>,
+    wanted: &'a WantedUser<'headers>,
     info: &'a RequestInfo,
     trace: &'a AuthzTrace,
 }
@@ -247,7 +244,7 @@ struct ModeCheck<'a> {
 impl ModeCheck<'_> {
     /// Whether the requester may impersonate every attribute of the wanted user; then the user.
     // impersonation/mode.go, impersonationModeState.check
-    async fn user(&mut self, asked: &Impersonation<'_>) -> Result<UserInfo, ImpersonationError> {
+    async fn user(&mut self, asked: &Impersonation<'_, '_>) -> Result<UserInfo, ImpersonationError> {
         let WantedUser { name, uid, groups, extra: _ } = asked.wanted;
         let mut user = UserInfo {
             name: name.to_string(),
@@ -301,7 +298,7 @@ impl ModeCheck<'_> {
     }
 
     // authorizeExtra
-    async fn extra(&mut self, asked: &Impersonation<'_>) -> Result<(), ImpersonationError> {
+    async fn extra(&mut self, asked: &Impersonation<'_, '_>) -> Result<(), ImpersonationError> {
         let extra = &asked.wanted.extra;
         if self.mode.is_constrained()
             && let Some(problem) = mode::extra_problem(extra)

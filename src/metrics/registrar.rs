@@ -8,6 +8,8 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
+use super::observations::Observations;
+
 /// The registry under construction, and the labels of each metric by its name.
 #[derive(Debug, Default)]
 pub(super) struct Registrar(Registry, RefCell<MetricLabels>);
@@ -66,6 +68,18 @@ impl Registrar {
         let histograms = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), labels)?;
         self.register(Box::new(histograms.clone()), name, &[labels, &["le"]].concat())?;
         Ok(histograms)
+    }
+
+    /// A counter with the number of observations of each series of `histograms`, which have the same labels.
+    pub(super) fn observations(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+        histograms: &HistogramVec,
+    ) -> prometheus::Result<()> {
+        let counters = Observations::new(name, help, labels, histograms)?;
+        self.register(Box::new(counters), name, labels)
     }
 
     fn register(&self, collector: Box<dyn Collector>, name: &str, labels: &[&str]) -> prometheus::Result<()> {

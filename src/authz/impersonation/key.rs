@@ -24,7 +24,7 @@ pub(super) struct ImpersonationKey(Vec<u8>);
 
 impl ImpersonationKey {
     /// Of a mode, a requester, a wanted user, and a request.
-    pub(super) fn of_request(mode: Mode, asked: &Impersonation<'_>) -> Self {
+    pub(super) fn of_request(mode: Mode, asked: &Impersonation<'_, '_>) -> Self {
         let mut parts = user_parts(mode, asked);
         parts.text("request");
         parts.text(asked.info.verb());
@@ -38,7 +38,7 @@ impl ImpersonationKey {
     }
 
     /// Of a mode, a requester and a wanted user.
-    pub(super) fn of_user(mode: Mode, asked: &Impersonation<'_>) -> Self {
+    pub(super) fn of_user(mode: Mode, asked: &Impersonation<'_, '_>) -> Self {
         Self::of(user_parts(mode, asked))
     }
 
@@ -72,7 +72,7 @@ impl Drop for ImpersonationKey {
 
 /// The parts of a mode, a requester and a wanted user. The requester may have hundreds of groups, which are the same in all
 /// its requests.
-fn user_parts(mode: Mode, asked: &Impersonation<'_>) -> Parts {
+fn user_parts(mode: Mode, asked: &Impersonation<'_, '_>) -> Parts {
     let mut parts = Parts::within(BUFFER.take());
     parts.text(mode.name());
     parts.digest(asked.requester.digest());
@@ -96,12 +96,12 @@ mod tests {
         groups: &[&'a str],
         extra: &[(&str, &[&'a str])],
     ) -> WantedUser<'a> {
-        let texts = |texts: &[&'a str]| texts.iter().map(|text| (*text).into()).collect();
+        let values = |values: &[&'a str]| values.iter().map(|value| (*value).into()).collect();
         WantedUser {
             name: name.into(),
             uid: uid.into(),
-            groups: texts(groups),
-            extra: extra.iter().map(|(key, values)| ((*key).to_owned(), texts(values))).collect(),
+            groups: groups.iter().map(|group| (*group).into()).collect(),
+            extra: extra.iter().map(|(key, texts)| ((*key).to_owned(), values(texts))).collect(),
         }
     }
 

@@ -411,7 +411,7 @@ fn headers_ask_for_a_user() {
         ("a/b".to_owned(), vec!["1".into(), "2".into()]),
         ("%zz".to_owned(), vec!["3".into()]),
     ]);
-    let groups = vec!["b".into(), "".into()];
+    let groups = ["b".into(), "".into()].into_iter().collect();
     assert_eq!(found, Ok(Some(WantedUser { name: "bob".into(), uid: "".into(), groups, extra })));
     let problem = |lines: &[(&'static str, &str)]| user(lines).unwrap_err().to_string();
     assert_eq!(

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use http::header::{HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use crate::go::extra_key::decode_extra_key;
 use crate::go::quote::Quoted;
@@ -24,10 +25,13 @@ pub(crate) struct WantedUser<'a> {
     /// The UID, or nothing.
     pub(super) uid: Cow<'a, str>,
     /// The groups, in order.
-    pub(super) groups: Vec<Cow<'a, str>>,
+    pub(super) groups: WantedGroups<'a>,
     /// The extra attributes.
     pub(super) extra: WantedExtra<'a>,
 }
+
+/// Groups as asked for, mostly few.
+pub(super) type WantedGroups<'a> = SmallVec<[Cow<'a, str>; 2]>;
 
 /// Extra attributes as asked for.
 pub(super) type WantedExtra<'a> = BTreeMap<String, Vec<Cow<'a, str>>>;
@@ -86,10 +90,11 @@ impl WantedUser<'_> {
     /// The same without the headers.
     pub(crate) fn into_owned(self) -> WantedUser<'static> {
         let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
-        let all = |texts: Vec<Cow<'_, str>>| texts.into_iter().map(own).collect();
         let Self { name, uid, groups, extra } = self;
-        let extra = extra.into_iter().map(|(key, values)| (key, all(values))).collect();
-        WantedUser { name: own(name), uid: own(uid), groups: all(groups), extra }
+        let groups = groups.into_iter().map(own).collect();
+        let own_values = |values: Vec<Cow<'_, str>>| values.into_iter().map(own).collect();
+        let extra = extra.into_iter().map(|(key, values)| (key, own_values(values))).collect();
+        WantedUser { name: own(name), uid: own(uid), groups, extra }
     }
 
     pub(super) fn owned_groups(&self) -> Vec<String> {

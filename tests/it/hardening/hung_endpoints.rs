@@ -20,10 +20,13 @@ const MAX_CONNECTS_PER_USER: usize = 32;
 const OTHER_CONNECTS: usize = 24;
 /// The most requests that wait for a connection.
 const MAX_WAITING: usize = 1024;
+/// The same for the connections of one user alone.
+const MAX_WAITING_OF_USER: usize = MAX_WAITING / 4;
 /// The default of `--http2-max-streams-per-connection`.
 const MAX_STREAMS: usize = 100;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
+const OTHER_TOKEN: (&str, &str) = ("authorization", "Bearer other-token");
 
 /// A relay to a server. Once it hangs, it accepts connections and carries none of their bytes.
 async fn relay(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
@@ -63,7 +66,7 @@ impl HungCluster {
         let pki = Pki::new();
         let (hung, calm) = (FakeBackend::plain(&pki).await, FakeBackend::plain(&pki).await);
         let (address, hangs) = relay(hung.address).await;
-        pki.write("tokens.csv", "good-token,mallory,7\n");
+        pki.write("tokens.csv", "good-token,mallory,7\nother-token,carol,8\n");
         pki.write("clients.crt", pki.clients.cert_pem());
         let clusters = "
 - {name: hung, kubeconfig: hung.kubeconfig, match: {pathPrefix: /clusters/hung}, authentication: {tokenAuthFile: tokens.csv}}
@@ -87,6 +90,44 @@ impl HungCluster {
         let end = format!("kind=\"watch\"}} {count}");
         let is_reached = |line: &str| line.starts_with(start) && line.ends_with(&end);
         self.gateway.until_counted_as(&end, is_reached).await;
+    }
+
+    /// Sends as many requests at once, each again when it is refused, and waits until all are in progress.
+    async fn flood(&self, path: &'static str, count: usize) -> JoinSet<()> {
+        let mut flood = JoinSet::new();
+        let mut clients = Vec::new();
+        for sent in 0..count {
+            if sent % MAX_STREAMS == 0 {
+                clients.push(self.gateway.http2(None).await);
+            }
+            let mut client = clients.last().unwrap().share();
+            flood.spawn(async move {
+                loop {
+                    let response = client.get(path, &[TOKEN]).await;
+                    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+                    text(response).await;
+                }
+            });
+        }
+        self.until_in_progress(count).await;
+        flood
+    }
+
+    /// Waits until another request of the flood's user is refused, because there is no place to wait.
+    async fn until_refused(&self, path: &str) {
+        let mut late = self.gateway.http2(None).await;
+        in_time(async {
+            loop {
+                let refused = late.get(path, &[TOKEN]).await;
+                assert_eq!(refused.headers()["retry-after"], "1");
+                let (code, body) = status(refused).await;
+                assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+                if body["message"].as_str().unwrap().contains("too many requests in progress") {
+                    break;
+                }
+            }
+        })
+        .await;
     }
 }
 
@@ -124,37 +165,32 @@ async fn tunnels_to_a_hung_endpoint_open_a_bounded_number_of_connections() {
 async fn a_bounded_number_of_requests_waits_for_a_hung_endpoint() {
     const WATCH: &str = "/clusters/hung/api/v1/pods?watch=1";
     let setup = HungCluster::start().await;
-    let mut flood = JoinSet::new();
-    let mut clients = Vec::new();
-    for sent in 0..MAX_WAITING {
-        if sent % MAX_STREAMS == 0 {
-            clients.push(setup.gateway.http2(None).await);
-        }
-        let mut client = clients.last().unwrap().share();
-        flood.spawn(async move {
-            loop {
-                let response = client.get(WATCH, &[TOKEN]).await;
-                assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
-                text(response).await;
-            }
-        });
-    }
-    setup.until_in_progress(MAX_WAITING).await;
-    let mut late = setup.gateway.http2(None).await;
-    in_time(async {
-        loop {
-            let refused = late.get(WATCH, &[TOKEN]).await;
-            assert_eq!(refused.headers()["retry-after"], "1");
-            let (code, body) = status(refused).await;
-            assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
-            if body["message"].as_str().unwrap().contains("too many requests in progress") {
-                break;
-            }
-        }
-    })
-    .await;
+    let mut flood = setup.flood(WATCH, MAX_WAITING).await;
+    setup.until_refused(WATCH).await;
     let connections = held(setup.port).len();
     assert!((1..=OTHER_CONNECTS).contains(&connections), "{connections}");
+    setup.others.were_undisturbed().await;
+    assert!(flood.try_join_next().is_none());
+}
+
+/// Logs of pods use connections of their user alone. So many of one user may wait that others can wait, too.
+// threat: hung-endpoint
+#[tokio::test]
+async fn requests_of_one_user_leave_places_to_wait_to_others() {
+    const LOG: &str = "/clusters/hung/api/v1/namespaces/n/pods/p/log?follow=true";
+    let setup = HungCluster::start().await;
+    let mut flood = setup.flood(LOG, MAX_WAITING_OF_USER).await;
+    setup.until_refused(LOG).await;
+    let mut other = setup.gateway.http2(None).await;
+    flood.spawn(async move {
+        loop {
+            let response = other.get(LOG, &[OTHER_TOKEN]).await;
+            let (_, body) = status(response).await;
+            let message = body["message"].as_str().unwrap();
+            assert!(!message.contains("too many requests in progress"), "{message}");
+        }
+    });
+    setup.until_in_progress(MAX_WAITING_OF_USER + 1).await;
     setup.others.were_undisturbed().await;
     assert!(flood.try_join_next().is_none());
 }

@@ -1,8 +1,11 @@
 //! The clients of a tenant's cluster, whose tenant decides who authenticates there, open as many connections as they can.
 
+use std::path::PathBuf;
+
 use http::StatusCode;
+use serde_json::{Value, json};
 use testkit::client::Client;
-use testkit::{FakeBackend, Gateway, Pki, in_time, text};
+use testkit::{FakeBackend, Gateway, Pki, in_time, text, until};
 
 use crate::gateway::InProcess as _;
 use crate::management_cluster::{DOCUMENT, Management, flags, inline, trusted};
@@ -20,6 +23,19 @@ async fn get(client: &mut Client, path: &str, token: &str) -> StatusCode {
     client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await
 }
 
+fn audit_log(pki: &Pki) -> PathBuf {
+    pki.directory.path().join("audit.log")
+}
+
+/// The users and stages of the events of refused requests.
+fn refusals(pki: &Pki) -> Vec<[String; 2]> {
+    let text = std::fs::read_to_string(audit_log(pki)).unwrap_or_default();
+    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let refused = events.filter(|event| event["responseStatus"]["code"] == 429);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    refused.map(|event| [text(&event["user"]["username"]), text(&event["stage"])]).collect()
+}
+
 /// A gateway with two tenants, `flood` and `calm`, and a cluster of the operator, `own`, all with one API server.
 async fn start(pki: &Pki, backend: &FakeBackend) -> (Management, Gateway) {
     let management = Management::start(pki).await;
@@ -29,6 +45,9 @@ async fn start(pki: &Pki, backend: &FakeBackend) -> (Management, Gateway) {
     }
     let mut flags = flags(pki, management.server.address);
     flags.push(format!("--max-connections={ALL}"));
+    let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]});
+    flags.push(format!("--audit-policy-file={}", pki.write("policy.yaml", policy.to_string()).display()));
+    flags.push(format!("--audit-log-path={}", audit_log(pki).display()));
     let main = pki.directory.path().join("gateway.yaml");
     let head = std::fs::read_to_string(&main).unwrap();
     pki.write("of-operator.kubeconfig", &config);
@@ -75,6 +94,8 @@ async fn the_clients_of_one_tenant_leave_connections_to_the_others() {
         in_time(task).await.unwrap();
     }
     gateway.until_counted("portcullis_refused_connections_total{reason=\"tenant_limit\"} 2").await;
+    until("the events of both refusals", || refusals(&pki).len() == 2).await;
+    assert_eq!(refusals(&pki), [["mallory", "ResponseComplete"]; 2]);
     // A wrong token is refused as ever.
     let mut wrong = client(&gateway, false).await;
     assert_eq!(get(&mut wrong, "/clusters/flood/api", "two").await, StatusCode::UNAUTHORIZED);
