@@ -259,8 +259,8 @@ impl Reloader {
         self.live.swap(Arc::clone(&next));
         lock(&self.source).commit();
         self.report_refused(refused);
-        self.deps.metrics.config.reloaded(next.generation, self.clock.now());
         self.deps.metrics.config.clusters_in_use(next.clusters().len(), next.rebuilt);
+        self.deps.metrics.config.reloaded(next.generation, self.clock.now());
         // The CRLs may have changed, or the file of a deny list.
         self.deps.revocation.note_change();
         info!(

@@ -22,16 +22,25 @@ struct Server {
     backend: FakeBackend,
     /// Whether `/readyz` is 500.
     is_unready: Arc<AtomicBool>,
-    /// Whether it answers forwarded requests and probes.
-    answers: watch::Sender<bool>,
+    /// What it answers.
+    answers: watch::Sender<Answers>,
     reads: Arc<AtomicUsize>,
     writes: Arc<AtomicUsize>,
+}
+
+/// What a server answers, beside self-checks.
+#[derive(Clone, Copy, PartialEq)]
+enum Answers {
+    All,
+    /// Forwarded requests wait.
+    Probes,
+    Nothing,
 }
 
 impl Server {
     async fn start(pki: &Pki, name: &'static str) -> Self {
         let is_unready = Arc::new(AtomicBool::new(false));
-        let (answers, answering) = watch::channel(true);
+        let (answers, answering) = watch::channel(Answers::All);
         let [reads, writes] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
         let counts = [Arc::clone(&reads), Arc::clone(&writes)];
         let unready = Arc::clone(&is_unready);
@@ -48,7 +57,12 @@ impl Server {
             }
             let (mut answering, unready) = (answering.clone(), Arc::clone(&unready));
             Box::pin(async move {
-                if answering.wait_for(|answers| *answers).await.is_err() {
+                let is_answered = |answers: &Answers| match answers {
+                    Answers::All => true,
+                    Answers::Probes => is_probe,
+                    Answers::Nothing => false,
+                };
+                if answering.wait_for(is_answered).await.is_err() {
                     std::future::pending::<()>().await;
                 }
                 let mut response = Response::new(full(name));
@@ -102,10 +116,9 @@ async fn send(gateway: &Gateway, method: Method) -> Pending {
 async fn requests_in_progress_are_spread_evenly() {
     let pki = Pki::new();
     let (first, second, gateway) = two(&pki).await;
-    // Their probes succeed; only the forwarded requests wait.
     for server in [&first, &second] {
         server.until_probed(&gateway, "ready").await;
-        server.answers.send_replace(false);
+        server.answers.send_replace(Answers::Probes);
     }
     let mut pending = Vec::new();
     for sent in 1..=20 {
@@ -114,7 +127,7 @@ async fn requests_in_progress_are_spread_evenly() {
         assert!(first.requests().abs_diff(second.requests()) <= 1, "{sent}");
     }
     for server in [&first, &second] {
-        server.answers.send_replace(true);
+        server.answers.send_replace(Answers::All);
     }
     for pending in pending {
         assert_eq!(in_time(pending).await.unwrap().0, StatusCode::OK);
@@ -146,7 +159,7 @@ async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
     let pki = Pki::new();
     let (first, second, gateway) = two(&pki).await;
     first.until_probed(&gateway, "ready").await;
-    first.answers.send_replace(false);
+    first.answers.send_replace(Answers::Nothing);
     let mut pending = Vec::new();
     in_time(async {
         while first.reads.load(Ordering::SeqCst) == 0 {
@@ -166,7 +179,7 @@ async fn reads_that_wait_at_a_silent_endpoint_go_to_another_one() {
     assert_eq!(first.writes.load(Ordering::SeqCst), writes);
     assert_eq!(second.writes.load(Ordering::SeqCst), 20);
     // Once it answers again, it is used again.
-    first.answers.send_replace(true);
+    first.answers.send_replace(Answers::All);
     let before = first.requests();
     in_time(async {
         while first.requests() == before {
@@ -250,7 +263,7 @@ async fn only_reads_are_sent_again_when_a_server_dies() {
     let (first, second, gateway) = two(&pki).await;
     for server in [&first, &second] {
         server.until_probed(&gateway, "ready").await;
-        server.answers.send_replace(false);
+        server.answers.send_replace(Answers::Probes);
     }
     let mut pending = Vec::new();
     for sent in 1..=12 {
@@ -261,7 +274,7 @@ async fn only_reads_are_sent_again_when_a_server_dies() {
     let (lost_writes, writes) = (first.writes.load(Ordering::SeqCst), Arc::clone(&second.writes));
     let kept_writes = writes.load(Ordering::SeqCst);
     drop(first);
-    second.answers.send_replace(true);
+    second.answers.send_replace(Answers::All);
     let mut failed = 0;
     for (method, pending) in pending {
         let (code, _) = in_time(pending).await.unwrap();
@@ -325,7 +338,7 @@ async fn uploads_that_break_off_eject_no_endpoint() {
     let (first, second, gateway) = two(&pki).await;
     for server in [&first, &second] {
         server.until_probed(&gateway, "ready").await;
-        server.answers.send_replace(false);
+        server.answers.send_replace(Answers::Probes);
     }
     for sent in 1..=8 {
         let mut client = gateway.tls(b"http/1.1", None).await;
@@ -362,7 +375,7 @@ async fn an_endpoint_gets_a_bounded_number_of_requests() {
     let gateway = at_with(&pki, &addresses, ", maxRequestsPerEndpoint: 2");
     for server in [&first, &second] {
         trusts(&gateway, &server.backend, true).await;
-        server.answers.send_replace(false);
+        server.answers.send_replace(Answers::Probes);
     }
     let mut flood = Vec::new();
     for sent in 1..=4 {
@@ -385,7 +398,7 @@ async fn an_endpoint_gets_a_bounded_number_of_requests() {
     // Self-checks pass all the while.
     for server in [&first, &second] {
         trusts(&gateway, &server.backend, true).await;
-        server.answers.send_replace(true);
+        server.answers.send_replace(Answers::All);
     }
     for pending in flood {
         assert_eq!(in_time(pending).await.unwrap().0, StatusCode::OK);

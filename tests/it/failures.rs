@@ -249,14 +249,19 @@ async fn metrics_have_kube_apiservers_names_and_are_served_in_plain_http() {
     let alice = pki.clients.leaf().cn("alice").issue();
     text(gateway.http2(Some(&alice)).await.get("/api/v1/pods", &[]).await).await;
     status(gateway.http1(None).await.get("/api", &[("authorization", "Bearer nonsense")]).await).await;
+    // A request counts when its response has ended.
+    for line in [
+        "apiserver_request_total{code=\"200\",verb=\"LIST\"} 1",
+        "apiserver_request_total{code=\"401\",verb=\"GET\"} 1",
+    ] {
+        gateway.until_counted(line).await;
+    }
     let metrics = gateway.metrics("/metrics").await;
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     for line in [
         "authentication_attempts{result=\"success\"} 1",
         "authentication_attempts{result=\"error\"} 1",
         "authenticated_user_requests{username=\"other\"} 1",
-        "apiserver_request_total{code=\"200\",verb=\"LIST\"} 1",
-        "apiserver_request_total{code=\"401\",verb=\"GET\"} 1",
         "apiserver_current_inflight_requests{request_kind=\"readOnly\"} 0",
         "apiserver_client_certificate_expiration_seconds_count 1",
     ] {

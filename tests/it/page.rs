@@ -266,7 +266,16 @@ async fn start(clusters: &[(&str, ClusterAnswer)]) -> PageSetup {
         let line = format!("portcullis_endpoint_trusted{{cluster=\"{name}\",endpoint=\"{address}\"}} 1");
         gateway.until_counted(&line).await;
     }
+    until_issuers_are_known(&gateway, clusters).await;
     PageSetup { pki, provider, backends, flags, gateway, page, _webhook: webhook }
+}
+
+/// Waits until the clusters have the keys of the provider: before that they refuse its tokens.
+async fn until_issuers_are_known(gateway: &Gateway, clusters: &[(&str, ClusterAnswer)]) {
+    for (name, _) in clusters.iter().filter(|(name, _)| !["foreign", "hooked"].contains(name)) {
+        let path = format!("/readyz/cluster-{name}/issuer-0");
+        testkit::in_time(async { while !gateway.metrics(&path).await.starts_with("HTTP/1.1 200 ") {} }).await;
+    }
 }
 
 /// A gateway, and its page.

@@ -316,6 +316,10 @@ async fn a_deny_list_is_of_its_cluster() {
                        authentication: {clientCAFile: clients-ca.crt}}\n";
     let backends = [("one", one.address.to_string()), ("two", two.address.to_string())];
     let gateway = Gateway::with(cluster_flags(&pki, &["one.test", "two.test"], &backends, clusters));
+    for (name, address) in &backends {
+        let line = format!("portcullis_endpoint_trusted{{cluster=\"{name}\",endpoint=\"{address}\"}} 1");
+        gateway.until_counted(&line).await;
+    }
     let alice = pki.clients.leaf().cn("alice").issue();
     for (name, expected) in [("one.test", 401), ("two.test", 200), ("one.test", 401)] {
         let name = ServerName::try_from(name).unwrap();

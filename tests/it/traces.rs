@@ -347,6 +347,8 @@ async fn a_privileged_user_continues_its_trace() {
 async fn only_sampled_requests_are_exemplars() {
     let setup = Setup::new(Some("endpoint: 127.0.0.1:1\n")).await;
     setup.forwarded("a", &CLIENTS).await;
+    // A request counts when its response has ended.
+    setup.gateway.until_counted("apiserver_request_duration_seconds_count{verb=\"GET\"} 1").await;
     let metrics = setup.gateway.metrics_as("application/openmetrics-text").await;
     assert!(metrics.contains("apiserver_request_duration_seconds_count{verb=\"GET\"} 1"), "{metrics}");
     assert!(!metrics.contains("trace_id"), "{metrics}");

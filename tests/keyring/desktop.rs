@@ -149,7 +149,7 @@ impl Desktop {
             keyring: std::sync::Mutex::default(),
             bus,
         };
-        testkit::until("the bus", || socket.exists()).await;
+        testkit::until("the bus", || std::os::unix::net::UnixStream::connect(&socket).is_ok()).await;
         desktop
     }
 

@@ -124,15 +124,25 @@ impl RealServers {
         name: &str,
         more: &[&str],
     ) -> Result<ApiServer, String> {
-        // Also waits for its roles, which some tests need.
-        const LAST_ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:basic-user";
+        // What it creates after it is ready, and some tests need.
+        const CREATED: [&str; 4] = [
+            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:basic-user",
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/extension-apiserver-authentication-reader",
+            "/api/v1/namespaces/kube-system",
+            "/api/v1/namespaces/default",
+        ];
         self.environment()?;
         self.runtime().block_on(real::retry_on_collision(async || {
             let [port] = free_ports()?;
             let server = self.start_with(flags, name, port, more)?;
             eventually(name, async || {
                 server.process.lock().unwrap().check()?;
-                Ok(self.exists(server.address, LAST_ROLE).await == Ok(true))
+                for path in CREATED {
+                    if self.exists(server.address, path).await != Ok(true) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             })
             .await?;
             Ok(server)

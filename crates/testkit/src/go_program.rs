@@ -1,6 +1,7 @@
 //! The programs of `tests/go/`, which run Go's own code: each line of input is a JSON question, each line of output the
 //! answer.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -17,6 +18,9 @@ impl GoProgram {
     /// Builds `tests/go/NAME`. Without Go, prints that the test is skipped and returns `None`.
     pub fn build(name: &str) -> Option<Self> {
         let program = paths::temporary_dir().join(format!("go-{name}"));
+        // Another test may run the program that this one would replace.
+        let lock = File::create(program.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
         let mut build = Command::new("go");
         // Builds also in a checkout of another owner, below another module.
         build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg(".");

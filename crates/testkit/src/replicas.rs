@@ -33,7 +33,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::messages::full;
 use crate::pki::{Ca, Issued, Key, KeyKind, pem};
-use crate::real::{Programs, ServerProcess, certificate_kubeconfig, free_ports, start_etcd};
+use crate::real::{Programs, ServerProcess, certificate_kubeconfig, eventually, free_ports, start_etcd};
 use crate::tls::{identified, tls_client};
 
 pub use balancer::Balancer;
@@ -119,13 +119,34 @@ impl Replicas {
     }
 
     /// The short requests for objects of the load that each API server has answered since its start.
-    pub async fn requests(&self) -> Vec<u64> {
+    pub async fn requests(&self) -> Result<Vec<u64>, String> {
         let mut counts = Vec::new();
         for server in &self.servers {
-            let answer = direct(server.address, &self.user, "GET", "/metrics", None).await;
-            counts.push(answer.map(|(_, text)| short_requests(&text)).unwrap_or_default());
+            let (_, text) = direct(server.address, &self.user, "GET", "/metrics", None).await?;
+            counts.push(short_requests(&text));
         }
-        counts
+        Ok(counts)
+    }
+
+    /// Waits until each gateway uses each API server again: the pauses between its self-checks grow while a server starts.
+    async fn until_all_are_trusted(&self) -> Result<(), String> {
+        eventually("the trust of all gateways in all API servers", async || {
+            for gateway in &self.health {
+                let metrics = balancer::get(*gateway, "/metrics").await.unwrap_or_default();
+                let is_trusted = |server: &Member| {
+                    let of_server = format!("endpoint=\"{}\"}} 1", server.address);
+                    let mut lines = metrics.lines();
+                    lines.any(|line| {
+                        line.starts_with("portcullis_endpoint_trusted{") && line.ends_with(&of_server)
+                    })
+                };
+                if !self.servers.iter().all(is_trusted) {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+        .await
     }
 
     async fn until_server_ready(&mut self, index: usize) -> Result<(), String> {

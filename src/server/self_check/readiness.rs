@@ -155,8 +155,8 @@ fn evaluate(answer: &Result<StatusCode, ProbeError>) -> Readiness {
 fn note(check: &EndpointCheck, readiness: Readiness) {
     let (cluster, endpoint) = (&check.cluster, check.endpoint.address().to_string());
     let result = readiness.label();
-    check.metrics.backend.probes.with_label_values(&[cluster.as_str(), &endpoint, result]).inc();
     let before = check.endpoint.balance().set_readiness(readiness);
+    check.metrics.backend.probes.with_label_values(&[cluster.as_str(), &endpoint, result]).inc();
     match (before, readiness) {
         (before, now) if before == now => {}
         // The first probe.

@@ -212,6 +212,7 @@ async fn no_request_fails_while_keys_are_rotated() {
     let pki = Pki::new();
     let mut old = SigningKey::new("key-0");
     let issuer = Issuer::start(&pki, &[&old]).await;
+    let began = Instant::now();
     let setup = LoggedGateway::new(&pki, one(&pki, &issuer.url)).await;
     let first = old.sign(&claims(&issuer.url, "first"));
     in_time(async { while setup.code("/api", &first).await != 200 {} }).await;
@@ -233,6 +234,11 @@ async fn no_request_fails_while_keys_are_rotated() {
         assert!(codes.iter().all(|code| *code == 200), "round {round}: {codes:?}");
         old = new;
     }
-    // One request for the configuration, one for the first keys, one for each rotation.
-    assert_eq!(issuer.server.pending(), 5, "the issuer received too many requests");
+    // One request for the configuration, one for the first keys, one for each rotation; on a busy machine one per second.
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap();
+    let requests = issuer.server.pending();
+    assert!(
+        (5..=5.max(2 + seconds)).contains(&requests),
+        "the issuer received {requests} requests in {seconds} s"
+    );
 }

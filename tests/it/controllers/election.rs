@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use testkit::until;
+use testkit::{in_time, until};
 
 use super::*;
 
@@ -116,6 +116,20 @@ async fn without_election_there_is_no_lease() {
     assert_eq!(setup.cluster.holder(LEASE), None);
 }
 
+/// The index of the gateway that leads.
+async fn leader(gateways: &[Gateway]) -> usize {
+    in_time(async {
+        loop {
+            for (index, gateway) in gateways.iter().enumerate() {
+                if gateway.count(LEADS).await == 1 {
+                    return index;
+                }
+            }
+        }
+    })
+    .await
+}
+
 /// The number of certificate requests during the restarts.
 const REQUESTS: usize = 500;
 
@@ -132,7 +146,7 @@ async fn requests_get_one_certificate_each_while_gateways_restart() {
         if number % 100 == 50 {
             // Kills the leader, most likely while it signs.
             let holder = setup.cluster.holder(LEASE);
-            drop(gateways.remove(0));
+            drop(gateways.remove(leader(&gateways).await));
             gateways.push(setup.gateway(controllers, &SHORT));
             until("another leader", || setup.cluster.holder(LEASE) != holder).await;
         }

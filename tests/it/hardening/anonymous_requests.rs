@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use http::{Request, StatusCode};
 use http_body::Frame;
@@ -98,7 +97,6 @@ async fn anonymous_requests_beyond_the_queue_are_refused_at_once() {
     let pki = Pki::new();
     let backend = HeldBackend::start(&pki).await;
     let gateway = Gateway::with(flags(&pki, backend.address));
-    let started = Instant::now();
     let mut clients = Vec::new();
     for host in 1..=8 {
         let client = gateway.http2_from(host).await;
@@ -114,7 +112,11 @@ async fn anonymous_requests_beyond_the_queue_are_refused_at_once() {
     }
     // The gateway sends 32 and queues 512.
     gateway.until_counted("apiserver_request_total{code=\"429\",verb=\"GET\"} 176").await;
-    assert!(started.elapsed() < Duration::from_secs(5), "the refused requests had to wait");
+    // Had the refused ones waited, the queue would be empty by now.
+    assert_eq!(
+        gateway.count("apiserver_current_inflight_requests{request_kind=\"readOnly\"}").await,
+        32 + 512
+    );
 }
 
 /// An HTTP/1.1 backend that never responds to proxy requests, but to all others, and the number of proxy requests.
@@ -233,7 +235,7 @@ async fn unread_anonymous_responses_do_not_block_others() {
 async fn long_anonymous_responses_that_are_not_read_end_with_the_request_timeout() {
     let pki = Pki::new();
     let (address, _) = stalled_pods(&pki).await;
-    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=1s".to_owned()]].concat());
+    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=3s".to_owned()]].concat());
     let mut attackers = Vec::new();
     for _ in 0..8 {
         let mut attacker = gateway.frames(None, 0).await;
@@ -280,7 +282,7 @@ async fn stalled_anonymous_requests_do_not_block_other_clients() {
 async fn an_anonymous_long_running_request_ends_with_the_request_timeout() {
     let pki = Pki::new();
     let (address, _) = stalled_pods(&pki).await;
-    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=1s".to_owned()]].concat());
+    let gateway = Gateway::with([flags(&pki, address), vec!["--request-timeout=3s".to_owned()]].concat());
     let alice = pki.clients.leaf().cn("alice").issue();
     let mut patient = gateway.http2(Some(&alice)).await;
     let patient = tokio::spawn(async move { patient.get(STALLED, &[]).await.status() });

@@ -185,7 +185,7 @@ async fn floods_of_frames_end_only_their_own_connection() {
         ("WINDOW_UPDATE", (Vec::new(), window_update(0, 1)), None),
         ("PRIORITY", (Vec::new(), frame(PRIORITY, 0, 1, &[0, 0, 0, 0, 16])), None),
     ];
-    let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_millis(500);
+    let limit = |limits: &mut ClientLimits| limits.header_timeout = Duration::from_secs(2);
     let setup = GatewayWithBystanders::with(&[], limit, |_| Box::pin(std::future::pending())).await;
     for (name, (first, mut again), expected) in floods {
         if again.is_empty() {

@@ -215,7 +215,7 @@ async fn a_client_that_does_not_read_is_cut_off_at_the_deadline() {
     let mut http2 = gateway.http2(Some(&alice)).await;
     // Connects first, so that the deadline does not include the handshake.
     text(http2.get("/api", &[]).await).await;
-    let path = "/api/v1/pods?timeout=400ms";
+    let path = "/api/v1/pods?timeout=2s";
     for (version, response) in
         [("HTTP/1.1", http1.get(path, &[]).await), ("HTTP/2", http2.get(path, &[]).await)]
     {

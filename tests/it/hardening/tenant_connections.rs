@@ -30,7 +30,9 @@ fn audit_log(pki: &Pki) -> PathBuf {
 /// The users and stages of the events of refused requests.
 fn refusals(pki: &Pki) -> Vec<[String; 2]> {
     let text = std::fs::read_to_string(audit_log(pki)).unwrap_or_default();
-    let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    // The last line may still be written.
+    let lines = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
+    let events = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let refused = events.filter(|event| event["responseStatus"]["code"] == 429);
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     refused.map(|event| [text(&event["user"]["username"]), text(&event["stage"])]).collect()

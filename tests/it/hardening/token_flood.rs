@@ -55,7 +55,8 @@ async fn valid_tokens_are_accepted_while_the_webhook_hangs_over_forged_ones() {
     for http2 in [false, true] {
         assert_eq!(Client::connect(&gateway, http2, Some(&alice)).await.code(&[]).await, StatusCode::OK);
         let mut client = Client::connect(&gateway, http2, None).await;
-        for _ in 0..20 {
+        // A few: the lookups beyond those at once wait for ten seconds at most.
+        for _ in 0..5 {
             for token in [backends.accounts.token(), backends.id_token()] {
                 let header = format!("Bearer {token}");
                 assert_eq!(client.code(&[("authorization", &header)]).await, StatusCode::OK);

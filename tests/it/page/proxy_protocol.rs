@@ -22,6 +22,7 @@ async fn balanced() -> (PageSetup, Gateway, Gateway) {
     flags.push(format!("--page-proxy-protocol-trusted-networks=127.0.0.{BALANCER}/32"));
     let (gateway, page) = with_page(&flags);
     gateway.checked().await;
+    until_issuers_are_known(&gateway, &[("prod", only_alice)]).await;
     (setup, gateway, page)
 }
 

@@ -197,21 +197,29 @@ async fn a_change_of_any_setting_that_is_not_reloaded_warns() {
 
 #[tokio::test]
 async fn a_certificate_that_is_written_before_its_key_is_not_a_mistake() {
-    let mut setup = Setup::start().await;
-    let next = setup.pki.servers.leaf().cn("next").issue();
-    replace(&setup.file("gateway.crt"), next.cert_pem());
-    // Repeated reload requests do not change that.
-    let written = Instant::now();
-    while written.elapsed() < Duration::from_millis(300) {
-        setup.reload();
-        setup.serves("half of a pair").await;
+    // A key that follows more than a second later is a mistake, which happens here only on a busy machine.
+    for _ in 0..5 {
+        let mut setup = Setup::start().await;
+        let next = setup.pki.servers.leaf().cn("next").issue();
+        replace(&setup.file("gateway.crt"), next.cert_pem());
+        // Repeated reload requests do not change that.
+        let written = Instant::now();
+        while written.elapsed() < Duration::from_millis(300) {
+            setup.reload();
+            setup.serves("half of a pair").await;
+        }
+        replace(&setup.file("gateway.key"), next.key_pem());
+        let is_in_time = written.elapsed() < Duration::from_millis(900);
+        setup.gateway.reloaded(1).await;
+        let stream = setup.gateway.tls(b"h2", None).await;
+        assert_eq!(stream.get_ref().1.peer_certificates().unwrap(), next.chain);
+        if is_in_time {
+            let metrics = setup.gateway.metrics("/metrics").await;
+            assert!(!metrics.contains("portcullis_config_reloads_total{result=\"failure\"}"), "{metrics}");
+            return;
+        }
     }
-    replace(&setup.file("gateway.key"), next.key_pem());
-    setup.gateway.reloaded(1).await;
-    let stream = setup.gateway.tls(b"h2", None).await;
-    assert_eq!(stream.get_ref().1.peer_certificates().unwrap(), next.chain);
-    let metrics = setup.gateway.metrics("/metrics").await;
-    assert!(!metrics.contains("portcullis_config_reloads_total{result=\"failure\"}"), "{metrics}");
+    panic!("the machine is too busy for this test");
 }
 
 #[tokio::test]

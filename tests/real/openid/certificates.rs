@@ -245,10 +245,10 @@ pub(super) fn certificates_in_place_of_tokens(servers: &RealServers) -> Result<(
     )
 }
 
-/// Gives kubectl a minute for a certificate.
+/// Gives kubectl three minutes for a certificate.
 fn change_timeout(user: &LoginUser<'_>) -> Result<(), String> {
     let kubeconfig = fs::read_to_string(user.kubeconfig()).map_err(|error| error.to_string())?;
-    let changed = kubeconfig.replace("--certificate-timeout=1000ms", "--certificate-timeout=60s");
+    let changed = kubeconfig.replace("--certificate-timeout=1000ms", "--certificate-timeout=180s");
     expect("the exec stanza", changed != kubeconfig, &kubeconfig)?;
     fs::write(user.kubeconfig(), changed).map_err(|error| error.to_string())
 }

@@ -143,12 +143,16 @@ impl Drop for Balancer {
 
 /// Whether `/readyz` of a gateway is 200.
 pub(super) async fn is_ready(health: SocketAddr) -> bool {
-    let probe = async {
-        let mut stream = TcpStream::connect(health).await?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await?;
-        Ok::<_, std::io::Error>(answer.starts_with("HTTP/1.1 200 "))
-    };
-    matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(true)))
+    let probe = get(health, "/readyz");
+    matches!(timeout(PROBE_TIMEOUT, probe).await, Ok(Ok(answer)) if answer.starts_with("HTTP/1.1 200 "))
+}
+
+/// The response of a gateway's address for probes and metrics.
+pub(super) async fn get(health: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(health).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
 }

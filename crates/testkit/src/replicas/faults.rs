@@ -82,10 +82,11 @@ impl Replicas {
         let (events, relists, echoed) = (load.events(), load.relists(), load.echoed());
         let refused = balancer.refused.load(Ordering::Relaxed);
         let strike = self.strike(phase, timing).await?;
+        self.until_all_are_trusted().await?;
         sleep(timing.settling).await;
-        let before = self.requests().await;
+        let before = self.requests().await?;
         sleep(timing.measured).await;
-        let after = self.requests().await;
+        let after = self.requests().await?;
         let shares = after.iter().zip(before).map(|(after, before)| after.saturating_sub(before)).collect();
         let (operations, ends) = load.recorder.take();
         let mut report = PhaseReport::new(phase, strike, &operations, &ends);
