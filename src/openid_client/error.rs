@@ -194,7 +194,7 @@ fn sentence(refusal: &ProviderRefusal) -> String {
             "the provider cannot read the request of this client; this is an error of portcullis, of an --extra-parameter, or of the provider"
         }
         "invalid_client" => {
-            "the provider does not know this client, or its secret is wrong; check --client-id and the client secret"
+            "the provider does not know this client, or its secret is wrong; check --client-id and the client secret, of --client-secret-file or --client-secret-from-environment"
         }
         "invalid_grant" => {
             "the provider no longer accepts this login: it has expired, was revoked, or was used twice; log in again"

@@ -18,7 +18,7 @@ use super::kubeconfig_file::{
 use super::review::{self, review};
 use super::secret_of_environment;
 use super::session::{Credential, Session, from_file};
-use super::settings::{Flow, ProviderFlags, roots};
+use super::settings::{ProviderFlags, roots};
 use crate::cli::check::print;
 use crate::cli::print_error;
 use crate::cli::table::columns;
@@ -324,7 +324,8 @@ enum Origin {
 }
 
 /// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run or
-/// files to read: the command of the new entry is this one, and flags that name a program or a file are refused.
+/// files to read, and sends no secret of the user to its issuers: the command of the new entry is this one, and flags that do
+/// so are refused.
 // threat: hostile-kubeconfig
 fn existing(
     mut entry: KubeconfigTarget,
@@ -347,8 +348,8 @@ fn existing(
             entry.user_name
         ))
     })?;
-    let provider = provider.provider;
-    if let Some(flag) = provider.names_program_or_file().filter(|_| origin == Origin::Other) {
+    let provider = provider.provider.with_login_of(given);
+    if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
         return Err(LoginError::usage(&format!(
             "{}: the user {:?} has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis \
              login if you need it",
@@ -356,16 +357,6 @@ fn existing(
             entry.user_name
         )));
     }
-    // It asks the user nothing, and sends the secret of this machine to the issuer of the file.
-    if origin == Origin::Other && provider.flow == Flow::ClientCredentials && given.flow == Flow::Auto {
-        return Err(LoginError::usage(&format!(
-            "{}: the user {:?} has the argument --flow=client-credentials, which only your own kubeconfig may have; give \
-             it to portcullis login if you need it",
-            file.display(),
-            entry.user_name
-        )));
-    }
-    let provider = provider.with_login_of(given);
     let arguments = provider.arguments()?;
     entry.user = match origin {
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
@@ -410,8 +401,13 @@ mod tests {
 
     use super::*;
 
-    /// What `login --from` makes of a cluster and the arguments of its user.
-    fn from_other(directory: &Path, cluster: Value, arguments: &[&str]) -> Result<Value, String> {
+    /// What `login --from` makes of a cluster and the arguments of its user, and of those that are given to `login`.
+    fn from_other(
+        directory: &Path,
+        cluster: Value,
+        arguments: &[&str],
+        given: &[&str],
+    ) -> Result<LoginTarget, String> {
         let own = ["credential", "--issuer=https://issuer.test", "--client-id=kubernetes"];
         let arguments: Vec<_> = own.iter().chain(arguments).collect();
         let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments});
@@ -422,9 +418,9 @@ mod tests {
             user_name: "c-login".to_owned(),
             user: json!({"exec": exec}),
         };
-        let given = ParsedProvider::try_parse_from(["credential"]).unwrap().provider;
+        let given = ParsedProvider::try_parse_from(["credential"].iter().chain(given)).unwrap().provider;
         let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
-        target.map(|target| target.entry.cluster).map_err(|error| error.to_string())
+        target.map_err(|error| error.to_string())
     }
 
     #[test]
@@ -436,8 +432,8 @@ mod tests {
             cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             cluster
         };
-        let made =
-            from_other(home.path(), cluster(json!({"certificate-authority": "./ca.crt"})), &[]).unwrap();
+        let beside = cluster(json!({"certificate-authority": "./ca.crt"}));
+        let made = from_other(home.path(), beside, &[], &[]).unwrap().entry.cluster;
         assert!(
             made.get("certificate-authority").is_none() && made["certificate-authority-data"].is_string()
         );
@@ -451,8 +447,35 @@ mod tests {
             (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
             (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
         ] {
-            let refused = from_other(home.path(), cluster(more), arguments).unwrap_err();
+            let refused = from_other(home.path(), cluster(more), arguments, &[]).err().unwrap();
             assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_someone_else_gets_the_secret_of_the_environment_only_from_the_user() {
+        let home = tempfile::tempdir().unwrap();
+        let cluster = json!({"server": "https://s"});
+        let of_environment = "--client-secret-from-environment";
+        for (arguments, given, expected) in [
+            (&[][..], &[][..], Ok(false)),
+            (&["--flow=device"], &[], Ok(false)),
+            (&[of_environment], &[], Err(of_environment)),
+            (&["--flow=client-credentials"], &["--flow=device"], Ok(false)),
+            (&["--flow=client-credentials"], &["--flow=client-credentials"], Ok(true)),
+            (&[], &[of_environment], Ok(true)),
+        ] {
+            let target = from_other(home.path(), cluster.clone(), arguments, given);
+            let secret = target.map(|target| {
+                let settings = target.provider.settings(Some("of another client".to_owned())).unwrap();
+                settings.secret.is_some()
+            });
+            match (&secret, expected) {
+                (Err(refused), Err(flag)) => assert!(refused.contains(flag), "{refused}"),
+                (secret, expected) => {
+                    assert_eq!(secret.as_ref().ok(), expected.ok().as_ref(), "{arguments:?}");
+                }
+            }
         }
     }
 }
