@@ -59,6 +59,18 @@ pub(crate) enum LoginError {
          command, or give a longer --login-timeout"
     )]
     Timeout(Duration),
+    /// The user has logged in with another account than before.
+    #[error(
+        "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
+         user, or run `portcullis login` to change the user",
+        shortened(.user), shortened(.earlier)
+    )]
+    AnotherUser {
+        /// The user of the new login.
+        user: String,
+        /// The user of the cached login.
+        earlier: String,
+    },
     /// The provider lacks a flow.
     #[error("the provider has no {0}; choose another --flow")]
     NoEndpoint(&'static str),

@@ -63,7 +63,9 @@ fn trials() -> Vec<Trial> {
 
 async fn one_login_serves() {
     let (desktop, provider) = (Desktop::with_keyring().await, Provider::start().await);
-    desktop.login(&provider, &[]).await.succeeded();
+    let login = desktop.login(&provider, &[]).await;
+    assert!(login.error.contains("portcullis: logged in as alice\n"), "{}", login.error);
+    login.succeeded();
     assert_eq!(provider.counts(), [("/device", 1), ("/token", 1), ("/revoke", 0)]);
     let kubeconfig = std::fs::read_to_string(desktop.path("kubeconfig")).unwrap();
     assert!(kubeconfig.contains("--credential-store=keyring"), "{kubeconfig}");

@@ -153,6 +153,11 @@ impl CachedTokens {
         }
     }
 
+    /// The same with another refresh token.
+    pub(super) fn with_refresh_token(&self, refresh_token: Option<SecretText>) -> Self {
+        Self { refresh_token, ..self.clone() }
+    }
+
     /// The client of the provider, to revoke the refresh token.
     pub(super) fn client(&self) -> Result<OpenIdClientSettings, String> {
         let authorities = self.issuer_certificate_authority.as_deref().map(str::as_bytes);

@@ -16,6 +16,7 @@ use super::provider::{LoginProvider, LoginTokens};
 use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::authn::jwt::Jwt;
 use crate::cli::print_error;
+use crate::cli::terminal::plain;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file;
 
@@ -67,6 +68,19 @@ struct NewTokens {
 impl NewTokens {
     fn of_login(tokens: CachedTokens) -> Self {
         Self { tokens, origin: TokenOrigin::Login }
+    }
+
+    /// Refuses tokens of another user than the earlier ones: the account of the browser's session, or one that another
+    /// program has logged in, would act in the user's place.
+    // threat: forged-callback
+    fn of_same_user(self, earlier: Option<&CachedTokens>) -> Result<Self, LoginError> {
+        let earlier = earlier.and_then(|earlier| earlier.subject.as_ref());
+        match (&self.tokens.subject, earlier) {
+            (Some(user), Some(earlier)) if user != earlier => {
+                Err(LoginError::AnotherUser { user: user.clone(), earlier: earlier.clone() })
+            }
+            _ => Ok(self),
+        }
     }
 }
 
@@ -174,15 +188,14 @@ impl Session<'_> {
         }
         let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
         let Some((cached, refresh_token)) = old else {
-            return self.login(None, "no login is cached, or it has expired").await.map(NewTokens::of_login);
+            return self.login(None, "no login is cached, or it has expired", cached.as_ref()).await;
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
         let refreshed = match provider.refresh(refresh_token).await {
             Ok(tokens) => {
                 // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
                 if let (Some(entry), Some(rotated)) = (entry, tokens.refresh_token()) {
-                    let mut kept = cached.clone();
-                    kept.refresh_token = Some(SecretText::new(rotated.secret()));
+                    let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
                     warned(entry.write(&kept).await);
                 }
                 self.accept(&provider, &tokens, None, Some(cached)).await
@@ -191,24 +204,30 @@ impl Session<'_> {
         };
         match refreshed {
             Err(error) if error.is_invalid_grant() => {
+                // The entry stays, for the user of the next login.
                 if let Some(entry) = entry {
-                    warned(entry.remove().await);
+                    warned(entry.write(&cached.with_refresh_token(None)).await);
                 }
                 if self.interactive {
                     print_error(&error.to_string());
                 }
-                self.login(Some(provider), &error.to_string()).await.map(NewTokens::of_login)
+                self.login(Some(provider), &error.to_string(), Some(cached)).await
             }
             Err(LoginError::IdToken(IdTokenError::Missing)) => {
                 let reason = "the provider refreshes no ID tokens";
-                self.login(Some(provider), reason).await.map(NewTokens::of_login)
+                self.login(Some(provider), reason, Some(cached)).await
             }
             refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
         }
     }
 
-    /// Asks the user to log in.
-    async fn login(&self, provider: Option<LoginProvider>, reason: &str) -> Result<CachedTokens, LoginError> {
+    /// Asks the user to log in, who must be that of the earlier tokens.
+    async fn login(
+        &self,
+        provider: Option<LoginProvider>,
+        reason: &str,
+        earlier: Option<&CachedTokens>,
+    ) -> Result<NewTokens, LoginError> {
         if !self.interactive {
             return Err(LoginError::LoginRequired(reason.to_owned()));
         }
@@ -222,13 +241,19 @@ impl Session<'_> {
             Flow::Auto => !has_browser && provider.has_device_flow(),
             _ => false,
         };
-        if by_device {
+        let (tokens, nonce) = if by_device {
             let tokens = timeout(self.settings.login_timeout, self.device(&provider)).await;
-            let tokens = tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??;
-            return self.accept(&provider, &tokens, None, None).await;
+            (tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??, None)
+        } else {
+            let (tokens, nonce) = self.code(&provider).await?;
+            (tokens, Some(nonce))
+        };
+        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await?;
+        let new = NewTokens::of_login(accepted).of_same_user(earlier)?;
+        if let Some(subject) = &new.tokens.subject {
+            print_error(&format!("logged in as {}", plain(&shortened(subject))));
         }
-        let (tokens, nonce) = self.code(&provider).await?;
-        self.accept(&provider, &tokens, Some(&nonce), None).await
+        Ok(new)
     }
 
     /// The authorization code flow.

@@ -274,13 +274,36 @@ async fn a_revoked_login_is_named_and_repeated() {
     for part in ["the provider no longer accepts this login", "invalid_grant", "portcullis login"] {
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!((setup.logins(), setup.entry(&settings).read().await.unwrap()), (1, None));
+    let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+    assert_eq!((setup.logins(), kept.refresh_token), (1, None));
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 2);
     *setup.state.refresh.lock().unwrap() = None;
     setup.pass(LIFETIME);
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 3, "refused, and logged in at once");
+}
+
+#[tokio::test]
+async fn only_portcullis_login_changes_the_user() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    *setup.state.refresh.lock().unwrap() = None;
+    *setup.state.claims.lock().unwrap() = json!({"sub": "bob"});
+    setup.pass(LIFETIME);
+    // A command that must not ask comes first: the user is known all the same.
+    setup.ask(&settings, false).await.unwrap_err();
+    for _ in 0..2 {
+        let error = setup.ask(&settings, true).await.unwrap_err().to_string();
+        for part in ["logged in as bob", "is of alice", "run `portcullis login` to change"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    let cache = setup.cache();
+    let login = Session { force: true, ..setup.session(&settings, &cache, true) };
+    assert_eq!(login.credential().await.unwrap().subject.as_deref(), Some("bob"));
+    assert_eq!(setup.ask(&settings, false).await.unwrap().subject.as_deref(), Some("bob"));
 }
 
 #[tokio::test]
