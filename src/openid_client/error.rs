@@ -71,6 +71,12 @@ pub(crate) enum LoginError {
         /// The user of the cached login.
         earlier: String,
     },
+    /// A provider that replaces refresh tokens would accept the cached one no longer.
+    #[error(
+        "the token is not refreshed, because the login cache could not keep the new refresh token: {0}\n  fix: make the \
+         cache writable, with space on its disk, then repeat the command"
+    )]
+    Unkept(String),
     /// The provider lacks a flow.
     #[error("the provider has no {0}; choose another --flow")]
     NoEndpoint(&'static str),

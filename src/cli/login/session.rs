@@ -8,7 +8,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CachedTokens, LoginCache, SecretText};
+use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, SecretText};
 use super::callback::{Callback, CallbackListener, ExpectedCallback};
 use super::error::{LoginError, shortened};
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
@@ -59,6 +59,21 @@ enum TokenOrigin {
     Refresh,
 }
 
+/// Where the tokens of a login are kept, and whether this process alone may change them.
+struct TokenPlace {
+    entry: CacheEntry,
+    lock: Result<CacheLock, CacheError>,
+}
+
+impl TokenPlace {
+    /// Writes the tokens that are there, to see whether others can be written.
+    async fn check(&self, tokens: &CachedTokens) -> Result<(), LoginError> {
+        let unkept = |error: &CacheError| LoginError::Unkept(error.to_string());
+        self.lock.as_ref().map_err(unkept)?;
+        self.entry.write(tokens).await.map_err(|error| unkept(&error))
+    }
+}
+
 /// Tokens that are not cached yet.
 struct NewTokens {
     tokens: CachedTokens,
@@ -97,23 +112,24 @@ impl Session<'_> {
         {
             return Ok(credential);
         }
-        let lock = match &entry {
+        let place = match entry {
             Some(entry) => {
                 let waiting = || {
                     if self.interactive {
                         print_waiting();
                     }
                 };
-                match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {
+                let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
+                match lock {
                     Err(error @ CacheError::Locked(_)) => return Err(LoginError::other(error)),
-                    lock => warned(lock),
+                    lock => Some(TokenPlace { entry, lock }),
                 }
             }
             None => None,
         };
         // Before a login, too: a keyring that cannot be used would keep none of it.
-        let cached = match &entry {
-            Some(entry) => checked(entry.read().await)?.filter(|_| !self.force),
+        let cached = match &place {
+            Some(place) => checked(place.entry.read().await)?.filter(|_| !self.force),
             None => None,
         };
         if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
@@ -121,19 +137,22 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let NewTokens { tokens, origin } = match (self.renew(cached, entry.as_ref()).await, usable) {
+        let NewTokens { tokens, origin } = match (self.renew(cached, place.as_ref()).await, usable) {
             (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.
-            (Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. })), Some(credential)) => {
+            (
+                Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. } | LoginError::Unkept(_))),
+                Some(credential),
+            ) => {
                 print_error(&format!("warning: {error}"));
                 return Ok(credential);
             }
             (Err(error), _) => return Err(error),
         };
-        if let Some(entry) = &entry {
-            self.keep(entry, &tokens, origin).await?;
+        if let Some(place) = &place {
+            self.keep(&place.entry, &tokens, origin).await?;
         }
-        drop(lock);
+        drop(place);
         Ok(credential(&tokens))
     }
 
@@ -179,7 +198,7 @@ impl Session<'_> {
     async fn renew(
         &self,
         cached: Option<CachedTokens>,
-        entry: Option<&CacheEntry>,
+        place: Option<&TokenPlace>,
     ) -> Result<NewTokens, LoginError> {
         if self.settings.flow == Flow::ClientCredentials {
             let provider = LoginProvider::discover(self.settings.client()).await?;
@@ -191,12 +210,15 @@ impl Session<'_> {
             return self.login(None, "no login is cached, or it has expired", cached.as_ref()).await;
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
+        if let Some(place) = place {
+            place.check(cached).await?;
+        }
         let refreshed = match provider.refresh(refresh_token).await {
             Ok(tokens) => {
                 // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
-                if let (Some(entry), Some(rotated)) = (entry, tokens.refresh_token()) {
+                if let (Some(place), Some(rotated)) = (place, tokens.refresh_token()) {
                     let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
-                    warned(entry.write(&kept).await);
+                    warned(place.entry.write(&kept).await);
                 }
                 self.accept(&provider, &tokens, None, Some(cached)).await
             }
@@ -205,8 +227,8 @@ impl Session<'_> {
         match refreshed {
             Err(error) if error.is_invalid_grant() => {
                 // The entry stays, for the user of the next login.
-                if let Some(entry) = entry {
-                    warned(entry.write(&cached.with_refresh_token(None)).await);
+                if let Some(place) = place {
+                    warned(place.entry.write(&cached.with_refresh_token(None)).await);
                 }
                 if self.interactive {
                     print_error(&error.to_string());

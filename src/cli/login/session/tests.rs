@@ -526,18 +526,37 @@ async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
     assert_eq!(kept.refresh_token, Some(SecretText::new("refresh-0")), "the earlier login stays");
 }
 
+/// Whether a refresh token was sent since the last call.
+fn is_refreshed(setup: &Setup) -> bool {
+    let sent = setup.server.take();
+    sent.iter().any(|request| String::from_utf8_lossy(&request.body).contains("grant_type=refresh_token"))
+}
+
 #[tokio::test]
-async fn a_refresh_that_the_keyring_does_not_keep_is_used() {
+async fn a_refresh_token_is_not_spent_if_no_other_can_be_kept() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
-    setup.pass(LIFETIME);
-    setup.server.take();
-    let cache = LoginCache::failing_after(&setup.home.path().join("cache"), 0);
-    let refreshed = setup.session(&settings, &cache, false).credential().await.unwrap();
-    assert_eq!(refreshed.renew_at, Some(setup.clock.now() + Duration::from_secs(LIFETIME - 60)));
-    // Without rotation, the cached refresh token is the same.
-    assert!(!setup.server.take().iter().any(|request| request.target == "/revoke"));
+    let failing = LoginCache::failing_after(&setup.home.path().join("cache"), 0);
+    let locks =
+        || std::fs::read_dir(setup.home.path().join("cache")).unwrap().map(|file| file.unwrap().path());
+    let lock = locks().find(|file| file.extension() == Some("lock".as_ref())).unwrap();
+    setup.pass(LIFETIME - 30);
+    let keyring = setup.session(&settings, &failing, false).credential().await;
+    assert_eq!(keyring.unwrap().renew_at, Some(UnixTime::from_secs(START + LIFETIME - 60)), "it still lives");
+    setup.pass(30);
+    let keyring = setup.session(&settings, &failing, false).credential().await.unwrap_err().to_string();
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    let locked = setup.ask(&settings, false).await.unwrap_err().to_string();
+    for error in [keyring, locked] {
+        for part in ["is not refreshed", "could not keep", "fix: make the cache writable"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    assert!(!is_refreshed(&setup));
+    std::fs::remove_dir(&lock).unwrap();
+    assert_eq!(setup.number(&settings, false).await, 1, "the refresh token is as good as before");
 }
 
 #[tokio::test]
