@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use openidconnect::{Nonce, OAuth2TokenResponse as _};
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::RwLock;
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
@@ -26,6 +27,9 @@ pub(super) const MAX_SKEW: u64 = 60;
 const UNKNOWN_LIFETIME: u64 = 60;
 /// How long another process may take beside its login.
 pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
+
+/// Read-locked from a refresh until the new refresh token is written. Ctrl-C waits for it.
+pub(super) static REFRESHING: RwLock<()> = RwLock::const_new(());
 
 /// A credential for the cluster.
 #[derive(Debug, Clone)]
@@ -213,15 +217,17 @@ impl Session<'_> {
         if let Some(place) = place {
             place.check(cached).await?;
         }
-        let refreshed = match provider.refresh(refresh_token).await {
-            Ok(tokens) => {
-                // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
-                if let (Some(place), Some(rotated)) = (place, tokens.refresh_token()) {
-                    let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
-                    warned(place.entry.write(&kept).await);
-                }
-                self.accept(&provider, &tokens, None, Some(cached)).await
-            }
+        let refreshing = REFRESHING.read().await;
+        let refreshed = provider.refresh(refresh_token).await;
+        // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
+        if let (Some(place), Ok(Some(rotated))) = (place, refreshed.as_ref().map(LoginTokens::refresh_token))
+        {
+            let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
+            warned(place.entry.write(&kept).await);
+        }
+        drop(refreshing);
+        let refreshed = match refreshed {
+            Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
             Err(error) => Err(error),
         };
         match refreshed {

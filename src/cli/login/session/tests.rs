@@ -45,6 +45,8 @@ pub(in crate::cli::login) struct ProviderState {
     logins: AtomicUsize,
     /// The next answers of the token endpoint.
     answers: Mutex<Vec<TokenAnswer>>,
+    /// Runs once, before the next refresh is answered.
+    before_refresh: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Documents that are replaced.
     documents: Mutex<BTreeMap<&'static str, Vec<u8>>>,
     /// Changes to the claims.
@@ -126,6 +128,11 @@ impl ProviderState {
             );
         }
         if form["grant_type"] == "refresh_token"
+            && let Some(event) = self.before_refresh.lock().unwrap().take()
+        {
+            event();
+        }
+        if form["grant_type"] == "refresh_token"
             && Some(&form["refresh_token"]) != self.refresh.lock().unwrap().as_ref()
         {
             return error("invalid_grant");
@@ -159,6 +166,7 @@ impl Setup {
             issued: AtomicUsize::new(0),
             logins: AtomicUsize::new(0),
             answers: Mutex::default(),
+            before_refresh: Mutex::default(),
             documents: Mutex::default(),
             claims: Mutex::new(json!({})),
         });
@@ -557,6 +565,24 @@ async fn a_refresh_token_is_not_spent_if_no_other_can_be_kept() {
     assert!(!is_refreshed(&setup));
     std::fs::remove_dir(&lock).unwrap();
     assert_eq!(setup.number(&settings, false).await, 1, "the refresh token is as good as before");
+}
+
+#[tokio::test]
+async fn an_interrupt_leaves_the_refresh_token_that_the_provider_accepts() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    setup.pass(LIFETIME);
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let arrived = move || sender.send(()).unwrap();
+    *setup.state.before_refresh.lock().unwrap() = Some(Box::new(arrived));
+    let interrupt = async { receiver.await.unwrap() };
+    crate::cli::login::completed(setup.ask(&settings, false), interrupt).await;
+    setup.ask(&settings, false).await.unwrap();
+    assert_eq!(setup.logins(), 1);
+    // Before a refresh and after it, nothing is waited for.
+    let endless = std::future::pending::<()>();
+    assert_eq!(crate::cli::login::completed(endless, async {}).await, None);
 }
 
 #[tokio::test]
