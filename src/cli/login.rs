@@ -83,7 +83,10 @@ fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
     let interrupt = async {
         tokio::signal::ctrl_c().await.ok();
     };
-    match runtime.block_on(completed(work, interrupt)) {
+    let outcome = runtime.block_on(completed(work, interrupt));
+    // Without waiting for its threads, which may look up a name for minutes.
+    runtime.shutdown_background();
+    match outcome {
         Some(outcome) => outcome.unwrap_or_else(|error| exit(&error)),
         None => ExitCode::from(INTERRUPTED),
     }
@@ -118,4 +121,27 @@ fn exit(error: &LoginError) -> ExitCode {
 /// The client secret of the environment.
 fn secret_of_environment() -> Option<String> {
     std::env::var(settings::SECRET_VARIABLE).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_before_its_name_server_answers() {
+        let (answer, name_server) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            run(async {
+                // As getaddrinfo.
+                drop(tokio::task::spawn_blocking(move || name_server.recv()));
+                Ok(ExitCode::SUCCESS)
+            });
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_mins(1)).unwrap();
+        drop(answer);
+    }
 }
