@@ -71,7 +71,7 @@ impl CredentialStoreKind {
     }
 }
 
-/// Why the cache is not used. The command continues without it, unless the user has chosen the keyring.
+/// Why the cache is not used. The command continues without it, unless the error is [fatal](CacheError::is_fatal).
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
     #[error("cannot use {0}: {1}")]
@@ -92,9 +92,20 @@ pub(super) enum CacheError {
     Locked(Duration),
     #[error(transparent)]
     Keyring(#[from] KeyringError),
+    #[error(
+        "{0}\n  fix: --credential-store=keyring has its locks in $XDG_CACHE_HOME/portcullis/login or \
+         ~/.cache/portcullis/login: make the directory yours and writable, or set XDG_CACHE_HOME to another one"
+    )]
+    KeyringLock(Box<Self>),
 }
 
 impl CacheError {
+    /// Whether a command must not go on without the cache: another process is logging in, or a keyring that the user has
+    /// chosen cannot be used, so that each command would ask for a login.
+    pub(super) fn is_fatal(&self) -> bool {
+        matches!(self, Self::Locked(_) | Self::Keyring(_) | Self::KeyringLock(_))
+    }
+
     /// Whether there is no keyring that could have entries: no session bus, or no service on it.
     pub(super) fn is_absent_keyring(&self) -> bool {
         matches!(self, Self::Keyring(error) if error.is_absent())
@@ -240,19 +251,20 @@ impl LoginCache {
         kind: CredentialStoreKind,
         may_prompt: bool,
     ) -> Result<Self, CacheError> {
-        // All directories share the items of the keyring, so they share the locks.
-        let flag = directory.filter(|_| kind == CredentialStoreKind::File);
-        let directory = self::directory(flag)?;
-        let store = match kind {
-            CredentialStoreKind::File => CredentialStore::File(FileStore::new(&directory)),
-            CredentialStoreKind::Keyring => {
-                let keyring = Keyring::open(may_prompt)?;
-                // For the locks.
-                prepare(&directory)?;
-                CredentialStore::Keyring(keyring)
+        match kind {
+            CredentialStoreKind::File => {
+                let directory = self::directory(directory)?;
+                Ok(Self { store: CredentialStore::File(FileStore::new(&directory)), directory })
             }
-        };
-        Ok(Self { directory, store })
+            CredentialStoreKind::Keyring => {
+                let store = CredentialStore::Keyring(Keyring::open(may_prompt)?);
+                // All directories share the items of the keyring, so they share the locks.
+                let directory = self::directory(None).map_err(|error| store.lock_error(error))?;
+                let cache = Self { directory, store };
+                cache.prepare()?;
+                Ok(cache)
+            }
+        }
     }
 
     /// The caches in all stores of this build.
@@ -269,8 +281,12 @@ impl LoginCache {
 
     /// The entry of a login. Creates and checks the directory.
     pub(super) fn entry(&self, settings: &ClientSettings) -> Result<CacheEntry, CacheError> {
-        prepare(&self.directory)?;
+        self.prepare()?;
         Ok(CacheEntry { cache: self.clone(), name: name_of(settings) })
+    }
+
+    fn prepare(&self) -> Result<(), CacheError> {
+        prepare(&self.directory).map_err(|error| self.store.lock_error(error))
     }
 
     /// A cache whose store keeps this many documents, and then fails as a keyring does.
@@ -356,7 +372,7 @@ impl CacheEntry {
         waiting: impl FnOnce(),
     ) -> Result<CacheLock, CacheError> {
         let path = self.cache.directory.join(format!("{}.lock", self.name));
-        let failed = |error| CacheError::Io(path.clone(), error);
+        let failed = |error| self.cache.store.lock_error(CacheError::Io(path.clone(), error));
         let file = private(OpenOptions::new().write(true).create(true)).open(&path).map_err(failed)?;
         let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
         loop {

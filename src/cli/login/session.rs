@@ -106,8 +106,7 @@ impl NewTokens {
 impl Session<'_> {
     /// The credential.
     pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
-        let entry = self.cache.map(|cache| cache.entry(self.settings)).transpose();
-        let entry = warned(entry).flatten();
+        let entry = checked(self.cache.map(|cache| cache.entry(self.settings)).transpose())?;
         // A valid token needs no lock: writes are atomic.
         if !self.force
             && let Some(entry) = &entry
@@ -125,8 +124,13 @@ impl Session<'_> {
                 };
                 let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
                 match lock {
-                    Err(error @ CacheError::Locked(_)) => return Err(LoginError::other(error)),
-                    lock => Some(TokenPlace { entry, lock }),
+                    Err(error) if error.is_fatal() => return Err(error.into()),
+                    lock => {
+                        if let Err(error) = &lock {
+                            warn(error);
+                        }
+                        Some(TokenPlace { entry, lock })
+                    }
                 }
             }
             None => None,
@@ -411,16 +415,19 @@ pub(super) fn print_waiting() {
     print_error("waiting for the login of another process …");
 }
 
-/// The value, or `None` after a warning: no command fails for its cache.
-pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
-    outcome.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
+fn warn(error: &CacheError) {
+    print_error(&format!("warning: the login cache: {error}"));
 }
 
-/// What was read, or `None` after a warning. Fails for a keyring that cannot be used: the user has chosen it, and would be
-/// asked to log in by each command.
+/// The value, or `None` after a warning.
+pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
+    outcome.inspect_err(warn).ok()
+}
+
+/// What was read or opened, or `None` after a warning. Fails if the error is fatal.
 pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
     match outcome {
-        Err(error @ CacheError::Keyring(_)) => Err(error),
+        Err(error) if error.is_fatal() => Err(error),
         outcome => Ok(warned(outcome).flatten()),
     }
 }
@@ -428,7 +435,7 @@ pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Optio
 /// As [`checked`], without the warning: the same is read again under the lock.
 pub(super) fn quiet<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
     match outcome {
-        Err(error @ CacheError::Keyring(_)) => Err(error),
+        Err(error) if error.is_fatal() => Err(error),
         outcome => Ok(outcome.ok().flatten()),
     }
 }

@@ -94,6 +94,16 @@ impl CredentialStore {
         }
     }
 
+    /// The error for locks that cannot be used: without them, a keyring cannot either.
+    pub(super) fn lock_error(&self, error: CacheError) -> CacheError {
+        match self {
+            Self::File(_) => error,
+            Self::Keyring(_) => CacheError::KeyringLock(Box::new(error)),
+            #[cfg(test)]
+            Self::Failing(_) => CacheError::KeyringLock(Box::new(error)),
+        }
+    }
+
     /// Where the document is, for errors.
     pub(super) fn place(&self, name: &str) -> String {
         match self {

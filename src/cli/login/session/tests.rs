@@ -517,6 +517,29 @@ async fn a_cache_that_cannot_be_used_costs_logins_only() {
 }
 
 #[tokio::test]
+async fn a_keyring_without_locks_is_an_error_before_the_login() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let directory = setup.home.path().join("cache");
+    let cache = LoginCache::failing_after(&directory, usize::MAX);
+    let login =
+        || async { setup.session(&settings, &cache, true).credential().await.unwrap_err().to_string() };
+    std::fs::write(&directory, "not a directory").unwrap();
+    let no_directory = login().await;
+    std::fs::remove_file(&directory).unwrap();
+    drop(cache.entry(&settings).unwrap().lock(LOCK_MARGIN, || ()).await.unwrap());
+    let lock = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    for error in [no_directory, login().await] {
+        for part in ["cannot use", "fix: --credential-store=keyring has its locks in", "set XDG_CACHE_HOME"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    assert_eq!(setup.logins(), 0);
+}
+
+#[tokio::test]
 async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
     let setup = Setup::new().await;
     let settings = setup.device();
