@@ -25,6 +25,8 @@ use crate::input_file;
 pub(super) const MAX_SKEW: u64 = 60;
 /// How long a token without an expiry is used.
 const UNKNOWN_LIFETIME: u64 = 60;
+/// How long a command waits for the revocation of a token that it does not use.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another process may take beside its login.
 pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
 
@@ -93,14 +95,19 @@ impl NewTokens {
     /// program has logged in, would act in the user's place.
     // threat: forged-callback
     fn of_same_user(self, earlier: Option<&CachedTokens>) -> Result<Self, LoginError> {
-        let earlier = earlier.and_then(|earlier| earlier.subject.as_ref());
-        match (&self.tokens.subject, earlier) {
-            (Some(user), Some(earlier)) if user != earlier => {
-                Err(LoginError::AnotherUser { user: user.clone(), earlier: earlier.clone() })
+        match earlier.and_then(|earlier| other_user(earlier, &self.tokens)) {
+            Some((earlier, user)) => {
+                Err(LoginError::AnotherUser { user: user.to_owned(), earlier: earlier.to_owned() })
             }
-            _ => Ok(self),
+            None => Ok(self),
         }
     }
+}
+
+/// The users of both, if they are known and different.
+fn other_user<'a>(earlier: &'a CachedTokens, new: &'a CachedTokens) -> Option<(&'a str, &'a str)> {
+    let users = (earlier.subject.as_deref()?, new.subject.as_deref()?);
+    (users.0 != users.1).then_some(users)
 }
 
 impl Session<'_> {
@@ -145,7 +152,9 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let NewTokens { tokens, origin } = match (self.renew(cached, place.as_ref()).await, usable) {
+        // Boxed: the future of a login is large.
+        let renewed = Box::pin(self.renew(cached, place.as_ref())).await;
+        let NewTokens { tokens, origin } = match (renewed, usable) {
             (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.
             (
@@ -165,32 +174,57 @@ impl Session<'_> {
     }
 
     /// Writes new tokens. A login that the keyring does not keep is an error, as one that it cannot read is. Its refresh token
-    /// is revoked: no later command could do so.
+    /// is revoked: no later command could do so. So is that of another user whose login it replaces.
     async fn keep(
         &self,
         entry: &CacheEntry,
         tokens: &CachedTokens,
         origin: TokenOrigin,
     ) -> Result<(), LoginError> {
+        if origin == TokenOrigin::Refresh {
+            warned(entry.write(tokens).await);
+            return Ok(());
+        }
+        let earlier = entry.read_to_revoke().await.ok().flatten();
         match entry.write(tokens).await {
-            Err(error @ CacheError::Keyring(_)) if origin == TokenOrigin::Login => {
-                if let Some(token) = &tokens.refresh_token
-                    && let Err(problem) = self.revoke(token).await
-                {
-                    print_error(&format!("warning: the new refresh token is not revoked: {problem}"));
-                }
-                Err(error.into())
+            Err(error @ CacheError::Keyring(_)) => {
+                self.revoke(tokens.refresh_token.as_ref(), "the new refresh token").await;
+                return Err(error.into());
             }
-            written => {
-                warned(written);
-                Ok(())
+            Err(error) => {
+                warn(&error);
+                return Ok(());
             }
+            Ok(()) => {}
+        }
+        // Not that of the same user: some providers revoke all tokens that the client has of the user, the new one, too.
+        // keycloak: services/…/oidc/endpoints/TokenRevocationEndpoint.java, revokeClient
+        if let Some(earlier) = earlier.filter(|earlier| other_user(earlier, tokens).is_some()) {
+            self.revoke(earlier.refresh_token.as_ref(), "the refresh token of the earlier user").await;
+        }
+        Ok(())
+    }
+
+    /// Revokes a refresh token that is of no use, if the provider answers soon.
+    async fn revoke(&self, token: Option<&SecretText>, name: &str) {
+        let Some(token) = token else { return };
+        let revoked = async {
+            let provider = LoginProvider::discover(self.settings.client()).await?;
+            if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
+        };
+        let late = |_| Err(LoginError::Other(format!("no answer within {REVOCATION_TIMEOUT:?}")));
+        if let Err(problem) = timeout(REVOCATION_TIMEOUT, revoked).await.unwrap_or_else(late) {
+            print_error(&format!("warning: {name} is not revoked: {problem}"));
         }
     }
 
-    async fn revoke(&self, token: &SecretText) -> Result<(), LoginError> {
-        let provider = LoginProvider::discover(self.settings.client()).await?;
-        if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
+    /// Revokes the refresh token of a file that other users can read. Its tokens are not used, and a login replaces it.
+    async fn revoke_readable(&self, entry: &CacheEntry) {
+        if matches!(entry.read().await, Err(CacheError::Readable(_)))
+            && let Ok(Some(tokens)) = entry.read_to_revoke().await
+        {
+            self.revoke(tokens.refresh_token.as_ref(), "the refresh token that other users can read").await;
+        }
     }
 
     /// The credential of cached tokens, if it is still to be used.
@@ -215,7 +249,8 @@ impl Session<'_> {
         }
         let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
         let Some((cached, refresh_token)) = old else {
-            return self.login(None, "no login is cached, or it has expired", cached.as_ref()).await;
+            let reason = "no login is cached, or it has expired";
+            return self.login(None, reason, cached.as_ref(), place).await;
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
         if let Some(place) = place {
@@ -243,11 +278,11 @@ impl Session<'_> {
                 if self.interactive {
                     print_error(&error.to_string());
                 }
-                self.login(Some(provider), &error.to_string(), Some(cached)).await
+                self.login(Some(provider), &error.to_string(), Some(cached), place).await
             }
             Err(LoginError::IdToken(IdTokenError::Missing)) => {
                 let reason = "the provider refreshes no ID tokens";
-                self.login(Some(provider), reason, Some(cached)).await
+                self.login(Some(provider), reason, Some(cached), place).await
             }
             refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
         }
@@ -259,6 +294,7 @@ impl Session<'_> {
         provider: Option<LoginProvider>,
         reason: &str,
         earlier: Option<&CachedTokens>,
+        place: Option<&TokenPlace>,
     ) -> Result<NewTokens, LoginError> {
         if !self.interactive {
             return Err(LoginError::LoginRequired(reason.to_owned()));
@@ -267,6 +303,9 @@ impl Session<'_> {
             Some(provider) => provider,
             None => LoginProvider::discover(self.settings.client()).await?,
         };
+        if let Some(place) = place {
+            self.revoke_readable(&place.entry).await;
+        }
         let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
         let by_device = match self.settings.flow {
             Flow::Device => true,
@@ -280,12 +319,19 @@ impl Session<'_> {
             let (tokens, nonce) = self.code(&provider).await?;
             (tokens, Some(nonce))
         };
-        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await?;
-        let new = NewTokens::of_login(accepted).of_same_user(earlier)?;
-        if let Some(subject) = &new.tokens.subject {
-            print_error(&format!("logged in as {}", plain(&shortened(subject))));
+        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
+        let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
+        match &new {
+            Ok(NewTokens { tokens: CachedTokens { subject: Some(subject), .. }, .. }) => {
+                print_error(&format!("logged in as {}", plain(&shortened(subject))));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+                self.revoke(token.as_ref(), "the new refresh token").await;
+            }
         }
-        Ok(new)
+        new
     }
 
     /// The authorization code flow.

@@ -12,7 +12,7 @@ use tokio::sync::Barrier;
 
 use super::*;
 use crate::cli::login::cache::{CachedCertificate, CredentialStoreKind};
-use crate::cli::login::session::tests::{Setup, json_reply};
+use crate::cli::login::session::tests::{Setup, json_reply, revoked};
 use crate::cli::login::settings::tests::settings;
 use crate::http::https_client::testing::{H1, TestServer, reply, serving};
 
@@ -93,15 +93,6 @@ fn documents(directory: &Path, of_certificates: bool) -> Vec<PathBuf> {
 fn put_in_the_way(document: &Path) {
     std::fs::remove_file(document).ok();
     std::fs::create_dir_all(document.join("in the way")).unwrap();
-}
-
-/// The refresh tokens that were revoked since the last call.
-fn revoked(server: &TestServer) -> Vec<String> {
-    let asked = server.take().into_iter().filter(|request| request.target == "/revoke");
-    let bodies = asked.map(|request| String::from_utf8(request.body.to_vec()).unwrap());
-    bodies
-        .map(|body| body.split('&').find_map(|part| part.strip_prefix("token=").map(str::to_owned)).unwrap())
-        .collect()
 }
 
 fn is(code: ExitCode, expected: ExitCode) -> bool {

@@ -63,6 +63,15 @@ pub(in crate::cli::login) fn json_reply(status: u16, body: &Value) -> Reply {
     Ok(answer)
 }
 
+/// The refresh tokens that were revoked since the last call.
+pub(in crate::cli::login) fn revoked(server: &TestServer) -> Vec<String> {
+    let asked = server.take().into_iter().filter(|request| request.target == "/revoke");
+    let bodies = asked.map(|request| String::from_utf8(request.body.to_vec()).unwrap());
+    bodies
+        .map(|body| body.split('&').find_map(|part| part.strip_prefix("token=").map(str::to_owned)).unwrap())
+        .collect()
+}
+
 impl ProviderState {
     fn answer(&self, request: &RecordedRequest) -> Reply {
         let issuer = format!("https://{}", request.headers["host"].to_str().unwrap());
@@ -561,6 +570,48 @@ async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
 fn is_refreshed(setup: &Setup) -> bool {
     let sent = setup.server.take();
     sent.iter().any(|request| String::from_utf8_lossy(&request.body).contains("grant_type=refresh_token"))
+}
+
+#[tokio::test]
+async fn a_login_of_another_user_revokes_the_earlier_one() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let cache = setup.cache();
+    for (user, expected) in [("alice", &[][..]), ("alice", &[]), ("bob", &["refresh-1"])] {
+        *setup.state.claims.lock().unwrap() = json!({"sub": user});
+        let login = Session { force: true, ..setup.session(&settings, &cache, true) };
+        login.credential().await.unwrap();
+        assert_eq!(revoked(&setup.server), expected, "{user}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_others_can_read_is_revoked_before_the_login_that_replaces_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    let files = std::fs::read_dir(setup.home.path().join("cache")).unwrap().map(|file| file.unwrap().path());
+    for file in files {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    setup.ask(&settings, false).await.unwrap_err();
+    assert_eq!(revoked(&setup.server), [""; 0], "no login follows");
+    setup.ask(&settings, true).await.unwrap();
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    setup.pass(LIFETIME);
+    assert_eq!(setup.number(&settings, false).await, 2, "the new login is refreshed");
+}
+
+#[tokio::test]
+async fn the_refresh_token_of_a_login_that_is_refused_is_revoked() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    *setup.state.claims.lock().unwrap() = json!({"aud": "other"});
+    setup.ask(&settings, true).await.unwrap_err();
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    assert_eq!(setup.entry(&settings).read().await.unwrap(), None);
 }
 
 #[tokio::test]
