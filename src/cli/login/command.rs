@@ -229,6 +229,11 @@ fn targets(flags: &LoginFlags, before: &KubeconfigFile, path: &Path) -> Result<V
     if let Some(server) = &flags.server {
         return Ok(vec![new_target(flags, server)?]);
     }
+    if let Some(flag) = flags.provider.choice_of_context() {
+        return Err(LoginError::usage(&format!(
+            "--{flag}: a context that exists has its own; give --server and --issuer for another login"
+        )));
+    }
     if let Some(from) = &flags.from {
         return targets_of(flags, from);
     }
@@ -421,6 +426,40 @@ mod tests {
         let given = ParsedProvider::try_parse_from(["credential"].iter().chain(given)).unwrap().provider;
         let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
         target.map_err(|error| error.to_string())
+    }
+
+    #[derive(Debug, Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        flags: LoginFlags,
+    }
+
+    #[test]
+    fn a_flag_that_a_context_has_needs_a_server() {
+        let login = |arguments: &[&str]| {
+            let parsed = Parsed::try_parse_from(["login"].iter().chain(arguments));
+            let parsed = parsed.map_err(|error| error.to_string())?;
+            let targets = targets(&parsed.flags, &KubeconfigFile::new(), Path::new("kubeconfig"));
+            targets.map(|targets| targets.len()).map_err(|error| error.to_string())
+        };
+        for (flag, arguments) in [
+            ("--issuer", &["--issuer=https://b.test", "--client-id=c"][..]),
+            ("--client-id", &["--client-id=c"]),
+            ("--scope", &["--scope=groups"]),
+            ("--extra-parameter", &["--extra-parameter=a=b", "--from=company.kubeconfig"]),
+            ("--token", &["--token=access", "--context=c"]),
+        ] {
+            let refused = login(arguments).unwrap_err();
+            assert!(refused.starts_with(flag) && refused.contains("give --server"), "{refused}");
+            let new = ["--server=https://s.test", "--issuer=https://b.test"];
+            let new = new
+                .iter()
+                .chain(arguments)
+                .filter(|flag| !flag.starts_with("--from") && !flag.starts_with("--context"));
+            let mut new: Vec<_> = new.copied().collect();
+            new.dedup();
+            assert_eq!(login(&new), Ok(1), "{new:?}");
+        }
     }
 
     #[test]

@@ -37,20 +37,48 @@ const MAY_PROMPT: bool = true;
 /// A hint is worth no prompt.
 const NO_PROMPT: bool = false;
 
+/// The flags that choose one login or describe it: with `--all`, only those of the store count.
+const FLAGS_OF_ONE_LOGIN: [&str; 24] = [
+    "end_session",
+    "kubeconfig",
+    "context",
+    "issuer",
+    "client_id",
+    "client_secret_file",
+    "client_secret_from_environment",
+    "issuer_certificate_authority",
+    "issuer_certificate_authority_data",
+    "scopes",
+    "extra_parameters",
+    "flow",
+    "token",
+    "token_file",
+    "user",
+    "browser_command",
+    "callback_port",
+    "callback_host",
+    "login_timeout",
+    "no_cache",
+    "client_certificate",
+    "signer_name",
+    "certificate_duration",
+    "certificate_timeout",
+];
+
 /// The flags of `portcullis logout`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct LogoutFlags {
     /// Log out of all providers: remove all cached tokens and certificates, and revoke the refresh tokens.
-    #[arg(long, help_heading = "Logout", conflicts_with = "end_session")]
+    #[arg(long, help_heading = "Logout", conflicts_with_all = FLAGS_OF_ONE_LOGIN)]
     all: bool,
     /// End the session of the browser at the provider, too.
     #[arg(long, help_heading = "Logout")]
     end_session: bool,
-    /// The kubeconfig whose user logs out, unless --issuer is given. Default: $KUBECONFIG, then ~/.kube/config.
-    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    /// The kubeconfig whose user logs out, without --issuer. Default: $KUBECONFIG, then ~/.kube/config.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", conflicts_with = "issuer")]
     kubeconfig: Option<std::path::PathBuf>,
     /// The context of the kubeconfig. Default: its current context.
-    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", conflicts_with = "issuer")]
     context: Option<String>,
     #[command(flatten)]
     provider: ProviderFlags,
@@ -72,6 +100,11 @@ impl LogoutFlags {
     fn provider(&self) -> Result<ProviderFlags, LoginError> {
         if self.provider.issuer.is_some() {
             return Ok(self.provider.clone());
+        }
+        if let Some(flag) = self.provider.choice_of_context() {
+            return Err(LoginError::usage(&format!(
+                "--{flag}: the context has its own; give --issuer and --client-id for a login of no context"
+            )));
         }
         let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
         let file = super::kubeconfig_file::KubeconfigFile::read(&path)?;

@@ -223,6 +223,18 @@ impl ProviderFlags {
         both.find(|((_, is_set), (_, is_of_user))| *is_set && !is_of_user).map(|((flag, _), _)| flag)
     }
 
+    /// A given flag that [`with_login_of`](Self::with_login_of) does not take over: a context keeps its own.
+    pub(super) fn choice_of_context(&self) -> Option<&'static str> {
+        let flags = [
+            ("issuer", self.issuer.is_some()),
+            ("client-id", self.client_id.is_some()),
+            ("scope", !self.scopes.is_empty()),
+            ("extra-parameter", !self.extra_parameters.is_empty()),
+            ("token", self.token != TokenKind::Id),
+        ];
+        flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
     /// Replaces the flags of this machine and user by those that were given to `login`.
     pub(super) fn with_login_of(mut self, given: &Self) -> Self {
         let replace = |own: &mut Option<PathBuf>, given: &Option<PathBuf>| {

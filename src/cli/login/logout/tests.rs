@@ -60,6 +60,39 @@ async fn logout(arguments: &[impl AsRef<str>]) -> Result<ExitCode, LoginError> {
     run(&parsed.flags).await
 }
 
+#[test]
+fn all_takes_no_flag_of_one_login() {
+    use clap::CommandFactory as _;
+
+    let command = Parsed::command();
+    let flags = command.get_arguments().map(|argument| argument.get_id().as_str());
+    let of_one: Vec<_> =
+        flags.filter(|flag| !["all", "help", "cache_dir", "credential_store"].contains(flag)).collect();
+    assert_eq!(of_one.len(), FLAGS_OF_ONE_LOGIN.len(), "{of_one:?}");
+    assert!(of_one.iter().all(|flag| FLAGS_OF_ONE_LOGIN.contains(flag)), "{of_one:?}");
+}
+
+#[tokio::test]
+async fn a_flag_without_an_effect_is_an_error() {
+    let context = "--context=a";
+    for (arguments, parts) in [
+        (&["--all", "--issuer=https://a.test"][..], ["--all", "--issuer"]),
+        (&["--all", "--user=a"], ["--all", "--user"]),
+        (&["--all", "--kubeconfig=k"], ["--all", "--kubeconfig"]),
+        (&["--issuer=https://a.test", "--client-id=c", context], ["--issuer", "--context"]),
+        (&["--issuer=https://a.test", "--client-id=c", "--kubeconfig=k"], ["--issuer", "--kubeconfig"]),
+    ] {
+        let refused = Parsed::try_parse_from(["logout"].iter().chain(arguments)).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    }
+    for (argument, flag) in
+        [("--client-id=c", "--client-id"), ("--scope=a", "--scope"), ("--token=access", "--token")]
+    {
+        let refused = logout(&[argument, context]).await.unwrap_err().to_string();
+        assert!(refused.starts_with(flag) && refused.contains("give --issuer"), "{refused}");
+    }
+}
+
 /// The provider of the setup as flags, and the directory of its cache.
 fn flags_of(setup: &Setup) -> Vec<String> {
     let mut flags = setup.flags();
