@@ -155,7 +155,33 @@ async fn log_out(
     if let Some(provider) = outcome?.filter(|_| end_session) {
         open_end_session_page(&provider, settings)?;
     }
-    Ok(if matches!(login, CachedLogin::Unreadable) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let is_elsewhere = matches!(login, CachedLogin::Absent) && has_other_login(cache, settings).await;
+    let is_done = !is_elsewhere && !matches!(login, CachedLogin::Unreadable);
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the store has logins of the same client with other scopes, CAs or parameters, or of another `--user`. Prints
+/// their users.
+async fn has_other_login(cache: &LoginCache, settings: &ClientSettings) -> bool {
+    let mut users = Vec::new();
+    for entry in warned(cache.entries().await).unwrap_or_default() {
+        if !entry.is_certificate()
+            && let Ok(Some(tokens)) = entry.read_to_revoke().await
+            && (&tokens.issuer, &tokens.client_id) == (&settings.issuer, &settings.client_id)
+        {
+            users.push(
+                tokens.subject.map_or_else(|| "an unknown user".to_owned(), |user| plain(&user).into_owned()),
+            );
+        }
+    }
+    if !users.is_empty() {
+        print_error(&format!(
+            "other logins of this client are cached, with other flags than these: of {}\n  fix: give the flags of that \
+             login (--user, --scope, --issuer-certificate-authority, …), or log out of all with `portcullis logout --all`",
+            users.join(", ")
+        ));
+    }
+    !users.is_empty()
 }
 
 fn print_removed(login: &CachedLogin, removed: &RemovedLogin, issuer: &str) {

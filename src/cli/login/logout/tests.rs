@@ -360,6 +360,21 @@ async fn only_what_is_removed_is_counted() {
 }
 
 #[tokio::test]
+async fn a_login_with_other_flags_is_no_success() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let flags = flags_of(&setup);
+    for other in ["--user=someone", "--scope=groups", "--extra-parameter=a=b"] {
+        let with_other: Vec<_> = flags.iter().map(String::as_str).chain([other]).collect();
+        assert!(is(logout(&with_other).await.unwrap(), ExitCode::FAILURE), "{other}");
+    }
+    let other_client = flags.iter().map(|flag| flag.replace("kubernetes", "other")).collect::<Vec<_>>();
+    assert!(is(logout(&other_client).await.unwrap(), ExitCode::SUCCESS), "not logged in");
+    assert_eq!(setup.cache().entries().await.unwrap().len(), 1);
+    assert!(is(logout(&flags).await.unwrap(), ExitCode::SUCCESS));
+}
+
+#[tokio::test]
 async fn flags_count_beside_those_of_the_kubeconfig() {
     let setup = Setup::new().await;
     setup.ask(&setup.device(), true).await.unwrap();
@@ -377,7 +392,7 @@ async fn flags_count_beside_those_of_the_kubeconfig() {
     let file = format!("--kubeconfig={}", path.display());
     setup.server.take();
     let code = logout(&["--user=someone", &file, directory]).await.unwrap();
-    assert!(is(code, ExitCode::SUCCESS) && revoked(&setup.server).is_empty(), "of another user");
+    assert!(is(code, ExitCode::FAILURE) && revoked(&setup.server).is_empty(), "of another user");
     let code = logout(&[file.as_str(), directory]).await.unwrap();
     assert!(is(code, ExitCode::SUCCESS));
     assert_eq!(revoked(&setup.server), ["refresh-0"]);
