@@ -460,7 +460,12 @@ fn prepare(directory: &Path) -> Result<(), CacheError> {
 
 /// The name of an entry: a digest of everything that distinguishes the tokens.
 fn name_of(settings: &ClientSettings) -> String {
-    let mut key = vec![settings.issuer.clone(), settings.client_id.clone(), settings.scopes.join(" ")];
+    let scopes = match &settings.scopes {
+        ScopeChoice::Offline => String::new(),
+        ScopeChoice::These(scopes) if scopes.is_empty() => "openid".to_owned(),
+        ScopeChoice::These(scopes) => scopes.join(" "),
+    };
+    let mut key = vec![settings.issuer.clone(), settings.client_id.clone(), scopes];
     key.push(settings.user.clone().unwrap_or_default());
     // A machine's token is not a user's, and an access token not an ID token.
     key.push((settings.flow == Flow::ClientCredentials).to_string());

@@ -75,7 +75,7 @@ pub(super) struct ProviderFlags {
     /// The CAs of the provider, base64 of PEM.
     #[arg(long, value_name = "BASE64", help_heading = "Provider")]
     issuer_certificate_authority_data: Option<String>,
-    /// Scopes to request beside openid. Default: offline_access where the provider has it.
+    /// Scopes to request beside openid. Default: offline_access where the provider has it, but not with --no-cache.
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', help_heading = "Provider")]
     scopes: Vec<String>,
     /// A further parameter of the authorization and token requests, such as audience=URL.
@@ -178,8 +178,7 @@ pub(super) struct ClientSettings {
     pub(super) roots: TrustedRoots,
     /// The provider's CAs, PEM; `None`: those of the system.
     pub(super) authorities: Option<Vec<u8>>,
-    /// Without `openid`; empty: the default ones.
-    pub(super) scopes: Vec<String>,
+    pub(super) scopes: ScopeChoice,
     pub(super) extra: Vec<(String, String)>,
     pub(super) flow: Flow,
     pub(super) token: TokenKind,
@@ -332,20 +331,14 @@ impl ProviderFlags {
         let client_id = self.client_id.clone().filter(|id| !id.is_empty());
         let client_id = client_id.ok_or_else(|| LoginError::usage("give --client-id ID"))?;
         let secret = self.secret(secret)?;
-        let scopes: BTreeSet<_> = self.scopes.iter().filter(|scope| *scope != "openid").cloned().collect();
-        if scopes
-            .iter()
-            .any(|scope| scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()))
-        {
-            return Err(LoginError::usage("--scope: a scope is not empty and has no blanks"));
-        }
+        let scopes = self.scope_choice()?;
         Ok(ClientSettings {
             issuer,
             client_id,
             secret,
             roots: self.roots()?,
             authorities: self.authorities()?,
-            scopes: scopes.into_iter().collect(),
+            scopes,
             extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
             flow: self.flow,
             token: self.token,
@@ -355,6 +348,21 @@ impl ProviderFlags {
             callback_host: self.callback_host,
             login_timeout: self.login_timeout,
         })
+    }
+
+    /// The scopes beside `openid`, sorted. A refresh token that is not kept is not asked for.
+    fn scope_choice(&self) -> Result<ScopeChoice, LoginError> {
+        if self.scopes.is_empty() && !self.no_cache {
+            return Ok(ScopeChoice::Offline);
+        }
+        let is_scope = |scope: &String| {
+            !scope.is_empty() && !scope.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        let scopes: BTreeSet<_> = self.scopes.iter().filter(|scope| *scope != "openid").cloned().collect();
+        if !scopes.iter().all(is_scope) {
+            return Err(LoginError::usage("--scope: a scope is not empty and has no blanks"));
+        }
+        Ok(ScopeChoice::These(scopes.into_iter().collect()))
     }
 
     /// The client secret. The variable is that of one client: other issuers do not get it.
@@ -456,10 +464,7 @@ impl ClientSettings {
             client_id: self.client_id.clone(),
             secret: self.secret.clone(),
             roots: self.roots.clone(),
-            scopes: match self.scopes.as_slice() {
-                [] => ScopeChoice::Offline,
-                scopes => ScopeChoice::These(scopes.to_vec()),
-            },
+            scopes: self.scopes.clone(),
             extra: self.extra.clone(),
             user: self.user.clone(),
         }

@@ -64,6 +64,21 @@ fn the_secret_comes_from_a_file_or_the_environment_and_is_never_shown() {
 }
 
 #[test]
+fn a_refresh_token_is_asked_for_only_by_default() {
+    let these =
+        |scopes: &[&str]| ScopeChoice::These(scopes.iter().map(|scope| (*scope).to_owned()).collect());
+    for (more, expected) in [
+        (&[][..], ScopeChoice::Offline),
+        (&["--scope=openid"], these(&[])),
+        (&["--scope=groups,openid,email"], these(&["email", "groups"])),
+        (&["--no-cache"], these(&[])),
+        (&["--no-cache", "--scope=offline_access"], these(&["offline_access"])),
+    ] {
+        assert_eq!(settings(more).client().scopes, expected, "{more:?}");
+    }
+}
+
+#[test]
 fn the_arguments_of_the_kubeconfig_mean_the_same() {
     let all: [&str; 18] = [
         "--scope=groups,email",
