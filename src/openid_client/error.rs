@@ -132,6 +132,18 @@ impl LoginError {
         matches!(self, Self::Refused(refusal) if refusal.code == "invalid_grant")
     }
 
+    /// Whether the same may succeed later: until then, a token that is still valid is used.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Http { .. } | Self::Answer { .. } | Self::Unkept(_) => true,
+            // RFC 6749, section 4.1.2.1, which providers answer to token requests, too
+            Self::Refused(refusal) => {
+                matches!(refusal.code.as_str(), "temporarily_unavailable" | "server_error")
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn of_token(
         doing: &'static str,
         error: RequestTokenError<HttpsError, StandardErrorResponse<CoreErrorResponseType>>,

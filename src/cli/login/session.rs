@@ -157,10 +157,7 @@ impl Session<'_> {
         let NewTokens { tokens, origin } = match (renewed, usable) {
             (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.
-            (
-                Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. } | LoginError::Unkept(_))),
-                Some(credential),
-            ) => {
+            (Err(error), Some(credential)) if error.is_temporary() => {
                 print_error(&format!("warning: {error}"));
                 return Ok(credential);
             }

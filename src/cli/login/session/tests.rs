@@ -242,6 +242,11 @@ impl Setup {
         claims["jti"].as_u64().unwrap()
     }
 
+    /// The provider accepts no refresh token that it has issued.
+    pub(in crate::cli::login) fn revoke(&self) {
+        *self.state.refresh.lock().unwrap() = None;
+    }
+
     pub(in crate::cli::login) fn pass(&self, seconds: u64) {
         self.time.fetch_add(seconds, Ordering::SeqCst);
     }
@@ -285,7 +290,7 @@ async fn a_revoked_login_is_named_and_repeated() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
-    *setup.state.refresh.lock().unwrap() = None;
+    setup.revoke();
     setup.pass(LIFETIME);
     let error = setup.ask(&settings, false).await.unwrap_err().to_string();
     for part in ["the provider no longer accepts this login", "invalid_grant", "portcullis login"] {
@@ -295,7 +300,7 @@ async fn a_revoked_login_is_named_and_repeated() {
     assert_eq!((setup.logins(), kept.refresh_token), (1, None));
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 2);
-    *setup.state.refresh.lock().unwrap() = None;
+    setup.revoke();
     setup.pass(LIFETIME);
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 3, "refused, and logged in at once");
@@ -306,7 +311,7 @@ async fn only_portcullis_login_changes_the_user() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
-    *setup.state.refresh.lock().unwrap() = None;
+    setup.revoke();
     *setup.state.claims.lock().unwrap() = json!({"sub": "bob"});
     setup.pass(LIFETIME);
     // A command that must not ask comes first: the user is known all the same.
@@ -503,6 +508,13 @@ async fn an_outage_of_the_provider_is_bridged_while_the_token_lives() {
     setup.state.documents.lock().unwrap().insert("/.well-known/openid-configuration", b"<html>".to_vec());
     setup.pass(LIFETIME - 30);
     assert_eq!(setup.number(&settings, false).await, 0);
+    let refusals: [TokenAnswer; 2] = [|| error("temporarily_unavailable"), || error("server_error")];
+    let documents = std::mem::take(&mut *setup.state.documents.lock().unwrap());
+    for refusal in refusals {
+        setup.state.answers.lock().unwrap().push(refusal);
+        assert_eq!(setup.number(&settings, false).await, 0);
+    }
+    *setup.state.documents.lock().unwrap() = documents;
     setup.pass(30);
     assert!(setup.ask(&settings, false).await.is_err());
     setup.state.documents.lock().unwrap().clear();
