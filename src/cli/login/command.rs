@@ -86,17 +86,15 @@ struct LoginTarget {
     provider: ProviderFlags,
     /// What relative paths of the entry are relative to.
     directory: PathBuf,
+    origin: Origin,
 }
 
 pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let path = kubeconfig_path(flags.kubeconfig.as_deref())?;
     let before = KubeconfigFile::read(&path)?;
     let targets = targets(flags, &before, &path)?;
-    let mut after = before.clone();
-    for target in &targets {
-        let merged = after.merge(&target.entry, flags.overwrite);
-        merged.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
-    }
+    let after = merged(&before, &targets, flags.overwrite);
+    let mut after = after.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
     let mut rows = Vec::new();
     let mut logins: Vec<(Vec<String>, Credential)> = Vec::new();
     for target in &targets {
@@ -129,6 +127,23 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
         print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
     }
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+/// The kubeconfig with the contexts that are logged in to.
+fn merged(
+    before: &KubeconfigFile,
+    targets: &[LoginTarget],
+    overwrite: bool,
+) -> Result<KubeconfigFile, String> {
+    let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
+    let mut after = before.clone();
+    for LoginTarget { entry, origin, .. } in targets {
+        if *origin == Origin::Other && !overwrite {
+            before.check_shared_user(entry, &contexts)?;
+        }
+        after.merge(entry, overwrite)?;
+    }
+    Ok(after)
 }
 
 impl LoginTarget {
@@ -259,6 +274,7 @@ fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginErro
         },
         provider: flags.provider.clone(),
         directory: PathBuf::new(),
+        origin: Origin::OwnKubeconfig,
     })
 }
 
@@ -322,7 +338,7 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
 /// Where a context comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// The user's kubeconfig, which could run any program anyway.
+    /// The user's kubeconfig, which could run any program anyway, or flags.
     OwnKubeconfig,
     /// A file of someone else.
     Other,
@@ -371,7 +387,7 @@ fn existing(
     if origin == Origin::Other {
         entry.cluster = cluster_of_other(&entry, file, &directory)?;
     }
-    Ok(LoginTarget { entry, provider, directory })
+    Ok(LoginTarget { entry, provider, directory, origin })
 }
 
 /// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
@@ -460,6 +476,41 @@ mod tests {
             new.dedup();
             assert_eq!(login(&new), Ok(1), "{new:?}");
         }
+    }
+
+    #[test]
+    fn a_file_of_someone_else_changes_no_user_of_another_context() {
+        let home = tempfile::tempdir().unwrap();
+        let target = |arguments: &[&str]| {
+            let cluster = json!({"server": "https://s"});
+            let mut target = from_other(home.path(), cluster, arguments, &[]).unwrap();
+            // As of the installed program, whose users `login` may replace.
+            target.entry.user["exec"]["command"] = json!("portcullis");
+            target
+        };
+        let mut before = merged(&KubeconfigFile::new(), &[target(&[])], false).unwrap();
+        let other = KubeconfigTarget { context: "own".to_owned(), ..target(&[]).entry };
+        assert!(
+            merged(&before, &[target(&["--scope=a"])], false).is_ok(),
+            "only its own context uses the user"
+        );
+        before.merge(&other, false).unwrap();
+        assert!(merged(&before, &[target(&[])], false).is_ok(), "nothing changes");
+        let changed = || target(&["--scope=a"]);
+        let refused = merged(&before, &[changed()], false).unwrap_err();
+        assert!(
+            refused.contains("your context \"own\" uses it") && refused.contains("--overwrite"),
+            "{refused}"
+        );
+        assert!(merged(&before, &[changed()], true).is_ok());
+        let both = [
+            changed(),
+            LoginTarget {
+                entry: KubeconfigTarget { context: "own".to_owned(), ..changed().entry },
+                ..changed()
+            },
+        ];
+        assert!(merged(&before, &both, false).is_ok(), "both contexts are of the file");
     }
 
     #[test]

@@ -165,6 +165,31 @@ impl KubeconfigFile {
         Ok(())
     }
 
+    /// Fails if a context that is not one of `replaced` uses the user that the target would change: it would log in with
+    /// another issuer.
+    // threat: hostile-kubeconfig
+    pub(super) fn check_shared_user(
+        &self,
+        target: &KubeconfigTarget,
+        replaced: &[&str],
+    ) -> Result<(), String> {
+        if self.entry(USERS, &target.user_name).is_none_or(|user| *user == target.user) {
+            return Ok(());
+        }
+        let uses = |context: &&str| {
+            let user = self.entry(CONTEXTS, context).and_then(|context| context.get("user"));
+            user == Some(&json!(target.user_name))
+        };
+        match self.contexts().into_iter().filter(|context| !replaced.contains(context)).find(uses) {
+            Some(context) => Err(format!(
+                "the user {:?} exists with other arguments, and your context {context:?} uses it; give --overwrite to \
+                 change it",
+                target.user_name
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn put(&mut self, (list, key): (&str, &str), name: &str, content: Value) {
         let entries = self.0.entry(list).or_insert_with(|| json!([]));
         if entries.is_null() {
