@@ -405,13 +405,24 @@ impl CacheEntry {
         &self,
         privacy: FilePrivacy,
     ) -> Result<Option<T>, CacheError> {
+        match self.cache.store.read(&self.name, privacy).await? {
+            Some(content) => self.parse(&content).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The tokens of a login that was killed while it wrote them, if they can be read.
+    pub(super) fn read_partial(&self) -> Option<CachedTokens> {
+        self.parse(&self.cache.store.read_partial(&self.name).ok()??).ok()
+    }
+
+    fn parse<T: DeserializeOwned>(&self, content: &[u8]) -> Result<T, CacheError> {
         let store = &self.cache.store;
-        let Some(content) = store.read(&self.name, privacy).await? else { return Ok(None) };
-        let version: Result<OnlyVersion, _> = serde_json::from_slice(&content);
+        let version: Result<OnlyVersion, _> = serde_json::from_slice(content);
         if version.is_ok_and(|found| found.version != VERSION) {
             return Err(CacheError::Version(store.place(&self.name)));
         }
-        serde_json::from_slice(&content).map(Some).map_err(|_| CacheError::Damaged(store.place(&self.name)))
+        serde_json::from_slice(content).map_err(|_| CacheError::Damaged(store.place(&self.name)))
     }
 
     /// Replaces the tokens. A reader sees the old ones or the new ones.

@@ -132,14 +132,17 @@ async fn log_out(
     let lock = entry.lock(settings.login_timeout, print_waiting).await?;
     let login = CachedLogin::read(&entry).await?;
     let deadline = Instant::now() + REVOCATION_TIMEOUT;
-    let provider = match login.refresh_token() {
-        None if !end_session => None,
-        _ => Some(answer_by(deadline, LoginProvider::discover(settings.client())).await),
+    let provider = if end_session || login.refresh_tokens().next().is_some() {
+        Some(answer_by(deadline, LoginProvider::discover(settings.client())).await)
+    } else {
+        None
     };
-    let revoked = match (&provider, login.refresh_token()) {
-        (Some(Ok(provider)), Some(token)) => answer_by(deadline, revoke_at(provider, token)).await,
-        _ => Ok(()),
-    };
+    let mut revoked = Ok(());
+    if let Some(Ok(provider)) = &provider {
+        for token in login.refresh_tokens() {
+            revoked = revoked.and(answer_by(deadline, revoke_at(provider, token)).await);
+        }
+    }
     let removed = entry.remove_login().await;
     drop(lock);
     if removed.has_tokens {
@@ -155,8 +158,8 @@ async fn log_out(
     if let Some(provider) = outcome?.filter(|_| end_session) {
         open_end_session_page(&provider, settings)?;
     }
-    let is_elsewhere = matches!(login, CachedLogin::Absent) && has_other_login(cache, settings).await;
-    let is_done = !is_elsewhere && !matches!(login, CachedLogin::Unreadable);
+    let is_elsewhere = login.is_absent() && has_other_login(cache, settings).await;
+    let is_done = !is_elsewhere && !login.is_unreadable;
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -185,18 +188,14 @@ async fn has_other_login(cache: &LoginCache, settings: &ClientSettings) -> bool 
 }
 
 fn print_removed(login: &CachedLogin, removed: &RemovedLogin, issuer: &str) {
-    match login {
-        CachedLogin::Absent => {
-            print(&format!("not logged in at {issuer}\n"));
-        }
-        CachedLogin::Tokens(_) => {
-            print(&format!("logged out of {issuer}: the cached tokens are removed\n"));
-        }
-        CachedLogin::Unreadable => {
-            print_error(&format!(
-                "warning: the cached tokens of {issuer} are removed, but could not be read: not revoked"
-            ));
-        }
+    if login.is_absent() {
+        print(&format!("not logged in at {issuer}\n"));
+    } else if login.is_unreadable {
+        print_error(&format!(
+            "warning: the cached tokens of {issuer} are removed, but could not be read: not revoked"
+        ));
+    } else {
+        print(&format!("logged out of {issuer}: the cached tokens are removed\n"));
     }
     if removed.certificates > 0 {
         print("the client certificates are removed; a copy of one stays valid until it expires\n");
@@ -251,36 +250,30 @@ async fn name_other_store(provider: &ProviderFlags, settings: &ClientSettings) {
 }
 
 /// What the store has of a login.
-enum CachedLogin {
-    Absent,
-    Tokens(Box<CachedTokens>),
-    /// Damaged, of another version, or a file that this user cannot read.
-    Unreadable,
+struct CachedLogin {
+    /// Those of the document, and those that a killed login was writing.
+    tokens: Vec<CachedTokens>,
+    /// Whether the document is damaged, of another version, or a file that this user cannot read.
+    is_unreadable: bool,
 }
 
 impl CachedLogin {
     /// Reads the tokens of an entry. Fails if the keyring does: then the tokens are still there.
     async fn read(entry: &CacheEntry) -> Result<Self, CacheError> {
-        match entry.read_to_revoke().await {
-            Err(error @ CacheError::Keyring(_)) => Err(error),
-            Ok(None) => Ok(Self::Absent),
-            Ok(Some(tokens)) => Ok(Self::Tokens(Box::new(tokens))),
-            unreadable => {
-                warned(unreadable);
-                Ok(Self::Unreadable)
-            }
-        }
+        let read = match entry.read_to_revoke().await {
+            Err(error @ CacheError::Keyring(_)) => return Err(error),
+            read => warned(read),
+        };
+        let is_unreadable = read.is_none();
+        Ok(Self { tokens: read.flatten().into_iter().chain(entry.read_partial()).collect(), is_unreadable })
     }
 
-    fn tokens(&self) -> Option<&CachedTokens> {
-        match self {
-            Self::Tokens(tokens) => Some(tokens),
-            Self::Absent | Self::Unreadable => None,
-        }
+    fn is_absent(&self) -> bool {
+        self.tokens.is_empty() && !self.is_unreadable
     }
 
-    fn refresh_token(&self) -> Option<&SecretText> {
-        self.tokens()?.refresh_token.as_ref()
+    fn refresh_tokens(&self) -> impl Iterator<Item = &SecretText> {
+        self.tokens.iter().filter_map(|tokens| tokens.refresh_token.as_ref())
     }
 }
 
@@ -405,7 +398,7 @@ impl LockedStore {
 
     /// The tokens that could be read.
     fn tokens(&self) -> impl Iterator<Item = &CachedTokens> {
-        self.logins.iter().filter_map(|login| login.login.tokens())
+        self.logins.iter().flat_map(|login| &login.login.tokens)
     }
 
     /// Removes all entries. One that stays keeps no other.
@@ -413,8 +406,8 @@ impl LockedStore {
         for LockedLogin { entry, login, lock } in &self.logins {
             let of_login = entry.remove_login().await;
             if of_login.has_tokens {
-                removed.logins += usize::from(!matches!(login, CachedLogin::Absent));
-                removed.unreadable += usize::from(matches!(login, CachedLogin::Unreadable));
+                removed.logins += usize::from(!login.is_absent());
+                removed.unreadable += usize::from(login.is_unreadable);
             }
             removed.certificates += of_login.certificates;
             let is_done = warned(of_login.failure.map_or(Ok(()), Err)).is_some();

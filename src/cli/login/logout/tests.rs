@@ -306,6 +306,24 @@ async fn tokens_that_cannot_be_read_are_removed_and_a_failure() {
 }
 
 #[tokio::test]
+async fn what_a_killed_login_was_writing_is_revoked_and_removed() {
+    let setup = Setup::new().await;
+    let [one, all] = one_and_all(&setup);
+    for (number, arguments) in [(0, &all), (1, &one)] {
+        setup.ask(&setup.device(), true).await.unwrap();
+        let document = documents(&directory_of(&setup), false).remove(0);
+        let partial = document.with_extension("partial");
+        std::fs::rename(document, &partial).unwrap();
+        let certificate = directory_of(&setup).join(format!("{0}-{0}.partial", "0".repeat(64)));
+        std::fs::write(&certificate, "half").unwrap();
+        setup.server.take();
+        assert!(is(logout(arguments).await.unwrap(), ExitCode::SUCCESS), "{arguments:?}");
+        assert_eq!((revoked(&setup.server), partial.exists()), (vec![format!("refresh-{number}")], false));
+        assert_eq!(certificate.exists(), arguments == &one);
+    }
+}
+
+#[tokio::test]
 async fn a_provider_that_refuses_keeps_no_tokens() {
     let setup = Setup::new().await;
     setup.ask(&setup.device(), true).await.unwrap();
