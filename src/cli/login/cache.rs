@@ -76,7 +76,9 @@ impl CredentialStoreKind {
 pub(super) enum CacheError {
     #[error("cannot use {0}: {1}")]
     Io(PathBuf, io::Error),
-    #[error("{0} belongs to another user")]
+    #[error(
+        "{0} belongs to another user; fix: run the command as that user, remove it, or give --cache-dir DIR"
+    )]
     Owner(PathBuf),
     #[error("other users can write to {0}; fix: chmod 700 {0}")]
     Writable(PathBuf),

@@ -132,15 +132,16 @@ async fn log_out(
     let lock = entry.lock(settings.login_timeout, print_waiting).await?;
     let login = CachedLogin::read(&entry).await?;
     let deadline = Instant::now() + REVOCATION_TIMEOUT;
+    let mut problems = Vec::new();
     let provider = if end_session || login.refresh_tokens().next().is_some() {
-        Some(answer_by(deadline, LoginProvider::discover(settings.client())).await)
+        let discovered = answer_by(deadline, LoginProvider::discover(settings.client())).await;
+        discovered.map_err(|problem| problems.push(problem)).ok()
     } else {
         None
     };
-    let mut revoked = Ok(());
-    if let Some(Ok(provider)) = &provider {
+    if let Some(provider) = &provider {
         for token in login.refresh_tokens() {
-            revoked = revoked.and(answer_by(deadline, revoke_at(provider, token)).await);
+            problems.extend(answer_by(deadline, revoke_at(provider, token)).await.err());
         }
     }
     let removed = entry.remove_login().await;
@@ -148,15 +149,15 @@ async fn log_out(
     if removed.has_tokens {
         print_removed(&login, &removed, &settings.issuer);
     }
-    let outcome = provider.transpose().and_then(|provider| revoked.map(|()| provider));
-    if let Some(error) = removed.failure {
-        if let Err(problem) = outcome {
+    problems.extend(removed.failure.map(LoginError::from));
+    if let Some(provider) = provider.filter(|_| end_session) {
+        problems.extend(open_end_session_page(&provider, settings).err());
+    }
+    if let Some(last) = problems.pop() {
+        for problem in problems {
             print_error(&format!("warning: {problem}"));
         }
-        return Err(error.into());
-    }
-    if let Some(provider) = outcome?.filter(|_| end_session) {
-        open_end_session_page(&provider, settings)?;
+        return Err(last);
     }
     let is_elsewhere = login.is_absent() && has_other_login(cache, settings).await;
     let is_done = !is_elsewhere && !login.is_unreadable;

@@ -38,7 +38,8 @@ async fn provider(ca: &Ca, status: u16, at_once: usize) -> TestServer {
                 _ => json_reply(
                     200,
                     &json!({"issuer": issuer, "token_endpoint": format!("{issuer}/token"),
-                        "revocation_endpoint": format!("{issuer}/revoke")}),
+                        "revocation_endpoint": format!("{issuer}/revoke"),
+                        "end_session_endpoint": format!("{issuer}/end")}),
                 ),
             }
         }
@@ -273,6 +274,30 @@ async fn a_logout_that_is_interrupted_while_it_revokes_can_be_repeated() {
         }
         assert_eq!(entry.read().await.unwrap().as_ref(), Some(&tokens), "{arguments:?}");
     }
+}
+
+#[tokio::test]
+async fn the_page_that_ends_the_session_is_opened_although_the_revocation_fails() {
+    let ca = Ca::new("providers");
+    let refusing = provider(&ca, 400, 1).await;
+    let home = tempfile::tempdir().unwrap();
+    let opened = home.path().join("opened");
+    let (issuer, data) = (refusing.url(""), authority(&ca));
+    let [issuer_flag, data, directory, browser] = [
+        format!("--issuer={issuer}"),
+        format!("--issuer-certificate-authority-data={data}"),
+        format!("--cache-dir={}", home.path().display()),
+        format!("--browser-command=touch {}", opened.display()),
+    ];
+    let cache = LoginCache::open(Some(home.path()), CredentialStoreKind::File, false).unwrap();
+    let entry = cache.entry(&settings(&[&issuer_flag, &data, "--user=a"])).unwrap();
+    entry.write(&login(&ca, &issuer, "a", Some("refresh"))).await.unwrap();
+    let flags =
+        ["--end-session", "--client-id=kubernetes", "--user=a", &issuer_flag, &data, &directory, &browser];
+    let refused = logout(&flags).await.unwrap_err().to_string();
+    assert!(refused.contains("cannot revoke this kind of token"), "{refused}");
+    testkit::until("the page", || opened.exists()).await;
+    assert_eq!(entry.read().await.unwrap(), None);
 }
 
 #[tokio::test]
