@@ -3,11 +3,12 @@
 //! A token is revoked while its entry is still cached: after Ctrl-C, the next `logout` finds it. Whatever the provider answers,
 //! the entry is removed then. Tokens that the keyring does not give away stay where they are.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Parser as _};
-use futures_util::StreamExt as _;
+use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
@@ -23,7 +24,9 @@ use crate::cli::print_error;
 use crate::cli::table::columns;
 use crate::cli::terminal::plain;
 
-/// How many providers `--all` asks at once.
+/// How many providers `--all` asks at once, so that silent ones keep no other from being asked.
+const MAX_PROVIDERS_AT_ONCE: usize = 64;
+/// How many refresh tokens of one provider `--all` revokes at once.
 const MAX_REVOCATIONS_AT_ONCE: usize = 8;
 /// How long the command waits for the provider, and `--all` for all providers together.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -424,14 +427,25 @@ impl LockedStore {
     }
 }
 
-/// Revokes the refresh tokens side by side. A provider that has not answered by the deadline has failed.
+/// Revokes the refresh tokens, those of different providers side by side. A provider that has not answered by the deadline has
+/// failed.
 async fn revoke_all(logins: &[&CachedTokens], limit: Duration) -> Vec<Revocation> {
     let deadline = Instant::now() + limit;
-    let revocations = logins.iter().map(|login| async move {
-        let revoked = timeout_at(deadline, revoke(login)).await;
-        revoked.unwrap_or_else(|_| Revocation::Failed(no_answer(limit)))
+    let mut of_issuers: BTreeMap<&str, Vec<(usize, &CachedTokens)>> = BTreeMap::new();
+    for (number, login) in logins.iter().enumerate() {
+        of_issuers.entry(&login.issuer).or_default().push((number, login));
+    }
+    let of_issuers = of_issuers.into_values().map(|logins| {
+        let revocations = logins.into_iter().map(|(number, login)| async move {
+            let revoked = timeout_at(deadline, revoke(login)).await;
+            (number, revoked.unwrap_or_else(|_| Revocation::Failed(no_answer(limit))))
+        });
+        stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect::<Vec<_>>()
     });
-    futures_util::stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect().await
+    let revocations: Vec<Vec<_>> =
+        stream::iter(of_issuers).buffer_unordered(MAX_PROVIDERS_AT_ONCE).collect().await;
+    let by_number: BTreeMap<_, _> = revocations.into_iter().flatten().collect();
+    by_number.into_values().collect()
 }
 
 async fn revoke(login: &CachedTokens) -> Revocation {

@@ -201,6 +201,24 @@ async fn a_provider_that_does_not_answer_by_the_deadline_has_failed() {
 }
 
 #[tokio::test]
+async fn silent_providers_keep_no_other_from_being_asked() {
+    let ca = Ca::new("providers");
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        silent.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let good = provider(&ca, 200, 1).await;
+    let issuers = silent.iter().map(|listener| format!("https://{}", listener.local_addr().unwrap()));
+    let issuers: Vec<_> = issuers.chain([good.url("")]).collect();
+    let logins: Vec<_> = issuers.iter().map(|issuer| login(&ca, issuer, "a", Some("refresh"))).collect();
+    let logins: Vec<_> = logins.iter().collect();
+    tokio::select! {
+        ended = revoke_all(&logins, Duration::from_secs(20)) => panic!("{ended:?}"),
+        () = testkit::until("the revocation", || !revoked(&good).is_empty()) => {}
+    }
+}
+
+#[tokio::test]
 async fn everything_is_removed_whatever_the_providers_answer() {
     let setup = Setup::new().await;
     let of_setup = setup.device();
