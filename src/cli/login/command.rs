@@ -13,7 +13,8 @@ use super::browser::BrowserEnvironment;
 use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::kubeconfig_file::{
-    KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user, with_arguments,
+    KubeconfigFile, KubeconfigTarget, check_environment, cluster_config, credential_arguments, exec_user,
+    with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
@@ -335,6 +336,14 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
     targets.collect()
 }
 
+/// The flags of the exec plugin of a user.
+pub(super) fn plugin_flags(user: &Value) -> Result<ProviderFlags, String> {
+    let arguments = credential_arguments(user)
+        .ok_or("it does not log in with portcullis credential; give --issuer, and to login --server")?;
+    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
+    Ok(parsed.map_err(|error| format!("its arguments: {error}"))?.provider)
+}
+
 /// Where a context comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -354,31 +363,25 @@ fn existing(
     given: &ProviderFlags,
     origin: Origin,
 ) -> Result<LoginTarget, LoginError> {
-    let arguments = credential_arguments(&entry.user).ok_or_else(|| {
-        LoginError::usage(&format!(
-            "{}: the user {:?} does not log in with portcullis credential; give --server and --issuer",
-            file.display(),
-            entry.user_name
-        ))
-    })?;
-    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
-    let provider = parsed.map_err(|error| {
-        LoginError::usage(&format!(
-            "{}: the arguments of the user {:?}: {error}",
-            file.display(),
-            entry.user_name
-        ))
-    })?;
-    let provider = provider.provider.with_login_of(given);
+    let problem = |problem: &str| {
+        LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
+    };
+    if origin == Origin::OwnKubeconfig {
+        check_environment(&entry.user, |name| std::env::var_os(name)).map_err(|error| problem(&error))?;
+    }
+    let provider = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
     if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
-        return Err(LoginError::usage(&format!(
-            "{}: the user {:?} has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis \
-             login if you need it",
-            file.display(),
-            entry.user_name
+        return Err(problem(&format!(
+            "it has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis login if you \
+             need it"
         )));
     }
+    // The entry of the cluster keeps what is its own.
     let arguments = provider.arguments()?;
+    let config = cluster_config(&entry.cluster).map_err(|error| {
+        LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
+    })?;
+    let provider = provider.or(config);
     entry.user = match origin {
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
         Origin::Other => exec_user(&own_command(), &arguments),
@@ -476,6 +479,24 @@ mod tests {
             new.dedup();
             assert_eq!(login(&new), Ok(1), "{new:?}");
         }
+    }
+
+    #[test]
+    fn a_context_logs_in_as_its_exec_plugin_does() {
+        let cluster = json!({"server": "https://s", "extensions": [
+            {"name": "other", "extension": {"issuer": "https://other.test"}},
+            {"name": "client.authentication.k8s.io/exec", "extension": {"scopes": ["groups"], "clientID": "other"}},
+        ]});
+        let target = from_other(Path::new(""), cluster, &[], &[]).unwrap();
+        let settings = target.provider.settings(None).unwrap();
+        let expected = crate::openid_client::provider::ScopeChoice::These(vec!["groups".to_owned()]);
+        assert_eq!((settings.scopes, settings.client_id.as_str()), (expected, "kubernetes"));
+        let arguments = target.entry.user["exec"]["args"].to_string();
+        assert!(!arguments.contains("scope"), "the cluster may change it: {arguments}");
+        let misspelled = json!({"server": "https://s", "extensions": [
+            {"name": "client.authentication.k8s.io/exec", "extension": {"isuer": "x"}}]});
+        let refused = from_other(Path::new(""), misspelled, &[], &[]).err().unwrap();
+        assert!(refused.contains("unknown field `isuer`"), "{refused}");
     }
 
     #[test]

@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser as _};
+use clap::Args;
 use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
 use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
-use super::command::{self, ParsedProvider};
+use super::command;
 use super::error::LoginError;
+use super::kubeconfig_file::{KubeconfigFile, check_environment, cluster_config, has_cluster_info};
 use super::provider::LoginProvider;
 use super::secret_of_environment;
 use super::session::{print_waiting, warned};
@@ -110,17 +111,17 @@ impl LogoutFlags {
             )));
         }
         let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
-        let file = super::kubeconfig_file::KubeconfigFile::read(&path)?;
+        let file = KubeconfigFile::read(&path)?;
         let target = command::current(&file, &path, self.context.as_deref())?;
-        let arguments = super::kubeconfig_file::credential_arguments(&target.user).ok_or_else(|| {
-            LoginError::usage(&format!(
-                "the user {:?} does not log in with portcullis; give --issuer",
-                target.user_name
-            ))
-        })?;
-        let parsed =
-            ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
-        Ok(parsed.map_err(LoginError::other)?.provider.with_login_of(&self.provider))
+        let problem = |problem: String| {
+            LoginError::usage(&format!("{}: the context {:?}: {problem}", path.display(), target.context))
+        };
+        check_environment(&target.user, |name| std::env::var_os(name)).map_err(problem)?;
+        let provider = command::plugin_flags(&target.user).map_err(problem)?.with_login_of(&self.provider);
+        if !has_cluster_info(&target.user) {
+            return Ok(provider);
+        }
+        Ok(provider.or(cluster_config(&target.cluster).map_err(problem)?))
     }
 }
 

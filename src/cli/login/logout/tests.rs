@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use futures_util::FutureExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::pki::Ca;
 use tokio::sync::Barrier;
 
@@ -435,22 +435,58 @@ async fn a_login_with_other_flags_is_no_success() {
     assert!(is(logout(&flags).await.unwrap(), ExitCode::SUCCESS));
 }
 
+/// The arguments of an exec plugin.
+fn plugin(flags: &[String]) -> Vec<&str> {
+    ["credential"].into_iter().chain(flags.iter().map(String::as_str)).collect()
+}
+
+/// The flag of a kubeconfig whose current context has these parts of an exec stanza and of a cluster.
+fn kubeconfig(setup: &Setup, exec: &Value, cluster: &Value) -> String {
+    let with = |mut own: Value, more: &Value| {
+        own.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        own
+    };
+    let exec = with(json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis"}), exec);
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": with(json!({"server": "https://c"}), cluster)}],
+        "users": [{"name": "u", "user": {"exec": exec}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    let path = setup.home.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    format!("--kubeconfig={}", path.display())
+}
+
+#[tokio::test]
+async fn a_context_logs_out_of_the_login_of_its_exec_plugin() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let flags = flags_of(&setup);
+    let own: Vec<_> = flags.iter().filter(|flag| !flag.starts_with("--client-id")).cloned().collect();
+    let (directory, own) = own.split_last().unwrap();
+    let cluster = json!({"extensions": [
+        {"name": "client.authentication.k8s.io/exec", "extension": {"clientID": "kubernetes"}}]});
+    let exec = |is_given: bool| json!({"args": plugin(own), "provideClusterInfo": is_given});
+    let not_given = kubeconfig(&setup, &exec(false), &cluster);
+    let error = logout(&[not_given.as_str(), directory]).await.unwrap_err().to_string();
+    assert!(error.contains("give --client-id"), "{error}");
+    let file = kubeconfig(&setup, &exec(true), &cluster);
+    setup.server.take();
+    assert!(is(logout(&[file.as_str(), directory]).await.unwrap(), ExitCode::SUCCESS));
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    let elsewhere =
+        json!({"args": plugin(&flags), "env": [{"name": "XDG_CACHE_HOME", "value": "/elsewhere"}]});
+    let error = logout(&[kubeconfig(&setup, &elsewhere, &cluster)]).await.unwrap_err().to_string();
+    assert!(error.contains("sets XDG_CACHE_HOME"), "{error}");
+}
+
 #[tokio::test]
 async fn flags_count_beside_those_of_the_kubeconfig() {
     let setup = Setup::new().await;
     setup.ask(&setup.device(), true).await.unwrap();
     let flags = flags_of(&setup);
     let (directory, arguments) = flags.split_last().unwrap();
-    let arguments = ["credential"].into_iter().chain(arguments.iter().map(String::as_str));
-    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis",
-        "args": arguments.collect::<Vec<_>>()});
-    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "https://c"}}],
-        "users": [{"name": "u", "user": {"exec": exec}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    let path = setup.home.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig.to_string()).unwrap();
-    let file = format!("--kubeconfig={}", path.display());
+    let exec = json!({"args": plugin(arguments)});
+    let file = kubeconfig(&setup, &exec, &json!({}));
     setup.server.take();
     let code = logout(&["--user=someone", &file, directory]).await.unwrap();
     assert!(is(code, ExitCode::FAILURE) && revoked(&setup.server).is_empty(), "of another user");
