@@ -20,6 +20,9 @@ mod session;
 mod settings;
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 pub(super) use command::LoginFlags;
 pub(super) use credential::CredentialFlags;
@@ -34,6 +37,8 @@ use error::LoginError;
 
 /// Exit code after Ctrl-C, as a shell reports it.
 const INTERRUPTED: u8 = 130;
+/// How long Ctrl-C waits for a refresh.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) const LOGIN_EXAMPLE: &str = "\
 Examples:
@@ -75,12 +80,31 @@ fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    runtime.block_on(async {
-        tokio::select! {
-            outcome = work => outcome.unwrap_or_else(|error| exit(&error)),
-            _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
-        }
-    })
+    let interrupt = async {
+        tokio::signal::ctrl_c().await.ok();
+    };
+    let outcome = runtime.block_on(completed(work, interrupt));
+    // Without waiting for its threads, which may look up a name for minutes.
+    runtime.shutdown_background();
+    match outcome {
+        Some(outcome) => outcome.unwrap_or_else(|error| exit(&error)),
+        None => ExitCode::from(INTERRUPTED),
+    }
+}
+
+/// Runs a command until it ends or is interrupted. A refresh that was begun is completed first: the provider may accept the
+/// cached refresh token no longer.
+async fn completed<T>(work: impl Future<Output = T>, interrupt: impl Future<Output = ()>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        outcome = &mut work => return Some(outcome),
+        () = interrupt => {}
+    }
+    tokio::select! {
+        biased;
+        _ = timeout(INTERRUPT_TIMEOUT, session::REFRESHING.write()) => None,
+        outcome = work => Some(outcome),
+    }
 }
 
 /// Prints the error and returns the exit code.
@@ -97,4 +121,27 @@ fn exit(error: &LoginError) -> ExitCode {
 /// The client secret of the environment.
 fn secret_of_environment() -> Option<String> {
     std::env::var(settings::SECRET_VARIABLE).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_before_its_name_server_answers() {
+        let (answer, name_server) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            run(async {
+                // As getaddrinfo.
+                drop(tokio::task::spawn_blocking(move || name_server.recv()));
+                Ok(ExitCode::SUCCESS)
+            });
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_mins(1)).unwrap();
+        drop(answer);
+    }
 }

@@ -59,6 +59,24 @@ pub(crate) enum LoginError {
          command, or give a longer --login-timeout"
     )]
     Timeout(Duration),
+    /// The user has logged in with another account than before.
+    #[error(
+        "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
+         user, or run `portcullis login` to change the user",
+        shortened(.user), shortened(.earlier)
+    )]
+    AnotherUser {
+        /// The user of the new login.
+        user: String,
+        /// The user of the cached login.
+        earlier: String,
+    },
+    /// A provider that replaces refresh tokens would accept the cached one no longer.
+    #[error(
+        "the token is not refreshed, because the login cache could not keep the new refresh token: {0}\n  fix: make the \
+         cache writable, with space on its disk, then repeat the command"
+    )]
+    Unkept(String),
     /// The provider lacks a flow.
     #[error("the provider has no {0}; choose another --flow")]
     NoEndpoint(&'static str),
@@ -112,6 +130,18 @@ impl LoginError {
     /// Whether the provider says that a refresh token, code or client grant is no longer valid.
     pub(crate) fn is_invalid_grant(&self) -> bool {
         matches!(self, Self::Refused(refusal) if refusal.code == "invalid_grant")
+    }
+
+    /// Whether the same may succeed later: until then, a token that is still valid is used.
+    pub(crate) fn is_temporary(&self) -> bool {
+        match self {
+            Self::Http { .. } | Self::Answer { .. } | Self::Unkept(_) => true,
+            // RFC 6749, section 4.1.2.1, which providers answer to token requests, too
+            Self::Refused(refusal) => {
+                matches!(refusal.code.as_str(), "temporarily_unavailable" | "server_error")
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn of_token(
@@ -194,7 +224,7 @@ fn sentence(refusal: &ProviderRefusal) -> String {
             "the provider cannot read the request of this client; this is an error of portcullis, of an --extra-parameter, or of the provider"
         }
         "invalid_client" => {
-            "the provider does not know this client, or its secret is wrong; check --client-id and the client secret"
+            "the provider does not know this client, or its secret is wrong; check --client-id and the client secret, of --client-secret-file or --client-secret-from-environment"
         }
         "invalid_grant" => {
             "the provider no longer accepts this login: it has expired, was revoked, or was used twice; log in again"

@@ -201,7 +201,7 @@ pub(crate) struct OpenIdClientSettings {
 }
 
 /// The scopes beside `openid`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScopeChoice {
     /// `offline_access`, where the provider has it.
     Offline,

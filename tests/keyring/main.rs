@@ -50,7 +50,7 @@ fn trials() -> Vec<Trial> {
         trial("an_interrupted_prompt_leaves_the_files", interrupted_prompt),
         trial("logout_of_all_names_locked_collections", locked_collection),
         trial("a_login_that_cannot_be_kept_is_an_error_and_is_revoked", unkept_login),
-        trial("a_certificate_without_locks_names_the_cause", no_locks),
+        trial("a_login_or_certificate_without_locks_names_the_cause", no_locks),
         trial("a_locked_keyring_is_an_error_where_no_prompt_is_allowed", locked),
         trial("a_prompt_unlocks_the_keyring", prompted),
         trial("a_dismissed_prompt_is_an_error", dismissed),
@@ -63,7 +63,9 @@ fn trials() -> Vec<Trial> {
 
 async fn one_login_serves() {
     let (desktop, provider) = (Desktop::with_keyring().await, Provider::start().await);
-    desktop.login(&provider, &[]).await.succeeded();
+    let login = desktop.login(&provider, &[]).await;
+    assert!(login.error.contains("portcullis: logged in as alice\n"), "{}", login.error);
+    login.succeeded();
     assert_eq!(provider.counts(), [("/device", 1), ("/token", 1), ("/revoke", 0)]);
     let kubeconfig = std::fs::read_to_string(desktop.path("kubeconfig")).unwrap();
     assert!(kubeconfig.contains("--credential-store=keyring"), "{kubeconfig}");
@@ -239,6 +241,9 @@ async fn no_locks() {
     let more = ["--client-certificate", "--server=https://cluster.test"];
     let error = desktop.credential_with(&provider, Input::Closed, &more).await.failed();
     assert!(error.contains("--client-certificate needs the login cache: cannot use"), "{error}");
+    let error = desktop.credential(&provider, Input::Terminal).await.failed();
+    assert!(error.contains("cannot use") && error.contains("set XDG_CACHE_HOME"), "{error}");
+    assert_eq!(provider.counts()[0], ("/device", 0));
 }
 
 async fn locked() {

@@ -71,12 +71,14 @@ impl CredentialStoreKind {
     }
 }
 
-/// Why the cache is not used. The command continues without it, unless the user has chosen the keyring.
+/// Why the cache is not used. The command continues without it, unless the error is [fatal](CacheError::is_fatal).
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CacheError {
     #[error("cannot use {0}: {1}")]
     Io(PathBuf, io::Error),
-    #[error("{0} belongs to another user")]
+    #[error(
+        "{0} belongs to another user; fix: run the command as that user, remove it, or give --cache-dir DIR"
+    )]
     Owner(PathBuf),
     #[error("other users can write to {0}; fix: chmod 700 {0}")]
     Writable(PathBuf),
@@ -92,9 +94,20 @@ pub(super) enum CacheError {
     Locked(Duration),
     #[error(transparent)]
     Keyring(#[from] KeyringError),
+    #[error(
+        "{0}\n  fix: --credential-store=keyring has its locks in $XDG_CACHE_HOME/portcullis/login or \
+         ~/.cache/portcullis/login: make the directory yours and writable, or set XDG_CACHE_HOME to another one"
+    )]
+    KeyringLock(Box<Self>),
 }
 
 impl CacheError {
+    /// Whether a command must not go on without the cache: another process is logging in, or a keyring that the user has
+    /// chosen cannot be used, so that each command would ask for a login.
+    pub(super) fn is_fatal(&self) -> bool {
+        matches!(self, Self::Locked(_) | Self::Keyring(_) | Self::KeyringLock(_))
+    }
+
     /// Whether there is no keyring that could have entries: no session bus, or no service on it.
     pub(super) fn is_absent_keyring(&self) -> bool {
         matches!(self, Self::Keyring(error) if error.is_absent())
@@ -151,6 +164,11 @@ impl CachedTokens {
                 .as_deref()
                 .map(|pem| String::from_utf8_lossy(pem).into_owned()),
         }
+    }
+
+    /// The same with another refresh token.
+    pub(super) fn with_refresh_token(&self, refresh_token: Option<SecretText>) -> Self {
+        Self { refresh_token, ..self.clone() }
     }
 
     /// The client of the provider, to revoke the refresh token.
@@ -235,19 +253,20 @@ impl LoginCache {
         kind: CredentialStoreKind,
         may_prompt: bool,
     ) -> Result<Self, CacheError> {
-        // All directories share the items of the keyring, so they share the locks.
-        let flag = directory.filter(|_| kind == CredentialStoreKind::File);
-        let directory = self::directory(flag)?;
-        let store = match kind {
-            CredentialStoreKind::File => CredentialStore::File(FileStore::new(&directory)),
-            CredentialStoreKind::Keyring => {
-                let keyring = Keyring::open(may_prompt)?;
-                // For the locks.
-                prepare(&directory)?;
-                CredentialStore::Keyring(keyring)
+        match kind {
+            CredentialStoreKind::File => {
+                let directory = self::directory(directory)?;
+                Ok(Self { store: CredentialStore::File(FileStore::new(&directory)), directory })
             }
-        };
-        Ok(Self { directory, store })
+            CredentialStoreKind::Keyring => {
+                let store = CredentialStore::Keyring(Keyring::open(may_prompt)?);
+                // All directories share the items of the keyring, so they share the locks.
+                let directory = self::directory(None).map_err(|error| store.lock_error(error))?;
+                let cache = Self { directory, store };
+                cache.prepare()?;
+                Ok(cache)
+            }
+        }
     }
 
     /// The caches in all stores of this build.
@@ -264,8 +283,12 @@ impl LoginCache {
 
     /// The entry of a login. Creates and checks the directory.
     pub(super) fn entry(&self, settings: &ClientSettings) -> Result<CacheEntry, CacheError> {
-        prepare(&self.directory)?;
+        self.prepare()?;
         Ok(CacheEntry { cache: self.clone(), name: name_of(settings) })
+    }
+
+    fn prepare(&self) -> Result<(), CacheError> {
+        prepare(&self.directory).map_err(|error| self.store.lock_error(error))
     }
 
     /// A cache whose store keeps this many documents, and then fails as a keyring does.
@@ -351,7 +374,7 @@ impl CacheEntry {
         waiting: impl FnOnce(),
     ) -> Result<CacheLock, CacheError> {
         let path = self.cache.directory.join(format!("{}.lock", self.name));
-        let failed = |error| CacheError::Io(path.clone(), error);
+        let failed = |error| self.cache.store.lock_error(CacheError::Io(path.clone(), error));
         let file = private(OpenOptions::new().write(true).create(true)).open(&path).map_err(failed)?;
         let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
         loop {
@@ -384,13 +407,24 @@ impl CacheEntry {
         &self,
         privacy: FilePrivacy,
     ) -> Result<Option<T>, CacheError> {
+        match self.cache.store.read(&self.name, privacy).await? {
+            Some(content) => self.parse(&content).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The tokens of a login that was killed while it wrote them, if they can be read.
+    pub(super) fn read_partial(&self) -> Option<CachedTokens> {
+        self.parse(&self.cache.store.read_partial(&self.name).ok()??).ok()
+    }
+
+    fn parse<T: DeserializeOwned>(&self, content: &[u8]) -> Result<T, CacheError> {
         let store = &self.cache.store;
-        let Some(content) = store.read(&self.name, privacy).await? else { return Ok(None) };
-        let version: Result<OnlyVersion, _> = serde_json::from_slice(&content);
+        let version: Result<OnlyVersion, _> = serde_json::from_slice(content);
         if version.is_ok_and(|found| found.version != VERSION) {
             return Err(CacheError::Version(store.place(&self.name)));
         }
-        serde_json::from_slice(&content).map(Some).map_err(|_| CacheError::Damaged(store.place(&self.name)))
+        serde_json::from_slice(content).map_err(|_| CacheError::Damaged(store.place(&self.name)))
     }
 
     /// Replaces the tokens. A reader sees the old ones or the new ones.
@@ -439,7 +473,12 @@ fn prepare(directory: &Path) -> Result<(), CacheError> {
 
 /// The name of an entry: a digest of everything that distinguishes the tokens.
 fn name_of(settings: &ClientSettings) -> String {
-    let mut key = vec![settings.issuer.clone(), settings.client_id.clone(), settings.scopes.join(" ")];
+    let scopes = match &settings.scopes {
+        ScopeChoice::Offline => String::new(),
+        ScopeChoice::These(scopes) if scopes.is_empty() => "openid".to_owned(),
+        ScopeChoice::These(scopes) => scopes.join(" "),
+    };
+    let mut key = vec![settings.issuer.clone(), settings.client_id.clone(), scopes];
     key.push(settings.user.clone().unwrap_or_default());
     // A machine's token is not a user's, and an access token not an ID token.
     key.push((settings.flow == Flow::ClientCredentials).to_string());

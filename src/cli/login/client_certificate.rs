@@ -113,11 +113,7 @@ pub(super) enum CertificateError {
 impl CertificateError {
     /// Whether a certificate that is still valid may be used although there is no new one.
     fn is_bridged(&self) -> bool {
-        match self {
-            Self::Login(error) => matches!(error, LoginError::Http { .. } | LoginError::Answer { .. }),
-            Self::Cluster(_) | Self::Pending { .. } | Self::Ended { .. } | Self::Unfit { .. } => true,
-            Self::Cache(_) | Self::User { .. } => false,
-        }
+        !matches!(self, Self::Cache(_) | Self::User { .. })
     }
 }
 

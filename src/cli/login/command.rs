@@ -13,12 +13,13 @@ use super::browser::BrowserEnvironment;
 use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::kubeconfig_file::{
-    KubeconfigFile, KubeconfigTarget, credential_arguments, exec_user, with_arguments,
+    KubeconfigFile, KubeconfigTarget, check_environment, cluster_config, credential_arguments, exec_user,
+    with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
 use super::session::{Credential, Session, from_file};
-use super::settings::{Flow, ProviderFlags, roots};
+use super::settings::{ProviderFlags, roots};
 use crate::cli::check::print;
 use crate::cli::print_error;
 use crate::cli::table::columns;
@@ -86,17 +87,15 @@ struct LoginTarget {
     provider: ProviderFlags,
     /// What relative paths of the entry are relative to.
     directory: PathBuf,
+    origin: Origin,
 }
 
 pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let path = kubeconfig_path(flags.kubeconfig.as_deref())?;
     let before = KubeconfigFile::read(&path)?;
     let targets = targets(flags, &before, &path)?;
-    let mut after = before.clone();
-    for target in &targets {
-        let merged = after.merge(&target.entry, flags.overwrite);
-        merged.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
-    }
+    let after = merged(&before, &targets, flags.overwrite);
+    let mut after = after.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
     let mut rows = Vec::new();
     let mut logins: Vec<(Vec<String>, Credential)> = Vec::new();
     for target in &targets {
@@ -129,6 +128,23 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
         print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
     }
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+/// The kubeconfig with the contexts that are logged in to.
+fn merged(
+    before: &KubeconfigFile,
+    targets: &[LoginTarget],
+    overwrite: bool,
+) -> Result<KubeconfigFile, String> {
+    let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
+    let mut after = before.clone();
+    for LoginTarget { entry, origin, .. } in targets {
+        if *origin == Origin::Other && !overwrite {
+            before.check_shared_user(entry, &contexts)?;
+        }
+        after.merge(entry, overwrite)?;
+    }
+    Ok(after)
 }
 
 impl LoginTarget {
@@ -229,6 +245,11 @@ fn targets(flags: &LoginFlags, before: &KubeconfigFile, path: &Path) -> Result<V
     if let Some(server) = &flags.server {
         return Ok(vec![new_target(flags, server)?]);
     }
+    if let Some(flag) = flags.provider.choice_of_context() {
+        return Err(LoginError::usage(&format!(
+            "--{flag}: a context that exists has its own; give --server and --issuer for another login"
+        )));
+    }
     if let Some(from) = &flags.from {
         return targets_of(flags, from);
     }
@@ -254,6 +275,7 @@ fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginErro
         },
         provider: flags.provider.clone(),
         directory: PathBuf::new(),
+        origin: Origin::OwnKubeconfig,
     })
 }
 
@@ -314,17 +336,26 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
     targets.collect()
 }
 
+/// The flags of the exec plugin of a user.
+pub(super) fn plugin_flags(user: &Value) -> Result<ProviderFlags, String> {
+    let arguments = credential_arguments(user)
+        .ok_or("it does not log in with portcullis credential; give --issuer, and to login --server")?;
+    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
+    Ok(parsed.map_err(|error| format!("its arguments: {error}"))?.provider)
+}
+
 /// Where a context comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Origin {
-    /// The user's kubeconfig, which could run any program anyway.
+    /// The user's kubeconfig, which could run any program anyway, or flags.
     OwnKubeconfig,
     /// A file of someone else.
     Other,
 }
 
 /// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run or
-/// files to read: the command of the new entry is this one, and flags that name a program or a file are refused.
+/// files to read, and sends no secret of the user to its issuers: the command of the new entry is this one, and flags that do
+/// so are refused.
 // threat: hostile-kubeconfig
 fn existing(
     mut entry: KubeconfigTarget,
@@ -332,41 +363,25 @@ fn existing(
     given: &ProviderFlags,
     origin: Origin,
 ) -> Result<LoginTarget, LoginError> {
-    let arguments = credential_arguments(&entry.user).ok_or_else(|| {
-        LoginError::usage(&format!(
-            "{}: the user {:?} does not log in with portcullis credential; give --server and --issuer",
-            file.display(),
-            entry.user_name
-        ))
-    })?;
-    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
-    let provider = parsed.map_err(|error| {
-        LoginError::usage(&format!(
-            "{}: the arguments of the user {:?}: {error}",
-            file.display(),
-            entry.user_name
-        ))
-    })?;
-    let provider = provider.provider;
-    if let Some(flag) = provider.names_program_or_file().filter(|_| origin == Origin::Other) {
-        return Err(LoginError::usage(&format!(
-            "{}: the user {:?} has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis \
-             login if you need it",
-            file.display(),
-            entry.user_name
+    let problem = |problem: &str| {
+        LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
+    };
+    if origin == Origin::OwnKubeconfig {
+        check_environment(&entry.user, |name| std::env::var_os(name)).map_err(|error| problem(&error))?;
+    }
+    let provider = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
+        return Err(problem(&format!(
+            "it has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis login if you \
+             need it"
         )));
     }
-    // It asks the user nothing, and sends the secret of this machine to the issuer of the file.
-    if origin == Origin::Other && provider.flow == Flow::ClientCredentials && given.flow == Flow::Auto {
-        return Err(LoginError::usage(&format!(
-            "{}: the user {:?} has the argument --flow=client-credentials, which only your own kubeconfig may have; give \
-             it to portcullis login if you need it",
-            file.display(),
-            entry.user_name
-        )));
-    }
-    let provider = provider.with_login_of(given);
+    // The entry of the cluster keeps what is its own.
     let arguments = provider.arguments()?;
+    let config = cluster_config(&entry.cluster).map_err(|error| {
+        LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
+    })?;
+    let provider = provider.or(config);
     entry.user = match origin {
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
         Origin::Other => exec_user(&own_command(), &arguments),
@@ -375,7 +390,7 @@ fn existing(
     if origin == Origin::Other {
         entry.cluster = cluster_of_other(&entry, file, &directory)?;
     }
-    Ok(LoginTarget { entry, provider, directory })
+    Ok(LoginTarget { entry, provider, directory, origin })
 }
 
 /// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
@@ -410,8 +425,13 @@ mod tests {
 
     use super::*;
 
-    /// What `login --from` makes of a cluster and the arguments of its user.
-    fn from_other(directory: &Path, cluster: Value, arguments: &[&str]) -> Result<Value, String> {
+    /// What `login --from` makes of a cluster and the arguments of its user, and of those that are given to `login`.
+    fn from_other(
+        directory: &Path,
+        cluster: Value,
+        arguments: &[&str],
+        given: &[&str],
+    ) -> Result<LoginTarget, String> {
         let own = ["credential", "--issuer=https://issuer.test", "--client-id=kubernetes"];
         let arguments: Vec<_> = own.iter().chain(arguments).collect();
         let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments});
@@ -422,9 +442,96 @@ mod tests {
             user_name: "c-login".to_owned(),
             user: json!({"exec": exec}),
         };
-        let given = ParsedProvider::try_parse_from(["credential"]).unwrap().provider;
+        let given = ParsedProvider::try_parse_from(["credential"].iter().chain(given)).unwrap().provider;
         let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
-        target.map(|target| target.entry.cluster).map_err(|error| error.to_string())
+        target.map_err(|error| error.to_string())
+    }
+
+    #[derive(Debug, Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        flags: LoginFlags,
+    }
+
+    #[test]
+    fn a_flag_that_a_context_has_needs_a_server() {
+        let login = |arguments: &[&str]| {
+            let parsed = Parsed::try_parse_from(["login"].iter().chain(arguments));
+            let parsed = parsed.map_err(|error| error.to_string())?;
+            let targets = targets(&parsed.flags, &KubeconfigFile::new(), Path::new("kubeconfig"));
+            targets.map(|targets| targets.len()).map_err(|error| error.to_string())
+        };
+        for (flag, arguments) in [
+            ("--issuer", &["--issuer=https://b.test", "--client-id=c"][..]),
+            ("--client-id", &["--client-id=c"]),
+            ("--scope", &["--scope=groups"]),
+            ("--extra-parameter", &["--extra-parameter=a=b", "--from=company.kubeconfig"]),
+            ("--token", &["--token=access", "--context=c"]),
+        ] {
+            let refused = login(arguments).unwrap_err();
+            assert!(refused.starts_with(flag) && refused.contains("give --server"), "{refused}");
+            let new = ["--server=https://s.test", "--issuer=https://b.test"];
+            let new = new
+                .iter()
+                .chain(arguments)
+                .filter(|flag| !flag.starts_with("--from") && !flag.starts_with("--context"));
+            let mut new: Vec<_> = new.copied().collect();
+            new.dedup();
+            assert_eq!(login(&new), Ok(1), "{new:?}");
+        }
+    }
+
+    #[test]
+    fn a_context_logs_in_as_its_exec_plugin_does() {
+        let cluster = json!({"server": "https://s", "extensions": [
+            {"name": "other", "extension": {"issuer": "https://other.test"}},
+            {"name": "client.authentication.k8s.io/exec", "extension": {"scopes": ["groups"], "clientID": "other"}},
+        ]});
+        let target = from_other(Path::new(""), cluster, &[], &[]).unwrap();
+        let settings = target.provider.settings(None).unwrap();
+        let expected = crate::openid_client::provider::ScopeChoice::These(vec!["groups".to_owned()]);
+        assert_eq!((settings.scopes, settings.client_id.as_str()), (expected, "kubernetes"));
+        let arguments = target.entry.user["exec"]["args"].to_string();
+        assert!(!arguments.contains("scope"), "the cluster may change it: {arguments}");
+        let misspelled = json!({"server": "https://s", "extensions": [
+            {"name": "client.authentication.k8s.io/exec", "extension": {"isuer": "x"}}]});
+        let refused = from_other(Path::new(""), misspelled, &[], &[]).err().unwrap();
+        assert!(refused.contains("unknown field `isuer`"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_of_someone_else_changes_no_user_of_another_context() {
+        let home = tempfile::tempdir().unwrap();
+        let target = |arguments: &[&str]| {
+            let cluster = json!({"server": "https://s"});
+            let mut target = from_other(home.path(), cluster, arguments, &[]).unwrap();
+            // As of the installed program, whose users `login` may replace.
+            target.entry.user["exec"]["command"] = json!("portcullis");
+            target
+        };
+        let mut before = merged(&KubeconfigFile::new(), &[target(&[])], false).unwrap();
+        let other = KubeconfigTarget { context: "own".to_owned(), ..target(&[]).entry };
+        assert!(
+            merged(&before, &[target(&["--scope=a"])], false).is_ok(),
+            "only its own context uses the user"
+        );
+        before.merge(&other, false).unwrap();
+        assert!(merged(&before, &[target(&[])], false).is_ok(), "nothing changes");
+        let changed = || target(&["--scope=a"]);
+        let refused = merged(&before, &[changed()], false).unwrap_err();
+        assert!(
+            refused.contains("your context \"own\" uses it") && refused.contains("--overwrite"),
+            "{refused}"
+        );
+        assert!(merged(&before, &[changed()], true).is_ok());
+        let both = [
+            changed(),
+            LoginTarget {
+                entry: KubeconfigTarget { context: "own".to_owned(), ..changed().entry },
+                ..changed()
+            },
+        ];
+        assert!(merged(&before, &both, false).is_ok(), "both contexts are of the file");
     }
 
     #[test]
@@ -436,8 +543,8 @@ mod tests {
             cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             cluster
         };
-        let made =
-            from_other(home.path(), cluster(json!({"certificate-authority": "./ca.crt"})), &[]).unwrap();
+        let beside = cluster(json!({"certificate-authority": "./ca.crt"}));
+        let made = from_other(home.path(), beside, &[], &[]).unwrap().entry.cluster;
         assert!(
             made.get("certificate-authority").is_none() && made["certificate-authority-data"].is_string()
         );
@@ -451,8 +558,35 @@ mod tests {
             (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
             (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
         ] {
-            let refused = from_other(home.path(), cluster(more), arguments).unwrap_err();
+            let refused = from_other(home.path(), cluster(more), arguments, &[]).err().unwrap();
             assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_someone_else_gets_the_secret_of_the_environment_only_from_the_user() {
+        let home = tempfile::tempdir().unwrap();
+        let cluster = json!({"server": "https://s"});
+        let of_environment = "--client-secret-from-environment";
+        for (arguments, given, expected) in [
+            (&[][..], &[][..], Ok(false)),
+            (&["--flow=device"], &[], Ok(false)),
+            (&[of_environment], &[], Err(of_environment)),
+            (&["--flow=client-credentials"], &["--flow=device"], Ok(false)),
+            (&["--flow=client-credentials"], &["--flow=client-credentials"], Ok(true)),
+            (&[], &[of_environment], Ok(true)),
+        ] {
+            let target = from_other(home.path(), cluster.clone(), arguments, given);
+            let secret = target.map(|target| {
+                let settings = target.provider.settings(Some("of another client".to_owned())).unwrap();
+                settings.secret.is_some()
+            });
+            match (&secret, expected) {
+                (Err(refused), Err(flag)) => assert!(refused.contains(flag), "{refused}"),
+                (secret, expected) => {
+                    assert_eq!(secret.as_ref().ok(), expected.ok().as_ref(), "{arguments:?}");
+                }
+            }
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! The file is replaced atomically, after a copy of it was kept, under the lock file that kubectl uses.
 
+use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -11,11 +12,19 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::error::LoginError;
+use super::settings::{ClusterConfig, SECRET_VARIABLE};
 use crate::cli::certs::files::NewFiles;
 use crate::input_file::{self, ReadFileError};
 
 /// Commands whose users `login` may replace.
 const OWN_COMMAND: &str = "portcullis";
+
+/// The extension of a cluster that client-go gives exec plugins.
+// client-go: tools/clientcmd/client_config.go, clusterExtensionKey
+const CLUSTER_EXTENSION: &str = "client.authentication.k8s.io/exec";
+/// The variables by which the exec plugin finds a login.
+const PLUGIN_VARIABLES: [&str; 5] =
+    ["HOME", "XDG_CACHE_HOME", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", SECRET_VARIABLE];
 
 /// A parsed kubeconfig.
 #[derive(Debug, Clone, PartialEq)]
@@ -165,6 +174,31 @@ impl KubeconfigFile {
         Ok(())
     }
 
+    /// Fails if a context that is not one of `replaced` uses the user that the target would change: it would log in with
+    /// another issuer.
+    // threat: hostile-kubeconfig
+    pub(super) fn check_shared_user(
+        &self,
+        target: &KubeconfigTarget,
+        replaced: &[&str],
+    ) -> Result<(), String> {
+        if self.entry(USERS, &target.user_name).is_none_or(|user| *user == target.user) {
+            return Ok(());
+        }
+        let uses = |context: &&str| {
+            let user = self.entry(CONTEXTS, context).and_then(|context| context.get("user"));
+            user == Some(&json!(target.user_name))
+        };
+        match self.contexts().into_iter().filter(|context| !replaced.contains(context)).find(uses) {
+            Some(context) => Err(format!(
+                "the user {:?} exists with other arguments, and your context {context:?} uses it; give --overwrite to \
+                 change it",
+                target.user_name
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn put(&mut self, (list, key): (&str, &str), name: &str, content: Value) {
         let entries = self.0.entry(list).or_insert_with(|| json!([]));
         if entries.is_null() {
@@ -232,6 +266,43 @@ pub(super) fn credential_arguments(user: &Value) -> Option<Vec<String>> {
     let arguments = arguments?;
     let is_plugin = program == OWN_COMMAND && arguments.first().is_some_and(|first| first == "credential");
     is_plugin.then(|| arguments.into_iter().skip(1).collect())
+}
+
+/// What the entry of a cluster gives exec plugins.
+// client-go: tools/clientcmd/client_config.go, getUserIdentificationPartialConfig, and plugin/pkg/client/auth/exec/exec.go
+pub(super) fn cluster_config(cluster: &Value) -> Result<ClusterConfig, String> {
+    let extensions = cluster.get("extensions").and_then(Value::as_array);
+    let found = extensions
+        .into_iter()
+        .flatten()
+        .find(|extension| extension.get("name").and_then(Value::as_str) == Some(CLUSTER_EXTENSION));
+    let config = found.and_then(|extension| extension.get("extension")).cloned().unwrap_or_default();
+    let config: Option<ClusterConfig> = serde_json::from_value(config)
+        .map_err(|error| format!("the extension {CLUSTER_EXTENSION}: {error}"))?;
+    Ok(config.unwrap_or_default())
+}
+
+/// Whether client-go gives the exec plugin of a user the cluster.
+pub(super) fn has_cluster_info(user: &Value) -> bool {
+    user.pointer("/exec/provideClusterInfo") == Some(&json!(true))
+}
+
+/// Fails if client-go runs the exec plugin of a user with another cache, keyring or secret than this process has.
+pub(super) fn check_environment(user: &Value, own: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
+    let variables = user.pointer("/exec/env").and_then(Value::as_array);
+    let of_plugin = variables.into_iter().flatten().filter_map(|variable| {
+        let (name, value) = (variable.get("name")?.as_str()?, variable.get("value")?.as_str()?);
+        Some((PLUGIN_VARIABLES.into_iter().find(|known| *known == name)?, value))
+    });
+    for (name, value) in of_plugin {
+        if own(name).is_none_or(|own| own != value) {
+            return Err(format!(
+                "the exec stanza sets {name}, so that kubectl would not find this login; run the command with the same \
+                 {name}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// kubectl's lock of a kubeconfig; removed when dropped.

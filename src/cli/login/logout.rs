@@ -3,17 +3,19 @@
 //! A token is revoked while its entry is still cached: after Ctrl-C, the next `logout` finds it. Whatever the provider answers,
 //! the entry is removed then. Tokens that the keyring does not give away stay where they are.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser as _};
-use futures_util::StreamExt as _;
+use clap::Args;
+use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
 use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
-use super::command::{self, ParsedProvider};
+use super::command;
 use super::error::LoginError;
+use super::kubeconfig_file::{KubeconfigFile, check_environment, cluster_config, has_cluster_info};
 use super::provider::LoginProvider;
 use super::secret_of_environment;
 use super::session::{print_waiting, warned};
@@ -23,7 +25,9 @@ use crate::cli::print_error;
 use crate::cli::table::columns;
 use crate::cli::terminal::plain;
 
-/// How many providers `--all` asks at once.
+/// How many providers `--all` asks at once, so that silent ones keep no other from being asked.
+const MAX_PROVIDERS_AT_ONCE: usize = 64;
+/// How many refresh tokens of one provider `--all` revokes at once.
 const MAX_REVOCATIONS_AT_ONCE: usize = 8;
 /// How long the command waits for the provider, and `--all` for all providers together.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,20 +41,48 @@ const MAY_PROMPT: bool = true;
 /// A hint is worth no prompt.
 const NO_PROMPT: bool = false;
 
+/// The flags that choose one login or describe it: with `--all`, only those of the store count.
+const FLAGS_OF_ONE_LOGIN: [&str; 24] = [
+    "end_session",
+    "kubeconfig",
+    "context",
+    "issuer",
+    "client_id",
+    "client_secret_file",
+    "client_secret_from_environment",
+    "issuer_certificate_authority",
+    "issuer_certificate_authority_data",
+    "scopes",
+    "extra_parameters",
+    "flow",
+    "token",
+    "token_file",
+    "user",
+    "browser_command",
+    "callback_port",
+    "callback_host",
+    "login_timeout",
+    "no_cache",
+    "client_certificate",
+    "signer_name",
+    "certificate_duration",
+    "certificate_timeout",
+];
+
 /// The flags of `portcullis logout`.
 #[derive(Debug, Clone, Args)]
 pub(in crate::cli) struct LogoutFlags {
     /// Log out of all providers: remove all cached tokens and certificates, and revoke the refresh tokens.
-    #[arg(long, help_heading = "Logout", conflicts_with = "end_session")]
+    #[arg(long, help_heading = "Logout", conflicts_with_all = FLAGS_OF_ONE_LOGIN)]
     all: bool,
     /// End the session of the browser at the provider, too.
     #[arg(long, help_heading = "Logout")]
     end_session: bool,
-    /// The kubeconfig whose user logs out, unless --issuer is given. Default: $KUBECONFIG, then ~/.kube/config.
-    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    /// The kubeconfig whose user logs out, without --issuer. Default: $KUBECONFIG, then ~/.kube/config.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", conflicts_with = "issuer")]
     kubeconfig: Option<std::path::PathBuf>,
     /// The context of the kubeconfig. Default: its current context.
-    #[arg(long, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", conflicts_with = "issuer")]
     context: Option<String>,
     #[command(flatten)]
     provider: ProviderFlags,
@@ -73,18 +105,23 @@ impl LogoutFlags {
         if self.provider.issuer.is_some() {
             return Ok(self.provider.clone());
         }
+        if let Some(flag) = self.provider.choice_of_context() {
+            return Err(LoginError::usage(&format!(
+                "--{flag}: the context has its own; give --issuer and --client-id for a login of no context"
+            )));
+        }
         let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
-        let file = super::kubeconfig_file::KubeconfigFile::read(&path)?;
+        let file = KubeconfigFile::read(&path)?;
         let target = command::current(&file, &path, self.context.as_deref())?;
-        let arguments = super::kubeconfig_file::credential_arguments(&target.user).ok_or_else(|| {
-            LoginError::usage(&format!(
-                "the user {:?} does not log in with portcullis; give --issuer",
-                target.user_name
-            ))
-        })?;
-        let parsed =
-            ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
-        Ok(parsed.map_err(LoginError::other)?.provider.with_login_of(&self.provider))
+        let problem = |problem: String| {
+            LoginError::usage(&format!("{}: the context {:?}: {problem}", path.display(), target.context))
+        };
+        check_environment(&target.user, |name| std::env::var_os(name)).map_err(problem)?;
+        let provider = command::plugin_flags(&target.user).map_err(problem)?.with_login_of(&self.provider);
+        if !has_cluster_info(&target.user) {
+            return Ok(provider);
+        }
+        Ok(provider.or(cluster_config(&target.cluster).map_err(problem)?))
     }
 }
 
@@ -99,45 +136,71 @@ async fn log_out(
     let lock = entry.lock(settings.login_timeout, print_waiting).await?;
     let login = CachedLogin::read(&entry).await?;
     let deadline = Instant::now() + REVOCATION_TIMEOUT;
-    let provider = match login.refresh_token() {
-        None if !end_session => None,
-        _ => Some(answer_by(deadline, LoginProvider::discover(settings.client())).await),
+    let mut problems = Vec::new();
+    let provider = if end_session || login.refresh_tokens().next().is_some() {
+        let discovered = answer_by(deadline, LoginProvider::discover(settings.client())).await;
+        discovered.map_err(|problem| problems.push(problem)).ok()
+    } else {
+        None
     };
-    let revoked = match (&provider, login.refresh_token()) {
-        (Some(Ok(provider)), Some(token)) => answer_by(deadline, revoke_at(provider, token)).await,
-        _ => Ok(()),
-    };
+    if let Some(provider) = &provider {
+        for token in login.refresh_tokens() {
+            problems.extend(answer_by(deadline, revoke_at(provider, token)).await.err());
+        }
+    }
     let removed = entry.remove_login().await;
     drop(lock);
     if removed.has_tokens {
         print_removed(&login, &removed, &settings.issuer);
     }
-    let outcome = provider.transpose().and_then(|provider| revoked.map(|()| provider));
-    if let Some(error) = removed.failure {
-        if let Err(problem) = outcome {
+    problems.extend(removed.failure.map(LoginError::from));
+    if let Some(provider) = provider.filter(|_| end_session) {
+        problems.extend(open_end_session_page(&provider, settings).err());
+    }
+    if let Some(last) = problems.pop() {
+        for problem in problems {
             print_error(&format!("warning: {problem}"));
         }
-        return Err(error.into());
+        return Err(last);
     }
-    if let Some(provider) = outcome?.filter(|_| end_session) {
-        open_end_session_page(&provider, settings)?;
+    let is_elsewhere = login.is_absent() && has_other_login(cache, settings).await;
+    let is_done = !is_elsewhere && !login.is_unreadable;
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether the store has logins of the same client with other scopes, CAs or parameters, or of another `--user`. Prints
+/// their users.
+async fn has_other_login(cache: &LoginCache, settings: &ClientSettings) -> bool {
+    let mut users = Vec::new();
+    for entry in warned(cache.entries().await).unwrap_or_default() {
+        if !entry.is_certificate()
+            && let Ok(Some(tokens)) = entry.read_to_revoke().await
+            && (&tokens.issuer, &tokens.client_id) == (&settings.issuer, &settings.client_id)
+        {
+            users.push(
+                tokens.subject.map_or_else(|| "an unknown user".to_owned(), |user| plain(&user).into_owned()),
+            );
+        }
     }
-    Ok(if matches!(login, CachedLogin::Unreadable) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if !users.is_empty() {
+        print_error(&format!(
+            "other logins of this client are cached, with other flags than these: of {}\n  fix: give the flags of that \
+             login (--user, --scope, --issuer-certificate-authority, …), or log out of all with `portcullis logout --all`",
+            users.join(", ")
+        ));
+    }
+    !users.is_empty()
 }
 
 fn print_removed(login: &CachedLogin, removed: &RemovedLogin, issuer: &str) {
-    match login {
-        CachedLogin::Absent => {
-            print(&format!("not logged in at {issuer}\n"));
-        }
-        CachedLogin::Tokens(_) => {
-            print(&format!("logged out of {issuer}: the cached tokens are removed\n"));
-        }
-        CachedLogin::Unreadable => {
-            print_error(&format!(
-                "warning: the cached tokens of {issuer} are removed, but could not be read: not revoked"
-            ));
-        }
+    if login.is_absent() {
+        print(&format!("not logged in at {issuer}\n"));
+    } else if login.is_unreadable {
+        print_error(&format!(
+            "warning: the cached tokens of {issuer} are removed, but could not be read: not revoked"
+        ));
+    } else {
+        print(&format!("logged out of {issuer}: the cached tokens are removed\n"));
     }
     if removed.certificates > 0 {
         print("the client certificates are removed; a copy of one stays valid until it expires\n");
@@ -192,36 +255,30 @@ async fn name_other_store(provider: &ProviderFlags, settings: &ClientSettings) {
 }
 
 /// What the store has of a login.
-enum CachedLogin {
-    Absent,
-    Tokens(Box<CachedTokens>),
-    /// Damaged, of another version, or a file that this user cannot read.
-    Unreadable,
+struct CachedLogin {
+    /// Those of the document, and those that a killed login was writing.
+    tokens: Vec<CachedTokens>,
+    /// Whether the document is damaged, of another version, or a file that this user cannot read.
+    is_unreadable: bool,
 }
 
 impl CachedLogin {
     /// Reads the tokens of an entry. Fails if the keyring does: then the tokens are still there.
     async fn read(entry: &CacheEntry) -> Result<Self, CacheError> {
-        match entry.read_to_revoke().await {
-            Err(error @ CacheError::Keyring(_)) => Err(error),
-            Ok(None) => Ok(Self::Absent),
-            Ok(Some(tokens)) => Ok(Self::Tokens(Box::new(tokens))),
-            unreadable => {
-                warned(unreadable);
-                Ok(Self::Unreadable)
-            }
-        }
+        let read = match entry.read_to_revoke().await {
+            Err(error @ CacheError::Keyring(_)) => return Err(error),
+            read => warned(read),
+        };
+        let is_unreadable = read.is_none();
+        Ok(Self { tokens: read.flatten().into_iter().chain(entry.read_partial()).collect(), is_unreadable })
     }
 
-    fn tokens(&self) -> Option<&CachedTokens> {
-        match self {
-            Self::Tokens(tokens) => Some(tokens),
-            Self::Absent | Self::Unreadable => None,
-        }
+    fn is_absent(&self) -> bool {
+        self.tokens.is_empty() && !self.is_unreadable
     }
 
-    fn refresh_token(&self) -> Option<&SecretText> {
-        self.tokens()?.refresh_token.as_ref()
+    fn refresh_tokens(&self) -> impl Iterator<Item = &SecretText> {
+        self.tokens.iter().filter_map(|tokens| tokens.refresh_token.as_ref())
     }
 }
 
@@ -346,7 +403,7 @@ impl LockedStore {
 
     /// The tokens that could be read.
     fn tokens(&self) -> impl Iterator<Item = &CachedTokens> {
-        self.logins.iter().filter_map(|login| login.login.tokens())
+        self.logins.iter().flat_map(|login| &login.login.tokens)
     }
 
     /// Removes all entries. One that stays keeps no other.
@@ -354,8 +411,8 @@ impl LockedStore {
         for LockedLogin { entry, login, lock } in &self.logins {
             let of_login = entry.remove_login().await;
             if of_login.has_tokens {
-                removed.logins += usize::from(!matches!(login, CachedLogin::Absent));
-                removed.unreadable += usize::from(matches!(login, CachedLogin::Unreadable));
+                removed.logins += usize::from(!login.is_absent());
+                removed.unreadable += usize::from(login.is_unreadable);
             }
             removed.certificates += of_login.certificates;
             let is_done = warned(of_login.failure.map_or(Ok(()), Err)).is_some();
@@ -371,14 +428,25 @@ impl LockedStore {
     }
 }
 
-/// Revokes the refresh tokens side by side. A provider that has not answered by the deadline has failed.
+/// Revokes the refresh tokens, those of different providers side by side. A provider that has not answered by the deadline has
+/// failed.
 async fn revoke_all(logins: &[&CachedTokens], limit: Duration) -> Vec<Revocation> {
     let deadline = Instant::now() + limit;
-    let revocations = logins.iter().map(|login| async move {
-        let revoked = timeout_at(deadline, revoke(login)).await;
-        revoked.unwrap_or_else(|_| Revocation::Failed(no_answer(limit)))
+    let mut of_issuers: BTreeMap<&str, Vec<(usize, &CachedTokens)>> = BTreeMap::new();
+    for (number, login) in logins.iter().enumerate() {
+        of_issuers.entry(&login.issuer).or_default().push((number, login));
+    }
+    let of_issuers = of_issuers.into_values().map(|logins| {
+        let revocations = logins.into_iter().map(|(number, login)| async move {
+            let revoked = timeout_at(deadline, revoke(login)).await;
+            (number, revoked.unwrap_or_else(|_| Revocation::Failed(no_answer(limit))))
+        });
+        stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect::<Vec<_>>()
     });
-    futures_util::stream::iter(revocations).buffered(MAX_REVOCATIONS_AT_ONCE).collect().await
+    let revocations: Vec<Vec<_>> =
+        stream::iter(of_issuers).buffer_unordered(MAX_PROVIDERS_AT_ONCE).collect().await;
+    let by_number: BTreeMap<_, _> = revocations.into_iter().flatten().collect();
+    by_number.into_values().collect()
 }
 
 async fn revoke(login: &CachedTokens) -> Revocation {

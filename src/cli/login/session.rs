@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use openidconnect::{Nonce, OAuth2TokenResponse as _};
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::RwLock;
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CachedTokens, LoginCache, SecretText};
+use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, SecretText};
 use super::callback::{Callback, CallbackListener, ExpectedCallback};
 use super::error::{LoginError, shortened};
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
@@ -16,6 +17,7 @@ use super::provider::{LoginProvider, LoginTokens};
 use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::authn::jwt::Jwt;
 use crate::cli::print_error;
+use crate::cli::terminal::plain;
 use crate::clock::{Clock, UnixTime};
 use crate::input_file;
 
@@ -23,8 +25,13 @@ use crate::input_file;
 pub(super) const MAX_SKEW: u64 = 60;
 /// How long a token without an expiry is used.
 const UNKNOWN_LIFETIME: u64 = 60;
+/// How long a command waits for the revocation of a token that it does not use.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another process may take beside its login.
 pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
+
+/// Read-locked from a refresh until the new refresh token is written. Ctrl-C waits for it.
+pub(super) static REFRESHING: RwLock<()> = RwLock::const_new(());
 
 /// A credential for the cluster.
 #[derive(Debug, Clone)]
@@ -58,6 +65,21 @@ enum TokenOrigin {
     Refresh,
 }
 
+/// Where the tokens of a login are kept, and whether this process alone may change them.
+struct TokenPlace {
+    entry: CacheEntry,
+    lock: Result<CacheLock, CacheError>,
+}
+
+impl TokenPlace {
+    /// Writes the tokens that are there, to see whether others can be written.
+    async fn check(&self, tokens: &CachedTokens) -> Result<(), LoginError> {
+        let unkept = |error: &CacheError| LoginError::Unkept(error.to_string());
+        self.lock.as_ref().map_err(unkept)?;
+        self.entry.write(tokens).await.map_err(|error| unkept(&error))
+    }
+}
+
 /// Tokens that are not cached yet.
 struct NewTokens {
     tokens: CachedTokens,
@@ -68,13 +90,30 @@ impl NewTokens {
     fn of_login(tokens: CachedTokens) -> Self {
         Self { tokens, origin: TokenOrigin::Login }
     }
+
+    /// Refuses tokens of another user than the earlier ones: the account of the browser's session, or one that another
+    /// program has logged in, would act in the user's place.
+    // threat: forged-callback
+    fn of_same_user(self, earlier: Option<&CachedTokens>) -> Result<Self, LoginError> {
+        match earlier.and_then(|earlier| other_user(earlier, &self.tokens)) {
+            Some((earlier, user)) => {
+                Err(LoginError::AnotherUser { user: user.to_owned(), earlier: earlier.to_owned() })
+            }
+            None => Ok(self),
+        }
+    }
+}
+
+/// The users of both, if they are known and different.
+fn other_user<'a>(earlier: &'a CachedTokens, new: &'a CachedTokens) -> Option<(&'a str, &'a str)> {
+    let users = (earlier.subject.as_deref()?, new.subject.as_deref()?);
+    (users.0 != users.1).then_some(users)
 }
 
 impl Session<'_> {
     /// The credential.
     pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
-        let entry = self.cache.map(|cache| cache.entry(self.settings)).transpose();
-        let entry = warned(entry).flatten();
+        let entry = checked(self.cache.map(|cache| cache.entry(self.settings)).transpose())?;
         // A valid token needs no lock: writes are atomic.
         if !self.force
             && let Some(entry) = &entry
@@ -83,23 +122,29 @@ impl Session<'_> {
         {
             return Ok(credential);
         }
-        let lock = match &entry {
+        let place = match entry {
             Some(entry) => {
                 let waiting = || {
                     if self.interactive {
                         print_waiting();
                     }
                 };
-                match entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await {
-                    Err(error @ CacheError::Locked(_)) => return Err(LoginError::other(error)),
-                    lock => warned(lock),
+                let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
+                match lock {
+                    Err(error) if error.is_fatal() => return Err(error.into()),
+                    lock => {
+                        if let Err(error) = &lock {
+                            warn(error);
+                        }
+                        Some(TokenPlace { entry, lock })
+                    }
                 }
             }
             None => None,
         };
         // Before a login, too: a keyring that cannot be used would keep none of it.
-        let cached = match &entry {
-            Some(entry) => checked(entry.read().await)?.filter(|_| !self.force),
+        let cached = match &place {
+            Some(place) => checked(place.entry.read().await)?.filter(|_| !self.force),
             None => None,
         };
         if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
@@ -107,49 +152,76 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let NewTokens { tokens, origin } = match (self.renew(cached, entry.as_ref()).await, usable) {
+        // Boxed: the future of a login is large.
+        let renewed = Box::pin(self.renew(cached, place.as_ref())).await;
+        let NewTokens { tokens, origin } = match (renewed, usable) {
             (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.
-            (Err(error @ (LoginError::Http { .. } | LoginError::Answer { .. })), Some(credential)) => {
+            (Err(error), Some(credential)) if error.is_temporary() => {
                 print_error(&format!("warning: {error}"));
                 return Ok(credential);
             }
             (Err(error), _) => return Err(error),
         };
-        if let Some(entry) = &entry {
-            self.keep(entry, &tokens, origin).await?;
+        if let Some(place) = &place {
+            self.keep(&place.entry, &tokens, origin).await?;
         }
-        drop(lock);
+        drop(place);
         Ok(credential(&tokens))
     }
 
     /// Writes new tokens. A login that the keyring does not keep is an error, as one that it cannot read is. Its refresh token
-    /// is revoked: no later command could do so.
+    /// is revoked: no later command could do so. So is that of another user whose login it replaces.
     async fn keep(
         &self,
         entry: &CacheEntry,
         tokens: &CachedTokens,
         origin: TokenOrigin,
     ) -> Result<(), LoginError> {
+        if origin == TokenOrigin::Refresh {
+            warned(entry.write(tokens).await);
+            return Ok(());
+        }
+        let earlier = entry.read_to_revoke().await.ok().flatten();
         match entry.write(tokens).await {
-            Err(error @ CacheError::Keyring(_)) if origin == TokenOrigin::Login => {
-                if let Some(token) = &tokens.refresh_token
-                    && let Err(problem) = self.revoke(token).await
-                {
-                    print_error(&format!("warning: the new refresh token is not revoked: {problem}"));
-                }
-                Err(error.into())
+            Err(error @ CacheError::Keyring(_)) => {
+                self.revoke(tokens.refresh_token.as_ref(), "the new refresh token").await;
+                return Err(error.into());
             }
-            written => {
-                warned(written);
-                Ok(())
+            Err(error) => {
+                warn(&error);
+                return Ok(());
             }
+            Ok(()) => {}
+        }
+        // Not that of the same user: some providers revoke all tokens that the client has of the user, the new one, too.
+        // keycloak: services/…/oidc/endpoints/TokenRevocationEndpoint.java, revokeClient
+        if let Some(earlier) = earlier.filter(|earlier| other_user(earlier, tokens).is_some()) {
+            self.revoke(earlier.refresh_token.as_ref(), "the refresh token of the earlier user").await;
+        }
+        Ok(())
+    }
+
+    /// Revokes a refresh token that is of no use, if the provider answers soon.
+    async fn revoke(&self, token: Option<&SecretText>, name: &str) {
+        let Some(token) = token else { return };
+        let revoked = async {
+            let provider = LoginProvider::discover(self.settings.client()).await?;
+            if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
+        };
+        let late = |_| Err(LoginError::Other(format!("no answer within {REVOCATION_TIMEOUT:?}")));
+        if let Err(problem) = timeout(REVOCATION_TIMEOUT, revoked).await.unwrap_or_else(late) {
+            print_error(&format!("warning: {name} is not revoked: {problem}"));
         }
     }
 
-    async fn revoke(&self, token: &SecretText) -> Result<(), LoginError> {
-        let provider = LoginProvider::discover(self.settings.client()).await?;
-        if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
+    /// Revokes the refresh token of a file that other users can read. Its tokens are not used, and a login replaces it.
+    async fn revoke_readable(&self, entry: &CacheEntry) {
+        if matches!(entry.read().await, Err(CacheError::Readable(_)))
+            && let Ok(Some(tokens)) = entry.read_to_revoke().await
+        {
+            self.revoke(tokens.refresh_token.as_ref(), "the refresh token that other users can read").await;
+        }
     }
 
     /// The credential of cached tokens, if it is still to be used.
@@ -165,7 +237,7 @@ impl Session<'_> {
     async fn renew(
         &self,
         cached: Option<CachedTokens>,
-        entry: Option<&CacheEntry>,
+        place: Option<&TokenPlace>,
     ) -> Result<NewTokens, LoginError> {
         if self.settings.flow == Flow::ClientCredentials {
             let provider = LoginProvider::discover(self.settings.client()).await?;
@@ -174,41 +246,53 @@ impl Session<'_> {
         }
         let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
         let Some((cached, refresh_token)) = old else {
-            return self.login(None, "no login is cached, or it has expired").await.map(NewTokens::of_login);
+            let reason = "no login is cached, or it has expired";
+            return self.login(None, reason, cached.as_ref(), place).await;
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
-        let refreshed = match provider.refresh(refresh_token).await {
-            Ok(tokens) => {
-                // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
-                if let (Some(entry), Some(rotated)) = (entry, tokens.refresh_token()) {
-                    let mut kept = cached.clone();
-                    kept.refresh_token = Some(SecretText::new(rotated.secret()));
-                    warned(entry.write(&kept).await);
-                }
-                self.accept(&provider, &tokens, None, Some(cached)).await
-            }
+        if let Some(place) = place {
+            place.check(cached).await?;
+        }
+        let refreshing = REFRESHING.read().await;
+        let refreshed = provider.refresh(refresh_token).await;
+        // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
+        if let (Some(place), Ok(Some(rotated))) = (place, refreshed.as_ref().map(LoginTokens::refresh_token))
+        {
+            let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
+            warned(place.entry.write(&kept).await);
+        }
+        drop(refreshing);
+        let refreshed = match refreshed {
+            Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
             Err(error) => Err(error),
         };
         match refreshed {
             Err(error) if error.is_invalid_grant() => {
-                if let Some(entry) = entry {
-                    warned(entry.remove().await);
+                // The entry stays, for the user of the next login.
+                if let Some(place) = place {
+                    warned(place.entry.write(&cached.with_refresh_token(None)).await);
                 }
                 if self.interactive {
                     print_error(&error.to_string());
                 }
-                self.login(Some(provider), &error.to_string()).await.map(NewTokens::of_login)
+                self.login(Some(provider), &error.to_string(), Some(cached), place).await
             }
             Err(LoginError::IdToken(IdTokenError::Missing)) => {
                 let reason = "the provider refreshes no ID tokens";
-                self.login(Some(provider), reason).await.map(NewTokens::of_login)
+                self.login(Some(provider), reason, Some(cached), place).await
             }
             refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
         }
     }
 
-    /// Asks the user to log in.
-    async fn login(&self, provider: Option<LoginProvider>, reason: &str) -> Result<CachedTokens, LoginError> {
+    /// Asks the user to log in, who must be that of the earlier tokens.
+    async fn login(
+        &self,
+        provider: Option<LoginProvider>,
+        reason: &str,
+        earlier: Option<&CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
         if !self.interactive {
             return Err(LoginError::LoginRequired(reason.to_owned()));
         }
@@ -216,19 +300,35 @@ impl Session<'_> {
             Some(provider) => provider,
             None => LoginProvider::discover(self.settings.client()).await?,
         };
+        if let Some(place) = place {
+            self.revoke_readable(&place.entry).await;
+        }
         let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
         let by_device = match self.settings.flow {
             Flow::Device => true,
             Flow::Auto => !has_browser && provider.has_device_flow(),
             _ => false,
         };
-        if by_device {
+        let (tokens, nonce) = if by_device {
             let tokens = timeout(self.settings.login_timeout, self.device(&provider)).await;
-            let tokens = tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??;
-            return self.accept(&provider, &tokens, None, None).await;
+            (tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??, None)
+        } else {
+            let (tokens, nonce) = self.code(&provider).await?;
+            (tokens, Some(nonce))
+        };
+        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
+        let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
+        match &new {
+            Ok(NewTokens { tokens: CachedTokens { subject: Some(subject), .. }, .. }) => {
+                print_error(&format!("logged in as {}", plain(&shortened(subject))));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+                self.revoke(token.as_ref(), "the new refresh token").await;
+            }
         }
-        let (tokens, nonce) = self.code(&provider).await?;
-        self.accept(&provider, &tokens, Some(&nonce), None).await
+        new
     }
 
     /// The authorization code flow.
@@ -358,16 +458,19 @@ pub(super) fn print_waiting() {
     print_error("waiting for the login of another process …");
 }
 
-/// The value, or `None` after a warning: no command fails for its cache.
-pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
-    outcome.map_err(|error| print_error(&format!("warning: the login cache: {error}"))).ok()
+fn warn(error: &CacheError) {
+    print_error(&format!("warning: the login cache: {error}"));
 }
 
-/// What was read, or `None` after a warning. Fails for a keyring that cannot be used: the user has chosen it, and would be
-/// asked to log in by each command.
+/// The value, or `None` after a warning.
+pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
+    outcome.inspect_err(warn).ok()
+}
+
+/// What was read or opened, or `None` after a warning. Fails if the error is fatal.
 pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
     match outcome {
-        Err(error @ CacheError::Keyring(_)) => Err(error),
+        Err(error) if error.is_fatal() => Err(error),
         outcome => Ok(warned(outcome).flatten()),
     }
 }
@@ -375,7 +478,7 @@ pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Optio
 /// As [`checked`], without the warning: the same is read again under the lock.
 pub(super) fn quiet<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
     match outcome {
-        Err(error @ CacheError::Keyring(_)) => Err(error),
+        Err(error) if error.is_fatal() => Err(error),
         outcome => Ok(outcome.ok().flatten()),
     }
 }

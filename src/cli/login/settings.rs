@@ -58,9 +58,12 @@ pub(super) struct ProviderFlags {
     /// The client ID, which the cluster requires as audience of the ID token.
     #[arg(long, value_name = "ID", help_heading = "Provider")]
     pub(super) client_id: Option<String>,
-    /// A file with the client secret, for confidential clients. Default: $PORTCULLIS_CLIENT_SECRET.
+    /// A file with the client secret, for confidential clients.
     #[arg(long, value_name = "FILE", help_heading = "Provider")]
     client_secret_file: Option<PathBuf>,
+    /// $PORTCULLIS_CLIENT_SECRET is the client secret. Without this flag, only --flow client-credentials reads it.
+    #[arg(long, help_heading = "Provider", conflicts_with = "client_secret_file")]
+    client_secret_from_environment: bool,
     /// The CAs of the provider, PEM. Default: the system's.
     #[arg(
         long,
@@ -72,7 +75,7 @@ pub(super) struct ProviderFlags {
     /// The CAs of the provider, base64 of PEM.
     #[arg(long, value_name = "BASE64", help_heading = "Provider")]
     issuer_certificate_authority_data: Option<String>,
-    /// Scopes to request beside openid. Default: offline_access where the provider has it.
+    /// Scopes to request beside openid. Default: offline_access where the provider has it, but not with --no-cache.
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', help_heading = "Provider")]
     scopes: Vec<String>,
     /// A further parameter of the authorization and token requests, such as audience=URL.
@@ -175,8 +178,7 @@ pub(super) struct ClientSettings {
     pub(super) roots: TrustedRoots,
     /// The provider's CAs, PEM; `None`: those of the system.
     pub(super) authorities: Option<Vec<u8>>,
-    /// Without `openid`; empty: the default ones.
-    pub(super) scopes: Vec<String>,
+    pub(super) scopes: ScopeChoice,
     pub(super) extra: Vec<(String, String)>,
     pub(super) flow: Flow,
     pub(super) token: TokenKind,
@@ -201,14 +203,33 @@ impl ProviderFlags {
         self
     }
 
-    /// A flag that names a program or a file.
-    pub(super) fn names_program_or_file(&self) -> Option<&'static str> {
+    /// A flag that only the user may choose, and has not: it names a program or a file, or sends a secret of this machine to
+    /// the issuer.
+    pub(super) fn choice_of_another(&self, of_user: &Self) -> Option<&'static str> {
+        let choices = |flags: &Self| {
+            [
+                ("browser-command", flags.browser_command.is_some()),
+                ("client-secret-file", flags.client_secret_file.is_some()),
+                ("client-secret-from-environment", flags.client_secret_from_environment),
+                // It asks the user nothing.
+                ("flow=client-credentials", flags.flow == Flow::ClientCredentials),
+                ("issuer-certificate-authority", flags.issuer_certificate_authority.is_some()),
+                ("token-file", flags.token_file.is_some()),
+                ("cache-dir", flags.cache_dir.is_some()),
+            ]
+        };
+        let mut both = choices(self).into_iter().zip(choices(of_user));
+        both.find(|((_, is_set), (_, is_of_user))| *is_set && !is_of_user).map(|((flag, _), _)| flag)
+    }
+
+    /// A given flag that [`with_login_of`](Self::with_login_of) does not take over: a context keeps its own.
+    pub(super) fn choice_of_context(&self) -> Option<&'static str> {
         let flags = [
-            ("browser-command", self.browser_command.is_some()),
-            ("client-secret-file", self.client_secret_file.is_some()),
-            ("issuer-certificate-authority", self.issuer_certificate_authority.is_some()),
-            ("token-file", self.token_file.is_some()),
-            ("cache-dir", self.cache_dir.is_some()),
+            ("issuer", self.issuer.is_some()),
+            ("client-id", self.client_id.is_some()),
+            ("scope", !self.scopes.is_empty()),
+            ("extra-parameter", !self.extra_parameters.is_empty()),
+            ("token", self.token != TokenKind::Id),
         ];
         flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
     }
@@ -220,7 +241,10 @@ impl ProviderFlags {
                 own.clone_from(given);
             }
         };
-        replace(&mut self.client_secret_file, &given.client_secret_file);
+        if given.client_secret_file.is_some() || given.client_secret_from_environment {
+            self.client_secret_file.clone_from(&given.client_secret_file);
+            self.client_secret_from_environment = given.client_secret_from_environment;
+        }
         replace(&mut self.token_file, &given.token_file);
         replace(&mut self.cache_dir, &given.cache_dir);
         if given.issuer_certificate_authority.is_some() || given.issuer_certificate_authority_data.is_some() {
@@ -307,25 +331,14 @@ impl ProviderFlags {
         let client_id = self.client_id.clone().filter(|id| !id.is_empty());
         let client_id = client_id.ok_or_else(|| LoginError::usage("give --client-id ID"))?;
         let secret = self.secret(secret)?;
-        if self.flow == Flow::ClientCredentials && secret.is_none() {
-            return Err(LoginError::usage(&format!(
-                "--flow client-credentials: give --client-secret-file FILE, or set {SECRET_VARIABLE}"
-            )));
-        }
-        let scopes: BTreeSet<_> = self.scopes.iter().filter(|scope| *scope != "openid").cloned().collect();
-        if scopes
-            .iter()
-            .any(|scope| scope.is_empty() || scope.contains(|c: char| c.is_whitespace() || c.is_control()))
-        {
-            return Err(LoginError::usage("--scope: a scope is not empty and has no blanks"));
-        }
+        let scopes = self.scope_choice()?;
         Ok(ClientSettings {
             issuer,
             client_id,
             secret,
             roots: self.roots()?,
             authorities: self.authorities()?,
-            scopes: scopes.into_iter().collect(),
+            scopes,
             extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
             flow: self.flow,
             token: self.token,
@@ -337,9 +350,33 @@ impl ProviderFlags {
         })
     }
 
+    /// The scopes beside `openid`, sorted. A refresh token that is not kept is not asked for.
+    fn scope_choice(&self) -> Result<ScopeChoice, LoginError> {
+        if self.scopes.is_empty() && !self.no_cache {
+            return Ok(ScopeChoice::Offline);
+        }
+        let is_scope = |scope: &String| {
+            !scope.is_empty() && !scope.contains(|c: char| c.is_whitespace() || c.is_control())
+        };
+        let scopes: BTreeSet<_> = self.scopes.iter().filter(|scope| *scope != "openid").cloned().collect();
+        if !scopes.iter().all(is_scope) {
+            return Err(LoginError::usage("--scope: a scope is not empty and has no blanks"));
+        }
+        Ok(ScopeChoice::These(scopes.into_iter().collect()))
+    }
+
+    /// The client secret. The variable is that of one client: other issuers do not get it.
+    // threat: client-secret-leak
     fn secret(&self, variable: Option<String>) -> Result<Option<SecretString>, LoginError> {
         let Some(file) = &self.client_secret_file else {
-            return Ok(variable.filter(|secret| !secret.is_empty()).map(SecretString::from));
+            let flag = match self.flow {
+                _ if self.client_secret_from_environment => "--client-secret-from-environment: ",
+                Flow::ClientCredentials => "--flow client-credentials: give --client-secret-file FILE, or ",
+                _ => return Ok(None),
+            };
+            let secret = variable.filter(|secret| !secret.is_empty()).map(SecretString::from);
+            let absent = || LoginError::usage(&format!("{flag}set {SECRET_VARIABLE}"));
+            return secret.ok_or_else(absent).map(Some);
         };
         let problem =
             |problem: &str| LoginError::usage(&format!("--client-secret-file {}: {problem}", file.display()));
@@ -409,9 +446,11 @@ impl ProviderFlags {
         add("login-timeout", (timeout != DEFAULT_TIMEOUT).then(|| format!("{}ms", timeout.as_millis())));
         add("cache-dir", absolute(&self.cache_dir)?);
         add("credential-store", name(self.credential_store.and_then(|store| store.to_possible_value())));
-        if self.no_cache {
-            arguments.push("--no-cache".to_owned());
-        }
+        let switches = [
+            ("--client-secret-from-environment", self.client_secret_from_environment),
+            ("--no-cache", self.no_cache),
+        ];
+        arguments.extend(switches.into_iter().filter(|(_, is_on)| *is_on).map(|(flag, _)| flag.to_owned()));
         arguments.extend(self.certificate.arguments());
         Ok(arguments)
     }
@@ -425,10 +464,7 @@ impl ClientSettings {
             client_id: self.client_id.clone(),
             secret: self.secret.clone(),
             roots: self.roots.clone(),
-            scopes: match self.scopes.as_slice() {
-                [] => ScopeChoice::Offline,
-                scopes => ScopeChoice::These(scopes.to_vec()),
-            },
+            scopes: self.scopes.clone(),
             extra: self.extra.clone(),
             user: self.user.clone(),
         }

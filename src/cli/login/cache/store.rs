@@ -15,6 +15,10 @@ use super::{CacheError, private};
 /// The largest file: tokens have some kilobytes.
 const MAX_FILE_SIZE: u64 = 1 << 20;
 
+/// The suffix of documents, and that of documents that are being written.
+const DOCUMENT: &str = "json";
+const PARTIAL: &str = "partial";
+
 /// The document of an entry, erased when dropped.
 pub(super) type SecretDocument = Zeroizing<Vec<u8>>;
 
@@ -64,6 +68,16 @@ impl CredentialStore {
         }
     }
 
+    /// The document that a process was killed before it had replaced the other one, if there is one.
+    pub(super) fn read_partial(&self, name: &str) -> Result<Option<SecretDocument>, CacheError> {
+        match self {
+            Self::File(files) => FileStore::read_file(files.file(name, PARTIAL), FilePrivacy::Any),
+            Self::Keyring(_) => Ok(None),
+            #[cfg(test)]
+            Self::Failing(_) => Ok(None),
+        }
+    }
+
     /// Removes the document, if there is one.
     pub(super) async fn remove(&self, name: &str) -> Result<(), CacheError> {
         match self {
@@ -94,10 +108,20 @@ impl CredentialStore {
         }
     }
 
+    /// The error for locks that cannot be used: without them, a keyring cannot either.
+    pub(super) fn lock_error(&self, error: CacheError) -> CacheError {
+        match self {
+            Self::File(_) => error,
+            Self::Keyring(_) => CacheError::KeyringLock(Box::new(error)),
+            #[cfg(test)]
+            Self::Failing(_) => CacheError::KeyringLock(Box::new(error)),
+        }
+    }
+
     /// Where the document is, for errors.
     pub(super) fn place(&self, name: &str) -> String {
         match self {
-            Self::File(files) => files.file(name, "json").display().to_string(),
+            Self::File(files) => files.file(name, DOCUMENT).display().to_string(),
             Self::Keyring(_) => format!("the keyring's item {name} of portcullis"),
             #[cfg(test)]
             Self::Failing(_) => name.to_owned(),
@@ -121,7 +145,10 @@ impl FileStore {
     }
 
     fn read(&self, name: &str, privacy: FilePrivacy) -> Result<Option<SecretDocument>, CacheError> {
-        let path = self.file(name, "json");
+        Self::read_file(self.file(name, DOCUMENT), privacy)
+    }
+
+    fn read_file(path: PathBuf, privacy: FilePrivacy) -> Result<Option<SecretDocument>, CacheError> {
         let failed = |error| CacheError::Io(path.clone(), error);
         let file = match private(OpenOptions::new().read(true)).open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -140,7 +167,7 @@ impl FileStore {
     }
 
     fn write(&self, name: &str, content: &[u8]) -> Result<(), CacheError> {
-        let (path, partial) = (self.file(name, "json"), self.file(name, "partial"));
+        let (path, partial) = (self.file(name, DOCUMENT), self.file(name, PARTIAL));
         let write = || {
             // Of a process that was killed; this one holds the lock.
             fs::remove_file(&partial).ok();
@@ -156,13 +183,14 @@ impl FileStore {
     }
 
     fn remove(&self, name: &str) -> Result<(), CacheError> {
-        fs::remove_file(self.file(name, "partial")).ok();
-        match fs::remove_file(self.file(name, "json")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(CacheError::Io(self.file(name, "json"), error))
+        let removed = [PARTIAL, DOCUMENT].map(|suffix| {
+            let path = self.file(name, suffix);
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CacheError::Io(path, error)),
+                _ => Ok(()),
             }
-            _ => Ok(()),
-        }
+        });
+        removed.into_iter().collect()
     }
 
     fn names(&self) -> Result<Vec<String>, CacheError> {
@@ -174,7 +202,12 @@ impl FileStore {
         let mut names = Vec::new();
         for file in files {
             let name = file.map_err(failed)?.file_name();
-            names.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
+            let parts = name.to_str().and_then(|name| name.rsplit_once('.'));
+            names.extend(
+                parts
+                    .filter(|(_, suffix)| [DOCUMENT, PARTIAL].contains(suffix))
+                    .map(|(name, _)| name.to_owned()),
+            );
         }
         Ok(names)
     }

@@ -130,8 +130,9 @@ async fn a_write_that_fails_leaves_the_old_tokens_and_no_other_file() {
 
 #[test]
 fn each_login_has_its_own_entry() {
-    let variants: [&[&str]; 9] = [
+    let variants: [&[&str]; 10] = [
         &[],
+        &["--scope=openid"],
         &["--scope=groups"],
         &["--scope=groups,email"],
         &["--user=bob"],

@@ -294,6 +294,20 @@ async fn a_certificate_is_cached_and_replaced_before_it_expires() {
 }
 
 #[tokio::test]
+async fn a_certificate_is_used_until_it_expires_whatever_the_provider_says() {
+    let user = User::new().await;
+    let first = user.ask().await.unwrap();
+    user.setup.revoke();
+    user.setup.pass(VALIDITY - 60);
+    for _ in 0..2 {
+        assert_eq!(user.ask().await.unwrap().certificate, first.certificate);
+    }
+    user.setup.pass(60);
+    let error = user.ask().await.unwrap_err();
+    assert!(matches!(error, CertificateError::Login(LoginError::LoginRequired(_))), "{error}");
+}
+
+#[tokio::test]
 async fn a_certificate_that_the_keyring_does_not_keep_is_used() {
     let mut user = User::new().await;
     // The one before the request. Neither the request nor the certificate is kept.

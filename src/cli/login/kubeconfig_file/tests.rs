@@ -220,3 +220,20 @@ fn another_authority_for_a_known_server_is_a_conflict() {
     let same = json!({"server": "https://s", "certificate-authority-data": "T1dO"});
     file.merge(&target(same), false).unwrap();
 }
+
+#[test]
+fn an_exec_plugin_with_another_environment_is_named() {
+    let user = |env: Value| json!({"exec": {"command": "portcullis", "args": ["credential"], "env": env}});
+    let own = |name: &str| (name == "XDG_CACHE_HOME").then(|| OsString::from("/cache"));
+    for (env, expected) in [
+        (json!(null), None),
+        (json!([{"name": "LANG", "value": "C"}, {"name": "XDG_CACHE_HOME", "value": "/cache"}]), None),
+        (json!([{"name": "XDG_CACHE_HOME", "value": "/other"}]), Some("XDG_CACHE_HOME")),
+        (json!([{"name": SECRET_VARIABLE, "value": "hunter2"}]), Some(SECRET_VARIABLE)),
+    ] {
+        let checked = check_environment(&user(env), own);
+        let named = checked.as_ref().err().map(String::as_str).unwrap_or_default();
+        assert_eq!(checked.is_err(), expected.is_some(), "{named}");
+        assert!(named.contains(expected.unwrap_or_default()) && !named.contains("hunter2"), "{named}");
+    }
+}

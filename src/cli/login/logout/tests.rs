@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use clap::Parser;
 use futures_util::FutureExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::pki::Ca;
 use tokio::sync::Barrier;
 
 use super::*;
 use crate::cli::login::cache::{CachedCertificate, CredentialStoreKind};
-use crate::cli::login::session::tests::{Setup, json_reply};
+use crate::cli::login::session::tests::{Setup, json_reply, revoked};
 use crate::cli::login::settings::tests::settings;
 use crate::http::https_client::testing::{H1, TestServer, reply, serving};
 
@@ -38,7 +38,8 @@ async fn provider(ca: &Ca, status: u16, at_once: usize) -> TestServer {
                 _ => json_reply(
                     200,
                     &json!({"issuer": issuer, "token_endpoint": format!("{issuer}/token"),
-                        "revocation_endpoint": format!("{issuer}/revoke")}),
+                        "revocation_endpoint": format!("{issuer}/revoke"),
+                        "end_session_endpoint": format!("{issuer}/end")}),
                 ),
             }
         }
@@ -58,6 +59,39 @@ async fn logout(arguments: &[impl AsRef<str>]) -> Result<ExitCode, LoginError> {
     let arguments = arguments.iter().map(AsRef::as_ref);
     let parsed = Parsed::try_parse_from(["logout"].into_iter().chain(arguments)).unwrap();
     run(&parsed.flags).await
+}
+
+#[test]
+fn all_takes_no_flag_of_one_login() {
+    use clap::CommandFactory as _;
+
+    let command = Parsed::command();
+    let flags = command.get_arguments().map(|argument| argument.get_id().as_str());
+    let of_one: Vec<_> =
+        flags.filter(|flag| !["all", "help", "cache_dir", "credential_store"].contains(flag)).collect();
+    assert_eq!(of_one.len(), FLAGS_OF_ONE_LOGIN.len(), "{of_one:?}");
+    assert!(of_one.iter().all(|flag| FLAGS_OF_ONE_LOGIN.contains(flag)), "{of_one:?}");
+}
+
+#[tokio::test]
+async fn a_flag_without_an_effect_is_an_error() {
+    let context = "--context=a";
+    for (arguments, parts) in [
+        (&["--all", "--issuer=https://a.test"][..], ["--all", "--issuer"]),
+        (&["--all", "--user=a"], ["--all", "--user"]),
+        (&["--all", "--kubeconfig=k"], ["--all", "--kubeconfig"]),
+        (&["--issuer=https://a.test", "--client-id=c", context], ["--issuer", "--context"]),
+        (&["--issuer=https://a.test", "--client-id=c", "--kubeconfig=k"], ["--issuer", "--kubeconfig"]),
+    ] {
+        let refused = Parsed::try_parse_from(["logout"].iter().chain(arguments)).unwrap_err().to_string();
+        assert!(parts.iter().all(|part| refused.contains(part)), "{refused}");
+    }
+    for (argument, flag) in
+        [("--client-id=c", "--client-id"), ("--scope=a", "--scope"), ("--token=access", "--token")]
+    {
+        let refused = logout(&[argument, context]).await.unwrap_err().to_string();
+        assert!(refused.starts_with(flag) && refused.contains("give --issuer"), "{refused}");
+    }
 }
 
 /// The provider of the setup as flags, and the directory of its cache.
@@ -93,15 +127,6 @@ fn documents(directory: &Path, of_certificates: bool) -> Vec<PathBuf> {
 fn put_in_the_way(document: &Path) {
     std::fs::remove_file(document).ok();
     std::fs::create_dir_all(document.join("in the way")).unwrap();
-}
-
-/// The refresh tokens that were revoked since the last call.
-fn revoked(server: &TestServer) -> Vec<String> {
-    let asked = server.take().into_iter().filter(|request| request.target == "/revoke");
-    let bodies = asked.map(|request| String::from_utf8(request.body.to_vec()).unwrap());
-    bodies
-        .map(|body| body.split('&').find_map(|part| part.strip_prefix("token=").map(str::to_owned)).unwrap())
-        .collect()
 }
 
 fn is(code: ExitCode, expected: ExitCode) -> bool {
@@ -173,6 +198,24 @@ async fn a_provider_that_does_not_answer_by_the_deadline_has_failed() {
     let login = login(&ca, &issuer, "a", Some("refresh"));
     let revocations = revoke_all(&[&login], Duration::from_millis(1)).await;
     assert_eq!(revocations, [Revocation::Failed("no answer within 1ms".to_owned())]);
+}
+
+#[tokio::test]
+async fn silent_providers_keep_no_other_from_being_asked() {
+    let ca = Ca::new("providers");
+    let mut silent = Vec::new();
+    for _ in 0..12 {
+        silent.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+    }
+    let good = provider(&ca, 200, 1).await;
+    let issuers = silent.iter().map(|listener| format!("https://{}", listener.local_addr().unwrap()));
+    let issuers: Vec<_> = issuers.chain([good.url("")]).collect();
+    let logins: Vec<_> = issuers.iter().map(|issuer| login(&ca, issuer, "a", Some("refresh"))).collect();
+    let logins: Vec<_> = logins.iter().collect();
+    tokio::select! {
+        ended = revoke_all(&logins, Duration::from_secs(20)) => panic!("{ended:?}"),
+        () = testkit::until("the revocation", || !revoked(&good).is_empty()) => {}
+    }
 }
 
 #[tokio::test]
@@ -252,6 +295,30 @@ async fn a_logout_that_is_interrupted_while_it_revokes_can_be_repeated() {
 }
 
 #[tokio::test]
+async fn the_page_that_ends_the_session_is_opened_although_the_revocation_fails() {
+    let ca = Ca::new("providers");
+    let refusing = provider(&ca, 400, 1).await;
+    let home = tempfile::tempdir().unwrap();
+    let opened = home.path().join("opened");
+    let (issuer, data) = (refusing.url(""), authority(&ca));
+    let [issuer_flag, data, directory, browser] = [
+        format!("--issuer={issuer}"),
+        format!("--issuer-certificate-authority-data={data}"),
+        format!("--cache-dir={}", home.path().display()),
+        format!("--browser-command=touch {}", opened.display()),
+    ];
+    let cache = LoginCache::open(Some(home.path()), CredentialStoreKind::File, false).unwrap();
+    let entry = cache.entry(&settings(&[&issuer_flag, &data, "--user=a"])).unwrap();
+    entry.write(&login(&ca, &issuer, "a", Some("refresh"))).await.unwrap();
+    let flags =
+        ["--end-session", "--client-id=kubernetes", "--user=a", &issuer_flag, &data, &directory, &browser];
+    let refused = logout(&flags).await.unwrap_err().to_string();
+    assert!(refused.contains("cannot revoke this kind of token"), "{refused}");
+    testkit::until("the page", || opened.exists()).await;
+    assert_eq!(entry.read().await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_file_that_others_can_read_is_revoked() {
     let setup = Setup::new().await;
     for (number, arguments) in one_and_all(&setup).iter().enumerate() {
@@ -278,6 +345,24 @@ async fn tokens_that_cannot_be_read_are_removed_and_a_failure() {
             assert!(!file.exists());
         }
         assert!(is(logout(arguments).await.unwrap(), ExitCode::SUCCESS), "nothing is left");
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_login_was_writing_is_revoked_and_removed() {
+    let setup = Setup::new().await;
+    let [one, all] = one_and_all(&setup);
+    for (number, arguments) in [(0, &all), (1, &one)] {
+        setup.ask(&setup.device(), true).await.unwrap();
+        let document = documents(&directory_of(&setup), false).remove(0);
+        let partial = document.with_extension("partial");
+        std::fs::rename(document, &partial).unwrap();
+        let certificate = directory_of(&setup).join(format!("{0}-{0}.partial", "0".repeat(64)));
+        std::fs::write(&certificate, "half").unwrap();
+        setup.server.take();
+        assert!(is(logout(arguments).await.unwrap(), ExitCode::SUCCESS), "{arguments:?}");
+        assert_eq!((revoked(&setup.server), partial.exists()), (vec![format!("refresh-{number}")], false));
+        assert_eq!(certificate.exists(), arguments == &one);
     }
 }
 
@@ -336,24 +421,75 @@ async fn only_what_is_removed_is_counted() {
 }
 
 #[tokio::test]
+async fn a_login_with_other_flags_is_no_success() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let flags = flags_of(&setup);
+    for other in ["--user=someone", "--scope=groups", "--extra-parameter=a=b"] {
+        let with_other: Vec<_> = flags.iter().map(String::as_str).chain([other]).collect();
+        assert!(is(logout(&with_other).await.unwrap(), ExitCode::FAILURE), "{other}");
+    }
+    let other_client = flags.iter().map(|flag| flag.replace("kubernetes", "other")).collect::<Vec<_>>();
+    assert!(is(logout(&other_client).await.unwrap(), ExitCode::SUCCESS), "not logged in");
+    assert_eq!(setup.cache().entries().await.unwrap().len(), 1);
+    assert!(is(logout(&flags).await.unwrap(), ExitCode::SUCCESS));
+}
+
+/// The arguments of an exec plugin.
+fn plugin(flags: &[String]) -> Vec<&str> {
+    ["credential"].into_iter().chain(flags.iter().map(String::as_str)).collect()
+}
+
+/// The flag of a kubeconfig whose current context has these parts of an exec stanza and of a cluster.
+fn kubeconfig(setup: &Setup, exec: &Value, cluster: &Value) -> String {
+    let with = |mut own: Value, more: &Value| {
+        own.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        own
+    };
+    let exec = with(json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis"}), exec);
+    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": with(json!({"server": "https://c"}), cluster)}],
+        "users": [{"name": "u", "user": {"exec": exec}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    let path = setup.home.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig.to_string()).unwrap();
+    format!("--kubeconfig={}", path.display())
+}
+
+#[tokio::test]
+async fn a_context_logs_out_of_the_login_of_its_exec_plugin() {
+    let setup = Setup::new().await;
+    setup.ask(&setup.device(), true).await.unwrap();
+    let flags = flags_of(&setup);
+    let own: Vec<_> = flags.iter().filter(|flag| !flag.starts_with("--client-id")).cloned().collect();
+    let (directory, own) = own.split_last().unwrap();
+    let cluster = json!({"extensions": [
+        {"name": "client.authentication.k8s.io/exec", "extension": {"clientID": "kubernetes"}}]});
+    let exec = |is_given: bool| json!({"args": plugin(own), "provideClusterInfo": is_given});
+    let not_given = kubeconfig(&setup, &exec(false), &cluster);
+    let error = logout(&[not_given.as_str(), directory]).await.unwrap_err().to_string();
+    assert!(error.contains("give --client-id"), "{error}");
+    let file = kubeconfig(&setup, &exec(true), &cluster);
+    setup.server.take();
+    assert!(is(logout(&[file.as_str(), directory]).await.unwrap(), ExitCode::SUCCESS));
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    let elsewhere =
+        json!({"args": plugin(&flags), "env": [{"name": "XDG_CACHE_HOME", "value": "/elsewhere"}]});
+    let error = logout(&[kubeconfig(&setup, &elsewhere, &cluster)]).await.unwrap_err().to_string();
+    assert!(error.contains("sets XDG_CACHE_HOME"), "{error}");
+}
+
+#[tokio::test]
 async fn flags_count_beside_those_of_the_kubeconfig() {
     let setup = Setup::new().await;
     setup.ask(&setup.device(), true).await.unwrap();
     let flags = flags_of(&setup);
     let (directory, arguments) = flags.split_last().unwrap();
-    let arguments = ["credential"].into_iter().chain(arguments.iter().map(String::as_str));
-    let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis",
-        "args": arguments.collect::<Vec<_>>()});
-    let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": "https://c"}}],
-        "users": [{"name": "u", "user": {"exec": exec}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    let path = setup.home.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig.to_string()).unwrap();
-    let file = format!("--kubeconfig={}", path.display());
+    let exec = json!({"args": plugin(arguments)});
+    let file = kubeconfig(&setup, &exec, &json!({}));
     setup.server.take();
     let code = logout(&["--user=someone", &file, directory]).await.unwrap();
-    assert!(is(code, ExitCode::SUCCESS) && revoked(&setup.server).is_empty(), "of another user");
+    assert!(is(code, ExitCode::FAILURE) && revoked(&setup.server).is_empty(), "of another user");
     let code = logout(&[file.as_str(), directory]).await.unwrap();
     assert!(is(code, ExitCode::SUCCESS));
     assert_eq!(revoked(&setup.server), ["refresh-0"]);

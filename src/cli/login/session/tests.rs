@@ -45,6 +45,8 @@ pub(in crate::cli::login) struct ProviderState {
     logins: AtomicUsize,
     /// The next answers of the token endpoint.
     answers: Mutex<Vec<TokenAnswer>>,
+    /// Runs once, before the next refresh is answered.
+    before_refresh: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// Documents that are replaced.
     documents: Mutex<BTreeMap<&'static str, Vec<u8>>>,
     /// Changes to the claims.
@@ -59,6 +61,15 @@ pub(in crate::cli::login) fn json_reply(status: u16, body: &Value) -> Reply {
     let mut answer = reply(status, body.to_string())?;
     answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
     Ok(answer)
+}
+
+/// The refresh tokens that were revoked since the last call.
+pub(in crate::cli::login) fn revoked(server: &TestServer) -> Vec<String> {
+    let asked = server.take().into_iter().filter(|request| request.target == "/revoke");
+    let bodies = asked.map(|request| String::from_utf8(request.body.to_vec()).unwrap());
+    bodies
+        .map(|body| body.split('&').find_map(|part| part.strip_prefix("token=").map(str::to_owned)).unwrap())
+        .collect()
 }
 
 impl ProviderState {
@@ -126,6 +137,11 @@ impl ProviderState {
             );
         }
         if form["grant_type"] == "refresh_token"
+            && let Some(event) = self.before_refresh.lock().unwrap().take()
+        {
+            event();
+        }
+        if form["grant_type"] == "refresh_token"
             && Some(&form["refresh_token"]) != self.refresh.lock().unwrap().as_ref()
         {
             return error("invalid_grant");
@@ -159,6 +175,7 @@ impl Setup {
             issued: AtomicUsize::new(0),
             logins: AtomicUsize::new(0),
             answers: Mutex::default(),
+            before_refresh: Mutex::default(),
             documents: Mutex::default(),
             claims: Mutex::new(json!({})),
         });
@@ -225,6 +242,11 @@ impl Setup {
         claims["jti"].as_u64().unwrap()
     }
 
+    /// The provider accepts no refresh token that it has issued.
+    pub(in crate::cli::login) fn revoke(&self) {
+        *self.state.refresh.lock().unwrap() = None;
+    }
+
     pub(in crate::cli::login) fn pass(&self, seconds: u64) {
         self.time.fetch_add(seconds, Ordering::SeqCst);
     }
@@ -268,19 +290,42 @@ async fn a_revoked_login_is_named_and_repeated() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
-    *setup.state.refresh.lock().unwrap() = None;
+    setup.revoke();
     setup.pass(LIFETIME);
     let error = setup.ask(&settings, false).await.unwrap_err().to_string();
     for part in ["the provider no longer accepts this login", "invalid_grant", "portcullis login"] {
         assert!(error.contains(part), "{error}");
     }
-    assert_eq!((setup.logins(), setup.entry(&settings).read().await.unwrap()), (1, None));
+    let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+    assert_eq!((setup.logins(), kept.refresh_token), (1, None));
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 2);
-    *setup.state.refresh.lock().unwrap() = None;
+    setup.revoke();
     setup.pass(LIFETIME);
     setup.ask(&settings, true).await.unwrap();
     assert_eq!(setup.logins(), 3, "refused, and logged in at once");
+}
+
+#[tokio::test]
+async fn only_portcullis_login_changes_the_user() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    setup.revoke();
+    *setup.state.claims.lock().unwrap() = json!({"sub": "bob"});
+    setup.pass(LIFETIME);
+    // A command that must not ask comes first: the user is known all the same.
+    setup.ask(&settings, false).await.unwrap_err();
+    for _ in 0..2 {
+        let error = setup.ask(&settings, true).await.unwrap_err().to_string();
+        for part in ["logged in as bob", "is of alice", "run `portcullis login` to change"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    let cache = setup.cache();
+    let login = Session { force: true, ..setup.session(&settings, &cache, true) };
+    assert_eq!(login.credential().await.unwrap().subject.as_deref(), Some("bob"));
+    assert_eq!(setup.ask(&settings, false).await.unwrap().subject.as_deref(), Some("bob"));
 }
 
 #[tokio::test]
@@ -463,6 +508,13 @@ async fn an_outage_of_the_provider_is_bridged_while_the_token_lives() {
     setup.state.documents.lock().unwrap().insert("/.well-known/openid-configuration", b"<html>".to_vec());
     setup.pass(LIFETIME - 30);
     assert_eq!(setup.number(&settings, false).await, 0);
+    let refusals: [TokenAnswer; 2] = [|| error("temporarily_unavailable"), || error("server_error")];
+    let documents = std::mem::take(&mut *setup.state.documents.lock().unwrap());
+    for refusal in refusals {
+        setup.state.answers.lock().unwrap().push(refusal);
+        assert_eq!(setup.number(&settings, false).await, 0);
+    }
+    *setup.state.documents.lock().unwrap() = documents;
     setup.pass(30);
     assert!(setup.ask(&settings, false).await.is_err());
     setup.state.documents.lock().unwrap().clear();
@@ -486,6 +538,29 @@ async fn a_cache_that_cannot_be_used_costs_logins_only() {
 }
 
 #[tokio::test]
+async fn a_keyring_without_locks_is_an_error_before_the_login() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let directory = setup.home.path().join("cache");
+    let cache = LoginCache::failing_after(&directory, usize::MAX);
+    let login =
+        || async { setup.session(&settings, &cache, true).credential().await.unwrap_err().to_string() };
+    std::fs::write(&directory, "not a directory").unwrap();
+    let no_directory = login().await;
+    std::fs::remove_file(&directory).unwrap();
+    drop(cache.entry(&settings).unwrap().lock(LOCK_MARGIN, || ()).await.unwrap());
+    let lock = std::fs::read_dir(&directory).unwrap().next().unwrap().unwrap().path();
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    for error in [no_directory, login().await] {
+        for part in ["cannot use", "fix: --credential-store=keyring has its locks in", "set XDG_CACHE_HOME"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    assert_eq!(setup.logins(), 0);
+}
+
+#[tokio::test]
 async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
     let setup = Setup::new().await;
     let settings = setup.device();
@@ -503,18 +578,97 @@ async fn a_login_that_the_keyring_does_not_keep_is_an_error_and_is_revoked() {
     assert_eq!(kept.refresh_token, Some(SecretText::new("refresh-0")), "the earlier login stays");
 }
 
+/// Whether a refresh token was sent since the last call.
+fn is_refreshed(setup: &Setup) -> bool {
+    let sent = setup.server.take();
+    sent.iter().any(|request| String::from_utf8_lossy(&request.body).contains("grant_type=refresh_token"))
+}
+
 #[tokio::test]
-async fn a_refresh_that_the_keyring_does_not_keep_is_used() {
+async fn a_login_of_another_user_revokes_the_earlier_one() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let cache = setup.cache();
+    for (user, expected) in [("alice", &[][..]), ("alice", &[]), ("bob", &["refresh-1"])] {
+        *setup.state.claims.lock().unwrap() = json!({"sub": user});
+        let login = Session { force: true, ..setup.session(&settings, &cache, true) };
+        login.credential().await.unwrap();
+        assert_eq!(revoked(&setup.server), expected, "{user}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_others_can_read_is_revoked_before_the_login_that_replaces_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    let files = std::fs::read_dir(setup.home.path().join("cache")).unwrap().map(|file| file.unwrap().path());
+    for file in files {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    setup.ask(&settings, false).await.unwrap_err();
+    assert_eq!(revoked(&setup.server), [""; 0], "no login follows");
+    setup.ask(&settings, true).await.unwrap();
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    setup.pass(LIFETIME);
+    assert_eq!(setup.number(&settings, false).await, 2, "the new login is refreshed");
+}
+
+#[tokio::test]
+async fn the_refresh_token_of_a_login_that_is_refused_is_revoked() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    *setup.state.claims.lock().unwrap() = json!({"aud": "other"});
+    setup.ask(&settings, true).await.unwrap_err();
+    assert_eq!(revoked(&setup.server), ["refresh-0"]);
+    assert_eq!(setup.entry(&settings).read().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_refresh_token_is_not_spent_if_no_other_can_be_kept() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    let failing = LoginCache::failing_after(&setup.home.path().join("cache"), 0);
+    let locks =
+        || std::fs::read_dir(setup.home.path().join("cache")).unwrap().map(|file| file.unwrap().path());
+    let lock = locks().find(|file| file.extension() == Some("lock".as_ref())).unwrap();
+    setup.pass(LIFETIME - 30);
+    let keyring = setup.session(&settings, &failing, false).credential().await;
+    assert_eq!(keyring.unwrap().renew_at, Some(UnixTime::from_secs(START + LIFETIME - 60)), "it still lives");
+    setup.pass(30);
+    let keyring = setup.session(&settings, &failing, false).credential().await.unwrap_err().to_string();
+    std::fs::remove_file(&lock).unwrap();
+    std::fs::create_dir(&lock).unwrap();
+    let locked = setup.ask(&settings, false).await.unwrap_err().to_string();
+    for error in [keyring, locked] {
+        for part in ["is not refreshed", "could not keep", "fix: make the cache writable"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    assert!(!is_refreshed(&setup));
+    std::fs::remove_dir(&lock).unwrap();
+    assert_eq!(setup.number(&settings, false).await, 1, "the refresh token is as good as before");
+}
+
+#[tokio::test]
+async fn an_interrupt_leaves_the_refresh_token_that_the_provider_accepts() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.ask(&settings, true).await.unwrap();
     setup.pass(LIFETIME);
-    setup.server.take();
-    let cache = LoginCache::failing_after(&setup.home.path().join("cache"), 0);
-    let refreshed = setup.session(&settings, &cache, false).credential().await.unwrap();
-    assert_eq!(refreshed.renew_at, Some(setup.clock.now() + Duration::from_secs(LIFETIME - 60)));
-    // Without rotation, the cached refresh token is the same.
-    assert!(!setup.server.take().iter().any(|request| request.target == "/revoke"));
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let arrived = move || sender.send(()).unwrap();
+    *setup.state.before_refresh.lock().unwrap() = Some(Box::new(arrived));
+    let interrupt = async { receiver.await.unwrap() };
+    crate::cli::login::completed(setup.ask(&settings, false), interrupt).await;
+    setup.ask(&settings, false).await.unwrap();
+    assert_eq!(setup.logins(), 1);
+    // Before a refresh and after it, nothing is waited for.
+    let endless = std::future::pending::<()>();
+    assert_eq!(crate::cli::login::completed(endless, async {}).await, None);
 }
 
 #[tokio::test]

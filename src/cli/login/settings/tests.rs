@@ -20,13 +20,14 @@ pub(in crate::cli::login) fn settings(more: &[&str]) -> ClientSettings {
 
 #[test]
 fn invalid_flags_are_named() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 13] = [
         (&["--issuer=http://issuer.test"], "must be an https:// URL"),
         (&["--issuer=issuer"], "must be an https:// URL"),
         (&["--issuer=https://a@issuer.test"], "no user name, query or fragment"),
         (&["--issuer=https://issuer.test?x=y"], "no user name, query or fragment"),
         (&["--client-id="], "give --client-id"),
         (&["--flow=client-credentials"], "PORTCULLIS_CLIENT_SECRET"),
+        (&["--client-secret-from-environment"], "PORTCULLIS_CLIENT_SECRET"),
         (&["--scope=a b"], "has no blanks"),
         (&["--extra-parameter=state=x"], "sets this parameter itself"),
         (&["--extra-parameter=audience"], "give NAME=VALUE"),
@@ -50,9 +51,31 @@ fn the_secret_comes_from_a_file_or_the_environment_and_is_never_shown() {
     let variable = Some("from-variable".to_owned());
     let secret = |flags: &ProviderFlags| flags.settings(variable.clone()).unwrap().secret.unwrap();
     assert_eq!(secret(&of_file).expose_secret(), "from-file");
-    assert_eq!(secret(&flags(&[])).expose_secret(), "from-variable");
+    for reads in ["--client-secret-from-environment", "--flow=client-credentials"] {
+        assert_eq!(secret(&flags(&[reads])).expose_secret(), "from-variable");
+        assert!(flags(&[reads]).settings(None).is_err(), "{reads}: the variable is not set");
+    }
+    for other in ["--flow=auto", "--flow=browser", "--flow=device"] {
+        let secret = flags(&[other]).settings(variable.clone()).unwrap().secret;
+        assert!(secret.is_none(), "{other}: the variable may be of another issuer's client");
+    }
     let shown = format!("{:?} {:?}", of_file.settings(None).unwrap(), of_file.arguments().unwrap());
     assert!(!shown.contains("from-file"), "{shown}");
+}
+
+#[test]
+fn a_refresh_token_is_asked_for_only_by_default() {
+    let these =
+        |scopes: &[&str]| ScopeChoice::These(scopes.iter().map(|scope| (*scope).to_owned()).collect());
+    for (more, expected) in [
+        (&[][..], ScopeChoice::Offline),
+        (&["--scope=openid"], these(&[])),
+        (&["--scope=groups,openid,email"], these(&["email", "groups"])),
+        (&["--no-cache"], these(&[])),
+        (&["--no-cache", "--scope=offline_access"], these(&["offline_access"])),
+    ] {
+        assert_eq!(settings(more).client().scopes, expected, "{more:?}");
+    }
 }
 
 #[test]
@@ -77,7 +100,7 @@ fn the_arguments_of_the_kubeconfig_mean_the_same() {
         "--certificate-duration=8h",
         "--certificate-timeout=90s",
     ];
-    for more in [&all[..], &[]] {
+    for more in [&all[..], &["--client-secret-from-environment"], &[]] {
         let first = flags(more);
         let arguments = first.arguments().unwrap();
         let parsed =
