@@ -117,7 +117,7 @@ impl Two {
 
     /// Waits for a response: the first reload after a change of two files may have read one of them before.
     async fn serves(&self, path: &str, token: &str) {
-        in_time(async { while self.code(path, token).await != StatusCode::OK {} }).await;
+        in_time(async { while Box::pin(self.code(path, token)).await != StatusCode::OK {} }).await;
     }
 
     async fn code(&self, path: &str, token: &str) -> StatusCode {
