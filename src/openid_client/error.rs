@@ -62,7 +62,7 @@ pub(crate) enum LoginError {
     /// The user has logged in with another account than before.
     #[error(
         "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
-         user, or run `portcullis login` to change the user",
+         user, or run `portcullis login` to change the user, with --context if it is not that of the current context",
         shortened(.user), shortened(.earlier)
     )]
     AnotherUser {
@@ -74,7 +74,8 @@ pub(crate) enum LoginError {
     /// A provider that replaces refresh tokens would accept the cached one no longer.
     #[error(
         "the token is not refreshed, because the login cache could not keep the new refresh token: {0}\n  fix: make the \
-         cache writable, with space on its disk, then repeat the command"
+         cache writable, with space on its disk, or give --cache-dir DIR on a file system with locks, or --no-cache; then \
+         repeat the command"
     )]
     Unkept(String),
     /// The provider lacks a flow.

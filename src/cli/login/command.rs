@@ -333,7 +333,17 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
     let targets = names.iter().map(|name| {
         existing(file.target(name).map_err(|error| problem(&error))?, from, &flags.provider, Origin::Other)
     });
-    targets.collect()
+    let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
+    // A secret is that of one client.
+    // threat: client-secret-leak
+    let client = |target: &LoginTarget| (target.provider.issuer.clone(), target.provider.client_id.clone());
+    let has_several = targets.iter().any(|target| Some(client(target)) != targets.first().map(client));
+    if let Some(flag) = flags.provider.sends_secret().filter(|_| has_several) {
+        return Err(problem(&format!(
+            "--{flag} is for one client, and the contexts have several; give --cluster with those of one"
+        )));
+    }
+    Ok(targets)
 }
 
 /// The flags of the exec plugin of a user.
@@ -366,10 +376,11 @@ fn existing(
     let problem = |problem: &str| {
         LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
     };
-    if origin == Origin::OwnKubeconfig {
-        check_environment(&entry.user, |name| std::env::var_os(name)).map_err(|error| problem(&error))?;
-    }
     let provider = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    if origin == Origin::OwnKubeconfig {
+        check_environment(&entry.user, &provider.variables(), |name| std::env::var_os(name))
+            .map_err(|error| problem(&error))?;
+    }
     if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
         return Err(problem(&format!(
             "it has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis login if you \
@@ -482,6 +493,36 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_goes_to_one_client_of_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("company.kubeconfig");
+        let user = |name: &str, issuer: &str| {
+            let arguments = ["credential", &format!("--issuer=https://{issuer}.test"), "--client-id=c"];
+            json!({"name": name, "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments}}})
+        };
+        let context = |name: &str| json!({"name": name, "context": {"cluster": "c", "user": name}});
+        let file = json!({"apiVersion": "v1", "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": "https://s.test"}}],
+            "users": [user("one", "a"), user("two", "b")], "contexts": [context("one"), context("two")]});
+        std::fs::write(&path, file.to_string()).unwrap();
+        let login = |arguments: &[&str]| {
+            let from = format!("--from={}", path.display());
+            let arguments = ["login", &from].into_iter().chain(arguments.iter().copied());
+            let flags = Parsed::try_parse_from(arguments).unwrap().flags;
+            targets(&flags, &KubeconfigFile::new(), Path::new("kubeconfig")).map(|targets| targets.len())
+        };
+        for secret in
+            ["--client-secret-from-environment", "--client-secret-file=f", "--flow=client-credentials"]
+        {
+            let refused = login(&["--all", secret]).unwrap_err().to_string();
+            assert!(refused.contains("give --cluster"), "{refused}");
+            assert_eq!(login(&["--cluster=one", secret]).unwrap(), 1);
+        }
+        assert_eq!(login(&["--all"]).unwrap(), 2);
+    }
+
+    #[test]
     fn a_context_logs_in_as_its_exec_plugin_does() {
         let cluster = json!({"server": "https://s", "extensions": [
             {"name": "other", "extension": {"issuer": "https://other.test"}},
@@ -510,12 +551,19 @@ mod tests {
             target
         };
         let mut before = merged(&KubeconfigFile::new(), &[target(&[])], false).unwrap();
-        let other = KubeconfigTarget { context: "own".to_owned(), ..target(&[]).entry };
+        let own = |target: LoginTarget, cluster: &str| {
+            let (context, cluster_name) = ("own".to_owned(), cluster.to_owned());
+            LoginTarget { entry: KubeconfigTarget { context, cluster_name, ..target.entry }, ..target }
+        };
         assert!(
             merged(&before, &[target(&["--scope=a"])], false).is_ok(),
             "only its own context uses the user"
         );
-        before.merge(&other, false).unwrap();
+        let mut of_one_cluster = before.clone();
+        let cluster_name = target(&[]).entry.cluster_name;
+        of_one_cluster.merge(&own(target(&[]), &cluster_name).entry, false).unwrap();
+        assert!(merged(&of_one_cluster, &[target(&["--scope=a"])], false).is_ok());
+        before.merge(&own(target(&[]), "another").entry, false).unwrap();
         assert!(merged(&before, &[target(&[])], false).is_ok(), "nothing changes");
         let changed = || target(&["--scope=a"]);
         let refused = merged(&before, &[changed()], false).unwrap_err();
@@ -524,13 +572,7 @@ mod tests {
             "{refused}"
         );
         assert!(merged(&before, &[changed()], true).is_ok());
-        let both = [
-            changed(),
-            LoginTarget {
-                entry: KubeconfigTarget { context: "own".to_owned(), ..changed().entry },
-                ..changed()
-            },
-        ];
+        let both = [changed(), own(changed(), "another")];
         assert!(merged(&before, &both, false).is_ok(), "both contexts are of the file");
     }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::error::LoginError;
-use super::settings::{ClusterConfig, SECRET_VARIABLE};
+use super::settings::ClusterConfig;
 use crate::cli::certs::files::NewFiles;
 use crate::input_file::{self, ReadFileError};
 
@@ -22,9 +22,6 @@ const OWN_COMMAND: &str = "portcullis";
 /// The extension of a cluster that client-go gives exec plugins.
 // client-go: tools/clientcmd/client_config.go, clusterExtensionKey
 const CLUSTER_EXTENSION: &str = "client.authentication.k8s.io/exec";
-/// The variables by which the exec plugin finds a login.
-const PLUGIN_VARIABLES: [&str; 5] =
-    ["HOME", "XDG_CACHE_HOME", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", SECRET_VARIABLE];
 
 /// A parsed kubeconfig.
 #[derive(Debug, Clone, PartialEq)]
@@ -182,12 +179,18 @@ impl KubeconfigFile {
         target: &KubeconfigTarget,
         replaced: &[&str],
     ) -> Result<(), String> {
-        if self.entry(USERS, &target.user_name).is_none_or(|user| *user == target.user) {
+        let arguments = credential_arguments(&target.user);
+        let is_same = |user: &Value| {
+            *user == target.user || arguments.is_some() && credential_arguments(user) == arguments
+        };
+        if self.entry(USERS, &target.user_name).is_none_or(is_same) {
             return Ok(());
         }
+        // A context of the same cluster trusts the file as much: with other settings, the cluster is a conflict, too.
         let uses = |context: &&str| {
-            let user = self.entry(CONTEXTS, context).and_then(|context| context.get("user"));
-            user == Some(&json!(target.user_name))
+            let context = self.entry(CONTEXTS, context);
+            let names = |key, name: &str| context.and_then(|context| context.get(key)) == Some(&json!(name));
+            names("user", &target.user_name) && !names("cluster", &target.cluster_name)
         };
         match self.contexts().into_iter().filter(|context| !replaced.contains(context)).find(uses) {
             Some(context) => Err(format!(
@@ -287,12 +290,17 @@ pub(super) fn has_cluster_info(user: &Value) -> bool {
     user.pointer("/exec/provideClusterInfo") == Some(&json!(true))
 }
 
-/// Fails if client-go runs the exec plugin of a user with another cache, keyring or secret than this process has.
-pub(super) fn check_environment(user: &Value, own: impl Fn(&str) -> Option<OsString>) -> Result<(), String> {
-    let variables = user.pointer("/exec/env").and_then(Value::as_array);
-    let of_plugin = variables.into_iter().flatten().filter_map(|variable| {
+/// Fails if client-go runs the exec plugin of a user with another cache, keyring or secret than this process has: with another
+/// value of one of `variables`.
+pub(super) fn check_environment(
+    user: &Value,
+    variables: &[&'static str],
+    own: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), String> {
+    let of_stanza = user.pointer("/exec/env").and_then(Value::as_array);
+    let of_plugin = of_stanza.into_iter().flatten().filter_map(|variable| {
         let (name, value) = (variable.get("name")?.as_str()?, variable.get("value")?.as_str()?);
-        Some((PLUGIN_VARIABLES.into_iter().find(|known| *known == name)?, value))
+        Some((variables.iter().find(|known| **known == name)?, value))
     });
     for (name, value) in of_plugin {
         if own(name).is_none_or(|own| own != value) {

@@ -116,8 +116,9 @@ impl LogoutFlags {
         let problem = |problem: String| {
             LoginError::usage(&format!("{}: the context {:?}: {problem}", path.display(), target.context))
         };
-        check_environment(&target.user, |name| std::env::var_os(name)).map_err(problem)?;
         let provider = command::plugin_flags(&target.user).map_err(problem)?.with_login_of(&self.provider);
+        check_environment(&target.user, &provider.variables(), |name| std::env::var_os(name))
+            .map_err(problem)?;
         if !has_cluster_info(&target.user) {
             return Ok(provider);
         }

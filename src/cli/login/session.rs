@@ -73,11 +73,24 @@ struct TokenPlace {
 
 impl TokenPlace {
     /// Writes the tokens that are there, to see whether others can be written.
-    async fn check(&self, tokens: &CachedTokens) -> Result<(), LoginError> {
-        let unkept = |error: &CacheError| LoginError::Unkept(error.to_string());
-        self.lock.as_ref().map_err(unkept)?;
-        self.entry.write(tokens).await.map_err(|error| unkept(&error))
+    async fn check(&self, tokens: &CachedTokens) -> Result<(), UnusablePlace> {
+        let unusable =
+            |error: &CacheError| UnusablePlace { problem: error.to_string(), is_fatal: error.is_fatal() };
+        self.lock.as_ref().map_err(unusable)?;
+        self.entry.write(tokens).await.map_err(|error| unusable(&error))
     }
+
+    async fn has_refresh_token(&self) -> bool {
+        let kept = self.entry.read_to_revoke().await.ok().flatten();
+        kept.is_some_and(|tokens| tokens.refresh_token.is_some())
+    }
+}
+
+/// Why new tokens would not be kept.
+struct UnusablePlace {
+    problem: String,
+    /// Whether a login would fail for it, too.
+    is_fatal: bool,
 }
 
 /// Tokens that are not cached yet.
@@ -250,8 +263,17 @@ impl Session<'_> {
             return self.login(None, reason, cached.as_ref(), place).await;
         };
         let provider = LoginProvider::discover(self.settings.client()).await?;
-        if let Some(place) = place {
-            place.check(cached).await?;
+        if let Some(place) = place
+            && let Err(UnusablePlace { problem, is_fatal }) = place.check(cached).await
+        {
+            let error = LoginError::Unkept(problem);
+            let is_valid = self.clock.now().as_secs() < cached.expires_at;
+            if is_fatal || is_valid || !self.interactive {
+                return Err(error);
+            }
+            // The user has a way on: a login works without a cache.
+            print_error(&format!("warning: {error}"));
+            return self.login(Some(provider), &error.to_string(), Some(cached), Some(place)).await;
         }
         let refreshing = REFRESHING.read().await;
         let refreshed = provider.refresh(refresh_token).await;
@@ -323,9 +345,16 @@ impl Session<'_> {
                 print_error(&format!("logged in as {}", plain(&shortened(subject))));
             }
             Ok(_) => {}
-            Err(_) => {
-                let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
-                self.revoke(token.as_ref(), "the new refresh token").await;
+            Err(error) => {
+                // Not of the user whose login is cached: as in `keep`, that could end it.
+                let is_alone = match place {
+                    Some(place) => !place.has_refresh_token().await,
+                    None => true,
+                };
+                if is_alone || matches!(error, LoginError::AnotherUser { .. }) {
+                    let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+                    self.revoke(token.as_ref(), "the new refresh token").await;
+                }
             }
         }
         new

@@ -222,6 +222,33 @@ impl ProviderFlags {
         both.find(|((_, is_set), (_, is_of_user))| *is_set && !is_of_user).map(|((flag, _), _)| flag)
     }
 
+    /// A flag by which a client secret of the user is sent.
+    pub(super) fn sends_secret(&self) -> Option<&'static str> {
+        let flags = [
+            ("client-secret-file", self.client_secret_file.is_some()),
+            ("client-secret-from-environment", self.client_secret_from_environment),
+            ("flow client-credentials", self.flow == Flow::ClientCredentials),
+        ];
+        flags.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag)
+    }
+
+    /// The variables of the environment by which a command finds the cached login and its secret.
+    pub(super) fn variables(&self) -> Vec<&'static str> {
+        let has_keyring = self.credential_store == Some(CredentialStoreKind::Keyring);
+        let reads_secret = self.client_secret_from_environment
+            || self.flow == Flow::ClientCredentials && self.client_secret_file.is_none();
+        let groups: [(bool, &[&str]); 3] = [
+            (has_keyring || self.cache_dir.is_none() && !self.no_cache, &["HOME", "XDG_CACHE_HOME"]),
+            (has_keyring, &["DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"]),
+            (reads_secret, &[SECRET_VARIABLE]),
+        ];
+        groups
+            .into_iter()
+            .filter(|(counts, _)| *counts)
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect()
+    }
+
     /// A given flag that [`with_login_of`](Self::with_login_of) does not take over: a context keeps its own.
     pub(super) fn choice_of_context(&self) -> Option<&'static str> {
         let flags = [

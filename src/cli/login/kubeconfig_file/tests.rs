@@ -229,9 +229,11 @@ fn an_exec_plugin_with_another_environment_is_named() {
         (json!(null), None),
         (json!([{"name": "LANG", "value": "C"}, {"name": "XDG_CACHE_HOME", "value": "/cache"}]), None),
         (json!([{"name": "XDG_CACHE_HOME", "value": "/other"}]), Some("XDG_CACHE_HOME")),
-        (json!([{"name": SECRET_VARIABLE, "value": "hunter2"}]), Some(SECRET_VARIABLE)),
+        (json!([{"name": "PORTCULLIS_CLIENT_SECRET", "value": "hunter2"}]), Some("PORTCULLIS_CLIENT_SECRET")),
+        (json!([{"name": "XDG_RUNTIME_DIR", "value": "/other"}]), None),
     ] {
-        let checked = check_environment(&user(env), own);
+        let checked =
+            check_environment(&user(env), &["HOME", "XDG_CACHE_HOME", "PORTCULLIS_CLIENT_SECRET"], own);
         let named = checked.as_ref().err().map(String::as_str).unwrap_or_default();
         assert_eq!(checked.is_err(), expected.is_some(), "{named}");
         assert!(named.contains(expected.unwrap_or_default()) && !named.contains("hunter2"), "{named}");

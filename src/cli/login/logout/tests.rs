@@ -473,8 +473,7 @@ async fn a_context_logs_out_of_the_login_of_its_exec_plugin() {
     setup.server.take();
     assert!(is(logout(&[file.as_str(), directory]).await.unwrap(), ExitCode::SUCCESS));
     assert_eq!(revoked(&setup.server), ["refresh-0"]);
-    let elsewhere =
-        json!({"args": plugin(&flags), "env": [{"name": "XDG_CACHE_HOME", "value": "/elsewhere"}]});
+    let elsewhere = json!({"args": plugin(own), "env": [{"name": "XDG_CACHE_HOME", "value": "/elsewhere"}]});
     let error = logout(&[kubeconfig(&setup, &elsewhere, &cluster)]).await.unwrap_err().to_string();
     assert!(error.contains("sets XDG_CACHE_HOME"), "{error}");
 }

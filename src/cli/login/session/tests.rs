@@ -654,6 +654,34 @@ async fn a_refresh_token_is_not_spent_if_no_other_can_be_kept() {
 }
 
 #[tokio::test]
+async fn a_user_logs_in_again_where_no_refresh_token_can_be_kept() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    let files = std::fs::read_dir(setup.home.path().join("cache")).unwrap().map(|file| file.unwrap().path());
+    for lock in files.filter(|file| file.extension() == Some("lock".as_ref())) {
+        std::fs::remove_file(&lock).unwrap();
+        std::fs::create_dir(&lock).unwrap();
+    }
+    setup.pass(LIFETIME);
+    assert_eq!(setup.number(&settings, true).await, 1, "by a login");
+    assert!(!is_refreshed(&setup));
+}
+
+/// Some providers revoke all tokens that a client has of a user.
+#[tokio::test]
+async fn a_login_that_is_refused_does_not_end_the_one_that_is_cached() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.ask(&settings, true).await.unwrap();
+    *setup.state.claims.lock().unwrap() = json!({"aud": "other"});
+    let cache = setup.cache();
+    let session = Session { force: true, ..setup.session(&settings, &cache, true) };
+    session.credential().await.unwrap_err();
+    assert_eq!(revoked(&setup.server), [""; 0]);
+}
+
+#[tokio::test]
 async fn an_interrupt_leaves_the_refresh_token_that_the_provider_accepts() {
     let setup = Setup::new().await;
     let settings = setup.device();
