@@ -74,10 +74,18 @@ pub(crate) enum LoginError {
     /// A provider that replaces refresh tokens would accept the cached one no longer.
     #[error(
         "the token is not refreshed, because the login cache could not keep the new refresh token: {0}\n  fix: make the \
-         cache writable, with space on its disk, or give --cache-dir DIR on a file system with locks, or --no-cache; then \
-         repeat the command"
+         cache writable, with space on its disk; or choose a directory on a file system with locks by --cache-dir or \
+         $XDG_CACHE_HOME; or give --no-cache; then repeat the command"
     )]
     Unkept(String),
+    /// The login of another process, for which this one has waited, has failed.
+    #[error("the login of another process, for which this one has waited, has failed: {problem}")]
+    OtherProcess {
+        /// Its error.
+        problem: String,
+        /// Whether the same may succeed later.
+        is_temporary: bool,
+    },
     /// The provider lacks a flow.
     #[error("the provider has no {0}; choose another --flow")]
     NoEndpoint(&'static str),
@@ -137,9 +145,22 @@ impl LoginError {
     pub(crate) fn is_temporary(&self) -> bool {
         match self {
             Self::Http { .. } | Self::Answer { .. } | Self::Unkept(_) => true,
+            Self::OtherProcess { is_temporary, .. } => *is_temporary,
             // RFC 6749, section 4.1.2.1, which providers answer to token requests, too
             Self::Refused(refusal) => {
                 matches!(refusal.code.as_str(), "temporarily_unavailable" | "server_error")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether another process, with the same settings of provider and user, would fail alike if it tried now: for the
+    /// provider, or for what the user has just decided. Not for its flags, its terminal or its secret.
+    pub(crate) fn is_shared(&self) -> bool {
+        match self {
+            Self::Http { .. } | Self::Answer { .. } | Self::Timeout(_) | Self::AnotherUser { .. } => true,
+            Self::Refused(refusal) => {
+                self.is_temporary() || matches!(refusal.code.as_str(), "access_denied" | "expired_token")
             }
             _ => false,
         }

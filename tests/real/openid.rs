@@ -31,6 +31,7 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         trial("a second issuer comes by a reload without a failed request", Box::new(a_second_issuer_comes)),
         trial("the provider goes away", Box::new(the_provider_goes_away)),
         trial("from an empty home to kubectl", Box::new(login::from_an_empty_home_to_kubectl)),
+        trial("contexts of one login", Box::new(login::contexts_of_one_login)),
         trial("the transcript of the page", Box::new(transcript::the_transcript_is_what_a_user_sees)),
         trial("a revoked login and a new one", Box::new(login::a_revoked_login_and_a_new_one)),
         trial(

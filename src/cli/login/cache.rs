@@ -14,9 +14,10 @@ mod keyring;
 mod keyring;
 mod store;
 
+use std::fmt::Display;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,6 +43,8 @@ use store::{CredentialStore, FilePrivacy, FileStore};
 const VERSION: u32 = 1;
 /// How often a locked entry is tried again.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+/// The most bytes of a failure in a lock file that are read.
+const MAX_FAILURE: usize = 16 * 1024;
 
 /// The stores that `--credential-store` names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -77,7 +80,8 @@ pub(super) enum CacheError {
     #[error("cannot use {0}: {1}")]
     Io(PathBuf, io::Error),
     #[error(
-        "{0} belongs to another user; fix: run the command as that user, remove it, or give --cache-dir DIR"
+        "{0} belongs to another user; fix: run the command as that user, remove it, or choose another directory by \
+         --cache-dir or $XDG_CACHE_HOME"
     )]
     Owner(PathBuf),
     #[error("other users can write to {0}; fix: chmod 700 {0}")]
@@ -88,7 +92,7 @@ pub(super) enum CacheError {
     Damaged(String),
     #[error("{0} is of another version of portcullis")]
     Version(String),
-    #[error("there is no home directory; give --cache-dir DIR")]
+    #[error("there is no home directory; set HOME or XDG_CACHE_HOME, or give --cache-dir DIR")]
     NoHome,
     #[error("another process has been logging in for {0:?}")]
     Locked(Duration),
@@ -224,7 +228,53 @@ impl RemovedLogin {
 
 /// Held while an entry is read, renewed and written. Freed when dropped, or by the kernel.
 #[derive(Debug)]
-pub(super) struct CacheLock(#[expect(dead_code, reason = "closing the file frees the lock")] File);
+pub(super) struct CacheLock {
+    /// Closing it frees the lock.
+    file: File,
+    /// The last attempt that has failed.
+    last_failure: Option<FailedAttempt>,
+    /// Whether it failed while this process waited for the lock.
+    is_awaited: bool,
+}
+
+/// Why the last holder of a lock got nothing, in the file of the lock. Processes that waited for the attempt share its
+/// failure: otherwise each would wait for the same silent provider, one after another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct FailedAttempt {
+    /// One more with each failure.
+    number: u64,
+    problem: String,
+    is_temporary: bool,
+}
+
+impl FailedAttempt {
+    /// What a lock file says. Anything else in it counts as no failure.
+    fn read(file: &File) -> Option<Self> {
+        let mut content = vec![0; MAX_FAILURE];
+        let length = file.read_at(&mut content, 0).ok()?;
+        serde_json::from_slice(content.get(..length)?).ok()
+    }
+}
+
+impl CacheLock {
+    /// The failure of the attempt for which this process has waited.
+    pub(super) fn failure(&self) -> Option<LoginError> {
+        let failure = self.last_failure.as_ref().filter(|_| self.is_awaited)?;
+        Some(LoginError::OtherProcess {
+            problem: failure.problem.clone(),
+            is_temporary: failure.is_temporary,
+        })
+    }
+
+    /// Tells the processes that wait for the lock why this one got nothing.
+    pub(super) fn fail(&self, problem: &dyn Display, is_temporary: bool) {
+        let number = self.last_failure.as_ref().map_or(0, |last| last.number.wrapping_add(1));
+        let failure = FailedAttempt { number, problem: problem.to_string(), is_temporary };
+        let content = serde_json::to_vec(&failure).unwrap_or_default();
+        // Without it, each process finds out by itself.
+        let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(&content, 0));
+    }
+}
 
 /// The directory of the cache.
 fn directory(flag: Option<&Path>) -> Result<PathBuf, CacheError> {
@@ -357,6 +407,12 @@ impl CacheEntry {
         Ok(all.into_iter().filter(|entry| entry.is_certificate_of(self)).collect())
     }
 
+    /// Whether both are one entry.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let place = |entry: &Self| entry.cache.store.place(&entry.name);
+        place(self) == place(other)
+    }
+
     /// Whether this is the entry of a certificate that was got with the tokens of `login`.
     pub(super) fn is_certificate_of(&self, login: &Self) -> bool {
         self.name.strip_prefix(login.name.as_str()).is_some_and(|rest| rest.starts_with('-'))
@@ -375,11 +431,18 @@ impl CacheEntry {
     ) -> Result<CacheLock, CacheError> {
         let path = self.cache.directory.join(format!("{}.lock", self.name));
         let failed = |error| self.cache.store.lock_error(CacheError::Io(path.clone(), error));
-        let file = private(OpenOptions::new().write(true).create(true)).open(&path).map_err(failed)?;
+        let file =
+            private(OpenOptions::new().read(true).write(true).create(true)).open(&path).map_err(failed)?;
         let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
+        // Before the first try: the holder may fail at any time after it.
+        let before = FailedAttempt::read(&file);
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(CacheLock(file)),
+                Ok(()) => {
+                    let last_failure = FailedAttempt::read(&file);
+                    let is_awaited = last_failure != before;
+                    return Ok(CacheLock { file, last_failure, is_awaited });
+                }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
                 Err(TryLockError::WouldBlock) if Instant::now() >= end => {
                     return Err(CacheError::Locked(limit));

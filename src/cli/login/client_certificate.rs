@@ -115,6 +115,15 @@ impl CertificateError {
     fn is_bridged(&self) -> bool {
         !matches!(self, Self::Cache(_) | Self::User { .. })
     }
+
+    /// Whether another process would fail alike if it tried now.
+    fn is_shared(&self) -> bool {
+        match self {
+            Self::Login(error) => error.is_shared(),
+            Self::Cluster(_) | Self::Pending { .. } => true,
+            Self::Cache(_) | Self::User { .. } | Self::Ended { .. } | Self::Unfit { .. } => false,
+        }
+    }
 }
 
 impl From<CertificateError> for LoginError {
@@ -167,7 +176,15 @@ impl CertificateSession<'_> {
         {
             return Ok(credential);
         }
-        let renewed = self.renew(&login, &entry, cached.clone()).await;
+        let renewed = match lock.failure().filter(|_| !self.force) {
+            Some(failure) => Err(failure.into()),
+            None => self.renew(&login, &entry, cached.clone()).await,
+        };
+        if let Err(error) = &renewed
+            && error.is_shared()
+        {
+            lock.fail(error, true);
+        }
         drop(lock);
         let error = match renewed {
             Err(error) if error.is_bridged() => error,

@@ -1,5 +1,6 @@
 //! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
 
+use std::fmt::{self, Display, Formatter};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
+use super::cache::CacheEntry;
 use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::kubeconfig_file::{
@@ -82,6 +84,7 @@ pub(super) struct ParsedProvider {
 const INTERACTIVE: bool = true;
 
 /// A context to log in to.
+#[derive(PartialEq)]
 struct LoginTarget {
     entry: KubeconfigTarget,
     provider: ProviderFlags,
@@ -91,22 +94,20 @@ struct LoginTarget {
 }
 
 pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
-    let path = kubeconfig_path(flags.kubeconfig.as_deref())?;
-    let before = KubeconfigFile::read(&path)?;
-    let targets = targets(flags, &before, &path)?;
-    let after = merged(&before, &targets, flags.overwrite);
-    let mut after = after.map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))?;
+    let paths = kubeconfig_paths(flags.kubeconfig.as_deref())?;
+    let path = paths.written();
+    let mut before = KubeconfigFile::read(path)?;
+    let targets = self::targets(flags, &before, path)?;
+    let merged = |before: &KubeconfigFile| {
+        let merged = merged(before, &paths.others()?, &targets, flags.overwrite);
+        merged.map_err(|problem| LoginError::usage(&format!("{paths}: {problem}")))
+    };
+    // Before the logins: they would be in vain.
+    merged(&before)?;
     let mut rows = Vec::new();
-    let mut logins: Vec<(Vec<String>, Credential)> = Vec::new();
+    let mut logins = Logins::default();
     for target in &targets {
-        let key = target.provider.arguments()?;
-        let credential = if let Some((_, credential)) = logins.iter().find(|(known, _)| *known == key) {
-            credential.clone()
-        } else {
-            let credential = credential(&target.provider).await?;
-            logins.push((key, credential.clone()));
-            credential
-        };
+        let credential = logins.credential(&target.provider).await?;
         if !flags.no_review {
             let server = target.server()?;
             let user = review(&server, &credential).await?;
@@ -118,33 +119,116 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
             get_certificate(&target.provider, &server).await?;
         }
     }
+    let now = KubeconfigFile::read(path)?;
+    // A change meanwhile stays, and costs the logins only if it is one of their contexts.
+    if now != before && self::targets(flags, &now, path).is_ok_and(|now| now == targets) {
+        before = now;
+    }
+    let mut after = merged(&before)?;
     match targets.as_slice() {
         [target] => after.set_current_context(&target.entry.context),
         [first, ..] if after.current_context().is_none() => after.set_current_context(&first.entry.context),
         _ => {}
     }
-    let backup = after.write(&path, &before)?;
+    let backup = after.write(path, &before)?;
     if let Some(backup) = backup {
         print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
     }
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
 }
 
-/// The kubeconfig with the contexts that are logged in to.
+/// The kubeconfig with the contexts that are logged in to. They must not change what the names of its own entries, and of
+/// those of `others`, stand for: kubectl reads all these files, and takes an entry from the first file that has it.
+// threat: hostile-kubeconfig
 fn merged(
     before: &KubeconfigFile,
+    others: &[KubeconfigFile],
     targets: &[LoginTarget],
     overwrite: bool,
 ) -> Result<KubeconfigFile, String> {
     let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
-    let mut after = before.clone();
+    let all = others.iter().fold(before.clone(), KubeconfigFile::or);
+    let (mut after, mut all_after) = (before.clone(), all.clone());
     for LoginTarget { entry, origin, .. } in targets {
         if *origin == Origin::Other && !overwrite {
-            before.check_shared_user(entry, &contexts)?;
+            all.check_shared_user(entry, &contexts)?;
         }
-        after.merge(entry, overwrite)?;
+        all_after.merge(entry, overwrite)?;
+        after.merge(entry, true)?;
     }
     Ok(after)
+}
+
+/// The logins of one command: contexts of the same cache entry need one.
+#[derive(Default)]
+struct Logins {
+    /// By the arguments, for a cache that keeps nothing.
+    credentials: Vec<(Vec<String>, Credential)>,
+    entries: Vec<CacheEntry>,
+}
+
+impl Logins {
+    async fn credential(&mut self, provider: &ProviderFlags) -> Result<Credential, LoginError> {
+        let arguments = provider.arguments()?;
+        if let Some((_, credential)) = self.credentials.iter().find(|(known, _)| *known == arguments) {
+            return Ok(credential.clone());
+        }
+        let credential = self.log_in(provider).await?;
+        self.credentials.push((arguments, credential.clone()));
+        Ok(credential)
+    }
+
+    async fn log_in(&mut self, provider: &ProviderFlags) -> Result<Credential, LoginError> {
+        let clock = Clock::system();
+        provider.certificate()?;
+        if let Some(file) = provider.token_file()? {
+            return from_file(file, clock.now());
+        }
+        let settings = provider.settings(secret_of_environment())?;
+        if provider.no_cache {
+            return Err(LoginError::usage(
+                "--no-cache: login keeps its tokens in the cache; kubectl would ask again each time",
+            ));
+        }
+        let cache = provider.cache(INTERACTIVE)?;
+        let entry = cache.entry(&settings).ok();
+        let is_known = entry.as_ref().is_some_and(|entry| self.entries.iter().any(|known| known.is(entry)));
+        let session = Session {
+            settings: &settings,
+            cache: Some(&cache),
+            clock: &clock,
+            interactive: INTERACTIVE,
+            force: !is_known,
+            browser: BrowserEnvironment::current(),
+        };
+        let credential = session.credential().await?;
+        self.entries.extend(entry);
+        Ok(credential)
+    }
+}
+
+/// The kubeconfigs that kubectl would read.
+struct KubeconfigPaths(Vec<PathBuf>);
+
+impl KubeconfigPaths {
+    /// The one that is changed.
+    // client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
+    fn written(&self) -> &Path {
+        self.0.first().map_or(Path::new(""), PathBuf::as_path)
+    }
+
+    fn others(&self) -> Result<Vec<KubeconfigFile>, LoginError> {
+        self.0.iter().skip(1).map(|path| KubeconfigFile::read(path)).collect()
+    }
+}
+
+impl Display for KubeconfigPaths {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for (index, path) in self.0.iter().enumerate() {
+            write!(f, "{}{}", if index == 0 { "" } else { ":" }, path.display())?;
+        }
+        Ok(())
+    }
 }
 
 impl LoginTarget {
@@ -186,44 +270,24 @@ async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result
     }
 }
 
-async fn credential(provider: &ProviderFlags) -> Result<Credential, LoginError> {
-    let clock = Clock::system();
-    provider.certificate()?;
-    if let Some(file) = provider.token_file()? {
-        return from_file(file, clock.now());
-    }
-    let settings = provider.settings(secret_of_environment())?;
-    if provider.no_cache {
-        return Err(LoginError::usage(
-            "--no-cache: login keeps its tokens in the cache; kubectl would ask again each time",
-        ));
-    }
-    let cache = provider.cache(INTERACTIVE)?;
-    let session = Session {
-        settings: &settings,
-        cache: Some(&cache),
-        clock: &clock,
-        interactive: INTERACTIVE,
-        force: true,
-        browser: BrowserEnvironment::current(),
-    };
-    session.credential().await
+/// The kubeconfig to change.
+pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
+    Ok(kubeconfig_paths(flag)?.written().to_owned())
 }
 
-/// The kubeconfig to change.
-// client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
-pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
+fn kubeconfig_paths(flag: Option<&Path>) -> Result<KubeconfigPaths, LoginError> {
     if let Some(flag) = flag {
-        return Ok(flag.to_owned());
+        return Ok(KubeconfigPaths(vec![flag.to_owned()]));
     }
-    if let Some(files) = std::env::var_os("KUBECONFIG")
-        && let Some(first) = std::env::split_paths(&files).find(|file| !file.as_os_str().is_empty())
-    {
-        return Ok(first);
+    let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let mut paths: Vec<_> =
+        std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty()).collect();
+    if paths.is_empty() {
+        let home = std::env::home_dir()
+            .ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))?;
+        paths.push(home.join(".kube").join("config"));
     }
-    let home = std::env::home_dir()
-        .ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))?;
-    Ok(home.join(".kube").join("config"))
+    Ok(KubeconfigPaths(paths))
 }
 
 /// A context of a kubeconfig, or its current one.
@@ -550,30 +614,45 @@ mod tests {
             target.entry.user["exec"]["command"] = json!("portcullis");
             target
         };
-        let mut before = merged(&KubeconfigFile::new(), &[target(&[])], false).unwrap();
+        let mut before = merged(&KubeconfigFile::new(), &[], &[target(&[])], false).unwrap();
         let own = |target: LoginTarget, cluster: &str| {
             let (context, cluster_name) = ("own".to_owned(), cluster.to_owned());
             LoginTarget { entry: KubeconfigTarget { context, cluster_name, ..target.entry }, ..target }
         };
         assert!(
-            merged(&before, &[target(&["--scope=a"])], false).is_ok(),
+            merged(&before, &[], &[target(&["--scope=a"])], false).is_ok(),
             "only its own context uses the user"
         );
         let mut of_one_cluster = before.clone();
         let cluster_name = target(&[]).entry.cluster_name;
         of_one_cluster.merge(&own(target(&[]), &cluster_name).entry, false).unwrap();
-        assert!(merged(&of_one_cluster, &[target(&["--scope=a"])], false).is_ok());
+        assert!(merged(&of_one_cluster, &[], &[target(&["--scope=a"])], false).is_ok());
         before.merge(&own(target(&[]), "another").entry, false).unwrap();
-        assert!(merged(&before, &[target(&[])], false).is_ok(), "nothing changes");
+        assert!(merged(&before, &[], &[target(&[])], false).is_ok(), "nothing changes");
         let changed = || target(&["--scope=a"]);
-        let refused = merged(&before, &[changed()], false).unwrap_err();
+        let refused = merged(&before, &[], &[changed()], false).unwrap_err();
         assert!(
             refused.contains("your context \"own\" uses it") && refused.contains("--overwrite"),
             "{refused}"
         );
-        assert!(merged(&before, &[changed()], true).is_ok());
+        assert!(merged(&before, &[], &[changed()], true).is_ok());
         let both = [changed(), own(changed(), "another")];
-        assert!(merged(&before, &both, false).is_ok(), "both contexts are of the file");
+        assert!(merged(&before, &[], &both, false).is_ok(), "both contexts are of the file");
+        // kubectl reads several files, and the first one decides what a name stands for.
+        let written = KubeconfigFile::new();
+        let refused = merged(&written, std::slice::from_ref(&before), &[changed()], false).unwrap_err();
+        assert!(refused.contains("your context \"own\" uses it"), "{refused}");
+        let elsewhere = || {
+            let mut target = changed();
+            target.entry.cluster["server"] = json!("https://elsewhere");
+            target.entry.user_name = "another".to_owned();
+            target
+        };
+        let others = [KubeconfigFile::new(), before];
+        let refused = merged(&written, &others, &[elsewhere()], false).unwrap_err();
+        assert!(refused.contains("exists with another server"), "{refused}");
+        let after = merged(&written, &others, &[elsewhere()], true).unwrap();
+        assert_eq!(after.contexts(), ["c"], "the entries of the other files stay there");
     }
 
     #[test]

@@ -126,6 +126,23 @@ impl KubeconfigFile {
         })
     }
 
+    /// This file with the entries of another one whose names it does not have, as kubectl reads both.
+    // client-go: tools/clientcmd/loader.go, ClientConfigLoadingRules.Load
+    #[must_use]
+    pub(super) fn or(mut self, other: &Self) -> Self {
+        for kind @ (list, key) in [CLUSTERS, USERS, CONTEXTS] {
+            for entry in other.0.get(list).and_then(Value::as_array).into_iter().flatten() {
+                if let (Some(name), Some(content)) =
+                    (entry.get("name").and_then(Value::as_str), entry.get(key))
+                    && self.entry(kind, name).is_none()
+                {
+                    self.put(kind, name, content.clone());
+                }
+            }
+        }
+        self
+    }
+
     /// Adds a target. Entries of the same names are replaced only if `login` has written them, or with `overwrite`.
     pub(super) fn merge(&mut self, target: &KubeconfigTarget, overwrite: bool) -> Result<(), String> {
         if !overwrite {

@@ -165,8 +165,17 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        // Boxed: the future of a login is large.
-        let renewed = Box::pin(self.renew(cached, place.as_ref())).await;
+        let lock = place.as_ref().and_then(|place| place.lock.as_ref().ok());
+        let renewed = match lock.and_then(CacheLock::failure).filter(|_| !self.force) {
+            Some(failure) => Err(failure),
+            // Boxed: the future of a login is large.
+            None => Box::pin(self.renew(cached, place.as_ref())).await,
+        };
+        if let (Some(lock), Err(error)) = (lock, &renewed)
+            && error.is_shared()
+        {
+            lock.fail(error, error.is_temporary());
+        }
         let NewTokens { tokens, origin } = match (renewed, usable) {
             (Ok(new), _) => new,
             // The provider is away for the moment; the old token lives a little longer.

@@ -50,7 +50,7 @@ const RESERVED_PARAMETERS: [&str; 15] = [
 ];
 
 /// The provider, the client, and how to log in.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(super) struct ProviderFlags {
     /// The issuer URL of the OpenID provider, as in the `iss` claim of its tokens.
     #[arg(long, value_name = "URL", help_heading = "Provider")]

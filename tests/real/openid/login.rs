@@ -2,10 +2,13 @@
 //! `portcullis logout`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use serde_json::Value;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::provider::Provider;
@@ -78,7 +81,7 @@ impl<'a> LoginUser<'a> {
         Ok(command)
     }
 
-    /// Ctrl-C while the browser shows the provider's page: nothing is left but the empty lock file.
+    /// Ctrl-C while the browser shows the provider's page: nothing is left but the lock file.
     fn interrupt_a_login(&self) -> Result<(), String> {
         use std::io::BufRead as _;
         use std::process::Stdio;
@@ -205,6 +208,55 @@ pub(super) fn from_an_empty_home_to_kubectl(servers: &RealServers) -> Result<(),
         user.is_alice(&output)?;
     }
     user.expect_grants("twenty at once", (1, 1))
+}
+
+/// Two contexts of one cache entry, with different arguments, while another program changes the kubeconfig.
+pub(super) fn contexts_of_one_login(servers: &RealServers) -> Result<(), String> {
+    let user = LoginUser::new(servers, "contexts")?;
+    let authority = fs::read(servers.file("servers-ca.crt")?).map_err(|error| error.to_string())?;
+    let authority = STANDARD.encode(authority);
+    let entry = |name: &str, timeout: &str| {
+        let arguments = [
+            "credential".to_owned(),
+            format!("--issuer={}", user.setup.provider.issuer),
+            format!("--issuer-certificate-authority-data={authority}"),
+            "--client-id=kubernetes".to_owned(),
+            "--scope=offline_access,email,groups".to_owned(),
+            format!("--login-timeout={timeout}"),
+        ];
+        json!({"name": name, "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+            "command": "portcullis", "args": arguments, "interactiveMode": "IfAvailable"}}})
+    };
+    let context = |name: &str| json!({"name": name, "context": {"cluster": "gateway", "user": name}});
+    let cluster = json!({"server": format!("https://{}", user.gateway.address), "certificate-authority-data": authority});
+    let company = json!({"apiVersion": "v1", "kind": "Config",
+        "clusters": [{"name": "gateway", "cluster": cluster}],
+        "users": [entry("one", "4m"), entry("two", "3m")], "contexts": [context("one"), context("two")]});
+    let path = user.home.path().join("company.kubeconfig");
+    let browser = user.home.path().join("browser");
+    let script = format!(
+        "#!/bin/sh\n{} config set-context another --cluster=other --user=other >/dev/null\nexec {} \"$@\"\n",
+        servers.kubectl()?.display(),
+        Provider::browser("alice")?
+    );
+    fs::write(&path, company.to_string()).map_err(|error| error.to_string())?;
+    fs::write(&browser, script).map_err(|error| error.to_string())?;
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o700)).map_err(|error| error.to_string())?;
+    let output = user.portcullis(&[
+        "login",
+        "--all",
+        &format!("--from={}", path.display()),
+        &format!("--browser-command={}", browser.display()),
+    ])?;
+    user.is_alice(&output)?;
+    user.expect_grants("two contexts", (1, 0))?;
+    let contexts =
+        user.command(servers.kubectl()?).args(["config", "get-contexts", "--output=name"]).output();
+    let contexts = contexts.map_err(|error| error.to_string())?;
+    if contexts.stdout != b"another\none\ntwo\n" {
+        return Err(text(&contexts));
+    }
+    Ok(())
 }
 
 pub(super) fn a_revoked_login_and_a_new_one(servers: &RealServers) -> Result<(), String> {

@@ -331,6 +331,19 @@ async fn twenty_at_once_create_one_request() {
 }
 
 #[tokio::test]
+async fn those_that_wait_for_a_refused_request_share_the_refusal() {
+    let user = User::new().await;
+    user.cluster.state.allows.store(false, Ordering::SeqCst);
+    user.cluster.server.take();
+    let all = futures_util::future::join_all((0..20).map(|_| user.ask())).await;
+    assert!(all.into_iter().all(|one| one.unwrap_err().to_string().contains("does not let you request")));
+    let requests = user.cluster.server.take();
+    assert_eq!(requests.iter().filter(|request| request.target.starts_with(CSRS)).count(), 1);
+    user.cluster.state.allows.store(true, Ordering::SeqCst);
+    user.ask().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_certificate_that_was_not_requested_is_not_used() {
     let user = User::new().await;
     let cases = [

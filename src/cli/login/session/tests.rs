@@ -342,6 +342,77 @@ async fn twenty_at_once_cause_one_login_and_one_refresh() {
     assert_eq!(setup.logins(), 1);
 }
 
+/// Twenty commands of which one occupies the lock, and how many asked the provider.
+async fn twenty(
+    setup: &Setup,
+    settings: &ClientSettings,
+    force: bool,
+) -> (Vec<Result<Credential, LoginError>>, usize) {
+    let cache = setup.cache();
+    let ask = |number| {
+        let session = Session { force: force && number == 10, ..setup.session(settings, &cache, true) };
+        async move { session.credential().await }
+    };
+    setup.server.take();
+    let all = futures_util::future::join_all((0..20).map(ask)).await;
+    (all, setup.server.take().len())
+}
+
+#[tokio::test]
+async fn those_that_wait_for_a_failing_login_share_its_failure() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    setup.replace_document("/.well-known/openid-configuration", b"<html>".to_vec());
+    // A later one tries itself, and so does `portcullis login`.
+    for (force, requests) in [(false, 1), (false, 1), (true, 2)] {
+        let (all, asked) = twenty(&setup, &settings, force).await;
+        assert_eq!(asked, requests);
+        let errors: Vec<_> = all.into_iter().map(|one| one.unwrap_err().to_string()).collect();
+        assert!(errors.iter().all(|error| error.contains("a web page instead of JSON")), "{errors:?}");
+        let shared = errors.iter().filter(|error| error.starts_with("the login of another process"));
+        assert_eq!(shared.count(), 20 - requests, "{errors:?}");
+    }
+    setup.state.documents.lock().unwrap().clear();
+    setup.ask(&settings, true).await.unwrap();
+    // While the token lives, the failure is no error to any of them.
+    setup.replace_document("/.well-known/openid-configuration", b"<html>".to_vec());
+    setup.pass(LIFETIME - 30);
+    let (all, asked) = twenty(&setup, &settings, false).await;
+    assert!(all.iter().all(Result::is_ok) && asked == 1, "{all:?}");
+}
+
+#[tokio::test]
+async fn a_failure_of_one_command_alone_is_not_shared() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let entry = setup.entry(&settings);
+    let limit = Duration::from_mins(1);
+    let held = entry.lock(limit, || ()).await.unwrap();
+    let waiting = async {
+        // The first one must not ask the user; the second one may.
+        let (first, second) = tokio::join!(setup.ask(&settings, false), setup.ask(&settings, true));
+        assert!(matches!(first, Err(LoginError::LoginRequired(_))), "{first:?}");
+        second.unwrap();
+    };
+    let release = async {
+        tokio::task::yield_now().await;
+        drop(held);
+    };
+    tokio::join!(waiting, release);
+    // What is no failure in a lock file is none.
+    let lock = setup.home.path().join("cache").read_dir().unwrap();
+    let lock =
+        lock.map(|file| file.unwrap().path()).find(|path| path.extension().is_some_and(|it| it == "lock"));
+    let held = entry.lock(limit, || ()).await.unwrap();
+    let release = async {
+        tokio::task::yield_now().await;
+        std::fs::write(lock.unwrap(), "{}").unwrap();
+        drop(held);
+    };
+    setup.pass(LIFETIME);
+    tokio::join!(async { setup.ask(&settings, true).await.unwrap() }, release);
+}
+
 #[tokio::test]
 async fn nobody_is_asked_when_the_client_forbids_it() {
     let setup = Setup::new().await;

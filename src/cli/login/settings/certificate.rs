@@ -16,7 +16,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(5);
 const MIN_DURATION: Duration = Duration::from_mins(10);
 
 /// A client certificate in place of the token.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(in crate::cli::login) struct CertificateFlags {
     /// Use a client certificate for the same user instead of the token: create a CertificateSigningRequest with the
     /// token, wait for approval, and cache the certificate with its key.
