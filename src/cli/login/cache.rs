@@ -272,7 +272,7 @@ impl CacheLock {
         let failure = FailedAttempt { number, problem: problem.to_string(), is_temporary };
         let content = serde_json::to_vec(&failure).unwrap_or_default();
         // Without it, each process finds out by itself.
-        let _ = self.file.set_len(0).and_then(|()| self.file.write_all_at(&content, 0));
+        self.file.set_len(0).and_then(|()| self.file.write_all_at(&content, 0)).ok();
     }
 }
 

@@ -97,7 +97,7 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let paths = kubeconfig_paths(flags.kubeconfig.as_deref())?;
     let path = paths.written();
     let mut before = KubeconfigFile::read(path)?;
-    let targets = self::targets(flags, &before, path)?;
+    let targets = targets(flags, &before, path)?;
     let merged = |before: &KubeconfigFile| {
         let merged = merged(before, &paths.others()?, &targets, flags.overwrite);
         merged.map_err(|problem| LoginError::usage(&format!("{paths}: {problem}")))
