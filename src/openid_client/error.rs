@@ -154,8 +154,8 @@ impl LoginError {
         }
     }
 
-    /// Whether another process, with the same settings of provider and user, would fail alike if it tried now: for the
-    /// provider, or for what the user has just decided. Not for its flags, its terminal or its secret.
+    /// Whether another process that attempts the same would fail alike if it tried now: for the provider, or for what the
+    /// user has just decided. Not for its flags, its terminal or its secret.
     pub(crate) fn is_shared(&self) -> bool {
         match self {
             Self::Http { .. } | Self::Answer { .. } | Self::Timeout(_) | Self::AnotherUser { .. } => true,

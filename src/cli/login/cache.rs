@@ -21,7 +21,7 @@ use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, Open
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aws_lc_rs::digest;
+use aws_lc_rs::{digest, rand};
 use clap::ValueEnum;
 use rustix::fs::OFlags;
 use secrecy::zeroize::Zeroizing;
@@ -227,22 +227,24 @@ impl RemovedLogin {
 }
 
 /// Held while an entry is read, renewed and written. Freed when dropped, or by the kernel.
+///
+/// Processes that wait for an attempt of another one share its failure. Otherwise each would wait for the same silent
+/// provider, one after another.
 #[derive(Debug)]
 pub(super) struct CacheLock {
     /// Closing it frees the lock.
     file: File,
-    /// The last attempt that has failed.
-    last_failure: Option<FailedAttempt>,
-    /// Whether it failed while this process waited for the lock.
-    is_awaited: bool,
+    /// That of the last holder, if it failed while this process waited for the lock.
+    awaited: Option<FailedAttempt>,
 }
 
-/// Why the last holder of a lock got nothing, in the file of the lock. Processes that waited for the attempt share its
-/// failure: otherwise each would wait for the same silent provider, one after another.
+/// Why the last holder of a lock got nothing, as the file of the lock says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct FailedAttempt {
-    /// One more with each failure.
-    number: u64,
+    /// Distinguishes it from all others.
+    id: String,
+    /// What was attempted; another attempt could succeed.
+    attempt: String,
     problem: String,
     is_temporary: bool,
 }
@@ -257,21 +259,28 @@ impl FailedAttempt {
 }
 
 impl CacheLock {
-    /// The failure of the attempt for which this process has waited.
-    pub(super) fn failure(&self) -> Option<LoginError> {
-        let failure = self.last_failure.as_ref().filter(|_| self.is_awaited)?;
-        Some(LoginError::OtherProcess {
-            problem: failure.problem.clone(),
-            is_temporary: failure.is_temporary,
-        })
+    /// The failure of the same attempt, for which this process has waited.
+    pub(super) fn failure(&self, attempt: &str) -> Option<LoginError> {
+        let FailedAttempt { problem, is_temporary, .. } =
+            self.awaited.clone().filter(|failure| failure.attempt == attempt)?;
+        Some(LoginError::OtherProcess { problem, is_temporary })
     }
 
-    /// Tells the processes that wait for the lock why this one got nothing.
-    pub(super) fn fail(&self, problem: &dyn Display, is_temporary: bool) {
-        let number = self.last_failure.as_ref().map_or(0, |last| last.number.wrapping_add(1));
-        let failure = FailedAttempt { number, problem: problem.to_string(), is_temporary };
+    /// Begins an attempt: from now on, an earlier failure is not that for which others wait.
+    pub(super) fn begin(&self) {
+        self.file.set_len(0).ok();
+    }
+
+    /// Tells the processes that wait for this attempt why it has failed.
+    pub(super) fn fail(&self, attempt: &str, problem: &dyn Display, is_temporary: bool) {
+        let mut id = [0; 16];
+        // Without the file's content, each process finds out by itself.
+        if rand::fill(&mut id).is_err() {
+            return;
+        }
+        let (attempt, problem) = (attempt.to_owned(), problem.to_string());
+        let failure = FailedAttempt { id: hex(&id), attempt, problem, is_temporary };
         let content = serde_json::to_vec(&failure).unwrap_or_default();
-        // Without it, each process finds out by itself.
         self.file.set_len(0).and_then(|()| self.file.write_all_at(&content, 0)).ok();
     }
 }
@@ -407,10 +416,9 @@ impl CacheEntry {
         Ok(all.into_iter().filter(|entry| entry.is_certificate_of(self)).collect())
     }
 
-    /// Whether both are one entry.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let place = |entry: &Self| entry.cache.store.place(&entry.name);
-        place(self) == place(other)
+    /// Where its document is. Entries of the same place are one entry.
+    pub(super) fn place(&self) -> String {
+        self.cache.store.place(&self.name)
     }
 
     /// Whether this is the entry of a certificate that was got with the tokens of `login`.
@@ -439,9 +447,8 @@ impl CacheEntry {
         loop {
             match file.try_lock() {
                 Ok(()) => {
-                    let last_failure = FailedAttempt::read(&file);
-                    let is_awaited = last_failure != before;
-                    return Ok(CacheLock { file, last_failure, is_awaited });
+                    let awaited = FailedAttempt::read(&file).filter(|now| Some(now) != before.as_ref());
+                    return Ok(CacheLock { file, awaited });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
                 Err(TryLockError::WouldBlock) if Instant::now() >= end => {

@@ -176,14 +176,18 @@ impl CertificateSession<'_> {
         {
             return Ok(credential);
         }
-        let renewed = match lock.failure().filter(|_| !self.force) {
-            Some(failure) => Err(failure.into()),
-            None => self.renew(&login, &entry, cached.clone()).await,
+        let attempt = format!("{} {:?}", self.session.attempt(&entry), self.settings.timeout);
+        let renewed = if let Some(failure) = lock.failure(&attempt).filter(|_| !self.force) {
+            Err(failure.into())
+        } else {
+            lock.begin();
+            self.renew(&login, &entry, cached.clone()).await
         };
         if let Err(error) = &renewed
             && error.is_shared()
+            && !self.force
         {
-            lock.fail(error, true);
+            lock.fail(&attempt, error, true);
         }
         drop(lock);
         let error = match renewed {

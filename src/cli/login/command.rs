@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use super::api_server::{ApiServer, ClusterEntry};
@@ -94,12 +95,14 @@ struct LoginTarget {
 }
 
 pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
-    let paths = kubeconfig_paths(flags.kubeconfig.as_deref())?;
-    let path = paths.written();
+    let paths = KubeconfigPaths::of(flags.kubeconfig.as_deref())?;
+    let path = &paths.written;
     let mut before = KubeconfigFile::read(path)?;
     let targets = targets(flags, &before, path)?;
     let merged = |before: &KubeconfigFile| {
-        let merged = merged(before, &paths.others()?, &targets, flags.overwrite);
+        let has_new_names = flags.server.is_some() || flags.from.is_some();
+        let others = if has_new_names { paths.others()? } else { Vec::new() };
+        let merged = merged(before, &others, &targets, flags.overwrite);
         merged.map_err(|problem| LoginError::usage(&format!("{paths}: {problem}")))
     };
     // Before the logins: they would be in vain.
@@ -121,16 +124,10 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     }
     let now = KubeconfigFile::read(path)?;
     // A change meanwhile stays, and costs the logins only if it is one of their contexts.
-    if now != before && self::targets(flags, &now, path).is_ok_and(|now| now == targets) {
+    if now != before && is_unchanged(flags, &targets, &now, path) {
         before = now;
     }
-    let mut after = merged(&before)?;
-    match targets.as_slice() {
-        [target] => after.set_current_context(&target.entry.context),
-        [first, ..] if after.current_context().is_none() => after.set_current_context(&first.entry.context),
-        _ => {}
-    }
-    let backup = after.write(path, &before)?;
+    let backup = merged(&before)?.write(path, &before)?;
     if let Some(backup) = backup {
         print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
     }
@@ -154,9 +151,25 @@ fn merged(
             all.check_shared_user(entry, &contexts)?;
         }
         all_after.merge(entry, overwrite)?;
-        after.merge(entry, true)?;
+        // With what the context has in another file, such as a namespace.
+        after.copy(entry, &all_after);
+    }
+    match targets {
+        [target] => after.set_current_context(&target.entry.context),
+        [first, ..] if all.current_context().is_none() => after.set_current_context(&first.entry.context),
+        _ => {}
     }
     Ok(after)
+}
+
+/// Whether the contexts that are logged in to are the same in the kubeconfig as it is now.
+fn is_unchanged(flags: &LoginFlags, targets: &[LoginTarget], now: &KubeconfigFile, path: &Path) -> bool {
+    let mut flags = flags.clone();
+    if let ([target], None, None) = (targets, &flags.server, &flags.from) {
+        // Another context may have become the current one.
+        flags.context = Some(target.entry.context.clone());
+    }
+    self::targets(&flags, now, path).is_ok_and(|now| now == targets)
 }
 
 /// The logins of one command: contexts of the same cache entry need one.
@@ -164,7 +177,8 @@ fn merged(
 struct Logins {
     /// By the arguments, for a cache that keeps nothing.
     credentials: Vec<(Vec<String>, Credential)>,
-    entries: Vec<CacheEntry>,
+    /// The places of the cache entries that have their tokens.
+    entries: Vec<String>,
 }
 
 impl Logins {
@@ -192,7 +206,7 @@ impl Logins {
         }
         let cache = provider.cache(INTERACTIVE)?;
         let entry = cache.entry(&settings).ok();
-        let is_known = entry.as_ref().is_some_and(|entry| self.entries.iter().any(|known| known.is(entry)));
+        let is_known = entry.as_ref().is_some_and(|entry| self.entries.contains(&entry.place()));
         let session = Session {
             settings: &settings,
             cache: Some(&cache),
@@ -202,32 +216,58 @@ impl Logins {
             browser: BrowserEnvironment::current(),
         };
         let credential = session.credential().await?;
-        self.entries.extend(entry);
+        if let Some(entry) = entry
+            && is_kept(&entry, &credential).await
+        {
+            self.entries.push(entry.place());
+        }
         Ok(credential)
     }
 }
 
-/// The kubeconfigs that kubectl would read.
-struct KubeconfigPaths(Vec<PathBuf>);
+/// Whether the cache has this credential, and not that of an earlier login.
+async fn is_kept(entry: &CacheEntry, credential: &Credential) -> bool {
+    let kept = entry.read().await.ok().flatten();
+    kept.is_some_and(|tokens| tokens.token.expose() == credential.token.expose_secret())
+}
+
+/// The kubeconfigs of the user.
+struct KubeconfigPaths {
+    /// The one that is changed.
+    written: PathBuf,
+    /// Those that kubectl reads together with it.
+    others: Vec<PathBuf>,
+}
 
 impl KubeconfigPaths {
-    /// The one that is changed.
     // client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
-    fn written(&self) -> &Path {
-        self.0.first().map_or(Path::new(""), PathBuf::as_path)
+    fn of(flag: Option<&Path>) -> Result<Self, LoginError> {
+        let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+        let files = std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty());
+        let mut files: Vec<PathBuf> = files.collect();
+        let home = || {
+            let home = std::env::home_dir().map(|home| home.join(".kube").join("config"));
+            home.ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))
+        };
+        let written = match (flag, files.first()) {
+            (Some(flag), _) => flag.to_owned(),
+            (None, Some(first)) => first.clone(),
+            (None, None) => home()?,
+        };
+        let is_listed = files.contains(&written);
+        files.retain(|file| is_listed && *file != written);
+        Ok(Self { written, others: files })
     }
 
     fn others(&self) -> Result<Vec<KubeconfigFile>, LoginError> {
-        self.0.iter().skip(1).map(|path| KubeconfigFile::read(path)).collect()
+        self.others.iter().map(|path| KubeconfigFile::read(path)).collect()
     }
 }
 
 impl Display for KubeconfigPaths {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for (index, path) in self.0.iter().enumerate() {
-            write!(f, "{}{}", if index == 0 { "" } else { ":" }, path.display())?;
-        }
-        Ok(())
+        write!(f, "{}", self.written.display())?;
+        self.others.iter().try_for_each(|path| write!(f, ":{}", path.display()))
     }
 }
 
@@ -272,22 +312,7 @@ async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result
 
 /// The kubeconfig to change.
 pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
-    Ok(kubeconfig_paths(flag)?.written().to_owned())
-}
-
-fn kubeconfig_paths(flag: Option<&Path>) -> Result<KubeconfigPaths, LoginError> {
-    if let Some(flag) = flag {
-        return Ok(KubeconfigPaths(vec![flag.to_owned()]));
-    }
-    let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
-    let mut paths: Vec<_> =
-        std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty()).collect();
-    if paths.is_empty() {
-        let home = std::env::home_dir()
-            .ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))?;
-        paths.push(home.join(".kube").join("config"));
-    }
-    Ok(KubeconfigPaths(paths))
+    Ok(KubeconfigPaths::of(flag)?.written)
 }
 
 /// A context of a kubeconfig, or its current one.
@@ -653,6 +678,26 @@ mod tests {
         assert!(refused.contains("exists with another server"), "{refused}");
         let after = merged(&written, &others, &[elsewhere()], true).unwrap();
         assert_eq!(after.contexts(), ["c"], "the entries of the other files stay there");
+    }
+
+    #[test]
+    fn what_another_file_says_of_a_context_stays() {
+        let target = |context: &str| {
+            let target = from_other(Path::new(""), json!({"server": "https://s"}), &[], &[]).unwrap();
+            LoginTarget { entry: KubeconfigTarget { context: context.to_owned(), ..target.entry }, ..target }
+        };
+        let KubeconfigTarget { cluster, user, .. } = target("a").entry;
+        let context = json!({"cluster": "c", "user": "c-login", "namespace": "prod"});
+        let other = json!({"current-context": "a", "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "c-login", "user": user}], "contexts": [{"name": "a", "context": context}]});
+        let other = KubeconfigFile::parse(other.to_string().as_bytes()).unwrap();
+        let written = KubeconfigFile::new();
+        let both = [target("a"), target("b")];
+        let after = merged(&written, &[other], &both, false).unwrap();
+        assert!(after.to_yaml().unwrap().contains("namespace: prod"), "{after:?}");
+        assert_eq!(after.current_context(), None, "the other file has one");
+        let after = merged(&written, &[], &both, false).unwrap();
+        assert_eq!(after.current_context(), Some("a"));
     }
 
     #[test]

@@ -140,7 +140,21 @@ impl KubeconfigFile {
                 }
             }
         }
+        if let (None, Some(name)) = (self.current_context(), other.current_context()) {
+            self.set_current_context(name);
+        }
         self
+    }
+
+    /// Adds or replaces the entries of a target, as another file has them.
+    pub(super) fn copy(&mut self, target: &KubeconfigTarget, from: &Self) {
+        let names =
+            [(CLUSTERS, &target.cluster_name), (USERS, &target.user_name), (CONTEXTS, &target.context)];
+        for (kind, name) in names {
+            if let Some(content) = from.entry(kind, name) {
+                self.put(kind, name, content.clone());
+            }
+        }
     }
 
     /// Adds a target. Entries of the same names are replaced only if `login` has written them, or with `overwrite`.

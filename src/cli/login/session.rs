@@ -165,16 +165,22 @@ impl Session<'_> {
         }
         let usable =
             cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let lock = place.as_ref().and_then(|place| place.lock.as_ref().ok());
-        let renewed = match lock.and_then(CacheLock::failure).filter(|_| !self.force) {
-            Some(failure) => Err(failure),
+        let shared = place.as_ref().filter(|_| !self.force);
+        let shared = shared.and_then(|place| Some((place.lock.as_ref().ok()?, self.attempt(&place.entry))));
+        let failure = shared.as_ref().and_then(|(lock, attempt)| lock.failure(attempt));
+        let renewed = if let Some(failure) = failure {
+            Err(failure)
+        } else {
+            if let Some(Ok(lock)) = place.as_ref().map(|place| &place.lock) {
+                lock.begin();
+            }
             // Boxed: the future of a login is large.
-            None => Box::pin(self.renew(cached, place.as_ref())).await,
+            Box::pin(self.renew(cached, place.as_ref())).await
         };
-        if let (Some(lock), Err(error)) = (lock, &renewed)
+        if let (Some((lock, attempt)), Err(error)) = (&shared, &renewed)
             && error.is_shared()
         {
-            lock.fail(error, error.is_temporary());
+            lock.fail(attempt, error, error.is_temporary());
         }
         let NewTokens { tokens, origin } = match (renewed, usable) {
             (Ok(new), _) => new,
@@ -190,6 +196,12 @@ impl Session<'_> {
         }
         drop(place);
         Ok(credential(&tokens))
+    }
+
+    /// What this process attempts for an entry, beside what the name of the entry says: another attempt could succeed.
+    pub(super) fn attempt(&self, entry: &CacheEntry) -> String {
+        let ClientSettings { flow, login_timeout, secret, .. } = self.settings;
+        format!("{} {flow:?} {login_timeout:?} {}", entry.place(), secret.is_some())
     }
 
     /// Writes new tokens. A login that the keyring does not keep is an error, as one that it cannot read is. Its refresh token

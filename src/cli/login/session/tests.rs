@@ -363,14 +363,14 @@ async fn those_that_wait_for_a_failing_login_share_its_failure() {
     let setup = Setup::new().await;
     let settings = setup.device();
     setup.replace_document("/.well-known/openid-configuration", b"<html>".to_vec());
-    // A later one tries itself, and so does `portcullis login`.
-    for (force, requests) in [(false, 1), (false, 1), (true, 2)] {
+    // A later one tries itself, and so does `portcullis login`, which shares no failure with commands that may refresh.
+    for (force, requests) in [(false, 1..2), (false, 1..2), (true, 2..4)] {
         let (all, asked) = twenty(&setup, &settings, force).await;
-        assert_eq!(asked, requests);
+        assert!(requests.contains(&asked), "{asked}");
         let errors: Vec<_> = all.into_iter().map(|one| one.unwrap_err().to_string()).collect();
         assert!(errors.iter().all(|error| error.contains("a web page instead of JSON")), "{errors:?}");
         let shared = errors.iter().filter(|error| error.starts_with("the login of another process"));
-        assert_eq!(shared.count(), 20 - requests, "{errors:?}");
+        assert_eq!(shared.count(), 20 - asked, "{errors:?}");
     }
     setup.state.documents.lock().unwrap().clear();
     setup.ask(&settings, true).await.unwrap();
