@@ -88,10 +88,37 @@ impl Limiters {
         if let Some(limiter) = clusters.get(cluster).and_then(Weak::upgrade) {
             return limiter;
         }
-        clusters.retain(|_, limiter| limiter.strong_count() > 0);
+        // Here, and not when the limiter ends: the metrics of its successor have the same labels.
+        clusters.retain(|name, limiter| {
+            let is_alive = limiter.strong_count() > 0;
+            if !is_alive {
+                self.forget(name);
+            }
+            is_alive
+        });
         let limiter = Arc::new(ClusterLimiter::new(cluster, &self.process, &self.metrics));
         clusters.insert(cluster.to_owned(), Arc::downgrade(&limiter));
         limiter
+    }
+
+    /// Removes the metrics of a cluster.
+    fn forget(&self, cluster: &str) {
+        let reasons = [
+            LimitExceeded::Concurrency,
+            LimitExceeded::QueueFull,
+            LimitExceeded::TimedOut,
+            LimitExceeded::Process,
+        ];
+        let metrics = &self.metrics.limits;
+        for kind in [RequestClass::ReadOnly, RequestClass::Mutating].map(RequestClass::label) {
+            metrics.in_service.remove_label_values(&[cluster, kind]).ok();
+            metrics.waiting.remove_label_values(&[cluster, kind]).ok();
+            metrics.wait.remove_label_values(&[cluster, kind]).ok();
+            for reason in &reasons {
+                // One that never occurred has none.
+                metrics.rejected.remove_label_values(&[cluster, kind, &reason.to_string()]).ok();
+            }
+        }
     }
 }
 

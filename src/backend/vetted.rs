@@ -13,6 +13,8 @@ pub(super) struct VettedAddresses(Mutex<Outcomes>);
 
 #[derive(Debug, Default)]
 struct Outcomes {
+    /// Whether every address may be used.
+    accepts_any: bool,
     passed: Vec<(SocketAddr, Arc<AtomicBool>)>,
     failed: Vec<SocketAddr>,
 }
@@ -31,6 +33,11 @@ pub(super) struct AddressChoice {
 }
 
 impl VettedAddresses {
+    /// Lets connections use every address, checked or not.
+    pub(super) fn accept_any(&self) {
+        lock(&self.0).accepts_any = true;
+    }
+
     /// Puts the addresses in force that have passed. Connections to all others are not used again.
     pub(super) fn replace(&self, passed: &[SocketAddr], failed: &[SocketAddr]) {
         let mut outcomes = lock(&self.0);
@@ -50,7 +57,10 @@ impl VettedAddresses {
 
     /// The addresses to connect to, of those that the name has now. While all of them are new, the former ones stay.
     pub(super) fn choose(&self, found: &[SocketAddr]) -> AddressChoice {
-        let Outcomes { passed: vetted, failed } = &*lock(&self.0);
+        let Outcomes { accepts_any, passed: vetted, failed } = &*lock(&self.0);
+        if *accepts_any {
+            return AddressChoice { usable: found.to_vec(), has_new: false };
+        }
         let is_vetted = |address: &&SocketAddr| vetted.iter().any(|(known, _)| known == *address);
         let mut usable: Vec<SocketAddr> = found.iter().filter(is_vetted).copied().collect();
         let has_new = found.iter().any(|address| !usable.contains(address) && !failed.contains(address));
@@ -62,7 +72,10 @@ impl VettedAddresses {
 
     /// Whether connections to an address may be used, from now on.
     pub(super) fn trust(&self, address: SocketAddr) -> AddressTrust {
-        let vetted = &lock(&self.0).passed;
+        let Outcomes { accepts_any, passed: vetted, .. } = &*lock(&self.0);
+        if *accepts_any {
+            return AddressTrust::default();
+        }
         // The system may report another scope or flow label of the same address.
         let is_known = |known: SocketAddr| (known.ip(), known.port()) == (address.ip(), address.port());
         let known = vetted.iter().find(|(known, _)| is_known(*known));
@@ -101,6 +114,15 @@ mod tests {
         assert_eq!(choice(&[3, 1]), (addresses(&[3]), true));
         vetted.replace(&addresses(&[3]), &addresses(&[1]));
         assert_eq!(choice(&[3, 1]), (addresses(&[3]), false), "it was checked");
+    }
+
+    #[test]
+    fn for_requests_of_the_gateway_every_address_is_used() {
+        let vetted = VettedAddresses::default();
+        vetted.accept_any();
+        let all = addresses(&[1, 2]);
+        assert_eq!(vetted.choose(&all), AddressChoice { usable: all.clone(), has_new: false });
+        assert!(vetted.trust(all[0]).holds());
     }
 
     #[test]

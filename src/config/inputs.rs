@@ -184,6 +184,11 @@ impl ConfigInputs {
         names
     }
 
+    /// Whether Secrets have been read, of any scope: until those of a new one are, the clusters of the old one stay.
+    pub(super) fn has_secrets(&self) -> bool {
+        self.secret_list.is_some()
+    }
+
     /// Whether a Secret is too large to be read.
     pub(super) fn is_too_large_secret(&self, name: &str) -> bool {
         self.secret_list.as_ref().is_some_and(|list| list.is_too_large(name))

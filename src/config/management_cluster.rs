@@ -60,6 +60,8 @@ pub struct ManagementSettings {
     pub(crate) addresses: AddressPolicy,
     /// The Secrets as they were read last.
     pub(crate) store: Arc<SecretStore>,
+    /// Whether the clusters of this configuration are those of Secrets that were read.
+    pub(crate) is_in_force: bool,
 }
 
 impl ManagementSettings {
@@ -75,9 +77,10 @@ impl ManagementSettings {
         self.store.missing(&self.scope())
     }
 
-    /// Why no Secrets have been read since the start, of any scope; `None` if some have.
-    pub(crate) fn never_read(&self) -> Option<String> {
-        if self.store.list().is_some() { None } else { self.missing() }
+    /// Why this configuration has no clusters of its Secrets; `None` if it has.
+    pub(crate) fn not_in_force(&self) -> Option<String> {
+        let reason = || self.missing().unwrap_or_else(|| "read, but not in force yet".to_owned());
+        (!self.is_in_force).then(reason)
     }
 
     /// Whether both read the same Secrets in the same way.

@@ -1,5 +1,6 @@
 //! Which requests count as one user's.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -9,17 +10,15 @@ use crate::user::{UserInfo, service_account};
 /// The name of a flow: requests that share one queue and one fair share of the places.
 pub(crate) type FlowName = Arc<str>;
 
-/// The flow of a client's requests: its own user name, not that of an impersonated user; of a service account the namespace,
-/// because a user who may create one service account there may create many; of an anonymous client its network.
-// threat: inflight-flood
-pub(crate) fn flow_of(requester: &UserInfo, client: IpAddr) -> FlowName {
+/// The flow of a client's requests, and the share in which what it makes the gateway ask for and keep counts: its own user name,
+/// not that of an impersonated user; of a service account the namespace, because a user who may create one service account
+/// there may create many; of an anonymous client its network.
+// threat: inflight-flood, review-flood
+pub(crate) fn flow_of(requester: &UserInfo, client: IpAddr) -> Cow<'_, str> {
     if requester.is_unauthenticated() {
         return format!("{} at {}", requester.name, client_network(client)).into();
     }
-    match service_account::split(&requester.name) {
-        Some((namespace, _)) => format!("system:serviceaccount:{namespace}").into(),
-        None => requester.name.as_str().into(),
-    }
+    service_account::namespace_prefix(&requester.name).unwrap_or(&requester.name).into()
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
+use crate::backend::balance::RetryCause;
+
 use super::cluster_histogram::ClusterHistogram;
 use super::registrar::Registrar;
 
@@ -186,7 +188,12 @@ impl BackendMetrics {
     }
 
     /// Removes the timings of a cluster that was removed.
-    pub(crate) fn forget_timings(&self, cluster: &str) {
+    pub(crate) fn forget_cluster(&self, cluster: &str) {
+        for cause in RetryCause::ALL {
+            for result in ["sent", "over_budget"] {
+                self.retries.remove_label_values(&[cluster, cause.label(), result]).ok();
+            }
+        }
         // A cluster to which no connection was made has none.
         self.dial_duration.remove_label_values(&[cluster]).ok();
         self.connection_wait.remove_label_values(&[cluster]).ok();

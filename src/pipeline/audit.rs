@@ -27,13 +27,13 @@ use portcullis_audit::policy::Decision;
 use portcullis_audit::sink::NotStored;
 
 use super::error_map::{Refusal, RefusalResponse};
-use super::stages::share_of;
 use crate::audit::{ClusterAudit, ReservedMemory, attributes};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::clock::UnixTime;
 use crate::http::body::Body;
 use crate::http::status::Form;
 use crate::http::status::render::{self, StatusObject};
+use crate::limits::flow_of;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use crate::sync::lock;
@@ -363,7 +363,7 @@ impl Subject {
 
     /// Memory for a copy of a body, in the share of the client.
     fn reserve(&self) -> ReservedMemory {
-        let share = self.client.as_ref().map_or_else(Cow::default, |client| share_of(client, self.peer));
+        let share = self.client.as_ref().map_or_else(Cow::default, |client| flow_of(client, self.peer));
         self.audit.memory.reserve(&share.into())
     }
 

@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
@@ -68,11 +68,13 @@ pub(crate) struct HealthChecks {
     started: Instant,
     /// Whether the first self-checks of all backends have finished. Backends that a reload adds do not reset it.
     all_checked: AtomicBool,
+    /// The same for readiness, for which the clusters of Secrets count, too: they come by the first reload.
+    all_checked_for_readiness: AtomicBool,
     /// Whether the tokens of all issuers could be verified once.
     issuers_initialized: AtomicBool,
-    /// Whether the Secrets of the management cluster were read once, or there was none. One that a reload adds or changes
-    /// does not reset it: the gateway goes on to serve what it serves.
-    management_read: AtomicBool,
+    /// When the Secrets of the management cluster were first seen in force; the start, if there was no management cluster. One
+    /// that a reload adds or changes does not reset it: the gateway goes on to serve what it serves.
+    clusters_known: OnceLock<Instant>,
 }
 
 /// The name of a check, and the error if it fails.
@@ -130,10 +132,25 @@ impl SingleCheck {
     }
 }
 
+/// Sets a flag that is never reset.
+fn latch(flag: &AtomicBool, is_set: bool) {
+    if is_set {
+        flag.store(true, Ordering::Relaxed);
+    }
+}
+
 impl HealthChecks {
     pub(crate) fn new(live: Arc<Live>, phase: watch::Receiver<ShutdownPhase>) -> Self {
-        let [all_checked, issuers_initialized, management_read] = [false; 3].map(AtomicBool::new);
-        Self { live, phase, started: Instant::now(), all_checked, issuers_initialized, management_read }
+        let [all_checked, all_checked_for_readiness, issuers_initialized] = [false; 3].map(AtomicBool::new);
+        Self {
+            live,
+            phase,
+            started: Instant::now(),
+            all_checked,
+            all_checked_for_readiness,
+            issuers_initialized,
+            clusters_known: OnceLock::new(),
+        }
     }
 
     /// Responds to a GET of a root. Clients of a cluster see the informative checks of that cluster alone.
@@ -195,27 +212,37 @@ impl HealthChecks {
         let snapshot = self.live.peek();
         let clusters = snapshot.clusters();
         let mut checks: Vec<CheckResult> = vec![("ping".into(), Ok(()))];
-        let waited = self.started.elapsed() >= START_PERIOD;
-        let all_checked = waited
-            || self.all_checked.load(Ordering::Relaxed)
-            || clusters.iter().all(|cluster| cluster.backend.is_checked());
-        self.all_checked.store(all_checked, Ordering::Relaxed);
+        let management = snapshot.management.as_ref();
+        let is_known = self.clusters_known.get().is_some();
+        let missing = management.filter(|_| !is_known).and_then(|management| management.not_in_force());
+        if missing.is_none() {
+            let now = || if management.is_some() { Instant::now() } else { self.started };
+            self.clusters_known.get_or_init(now);
+        }
+        let is_over = |since: &Instant| since.elapsed() >= START_PERIOD;
+        let are_checked = clusters.iter().all(|cluster| cluster.backend.is_checked());
+        latch(&self.all_checked, are_checked || is_over(&self.started));
+        let known = self.clusters_known.get();
+        let waited = known.is_some_and(is_over);
+        latch(&self.all_checked_for_readiness, known.is_some() && are_checked || waited);
+        let is_finished = match endpoint {
+            HealthEndpoint::Readyz => &self.all_checked_for_readiness,
+            HealthEndpoint::Livez | HealthEndpoint::Healthz => &self.all_checked,
+        };
         let grace = endpoint == HealthEndpoint::Livez && self.started.elapsed() < snapshot.livez_grace_period;
-        let hook = if all_checked || grace { Ok(()) } else { Err("not finished".to_owned()) };
+        let is_finished = is_finished.load(Ordering::Relaxed) || grace;
+        let hook = if is_finished { Ok(()) } else { Err("not finished".to_owned()) };
         checks.push(("poststarthook/self-check".into(), hook));
         if endpoint == HealthEndpoint::Readyz {
             let usable = clusters.iter().any(|cluster| unusable_reason(cluster).is_none());
             let clusters = if usable { Ok(()) } else { Err("no usable API server".to_owned()) };
             checks.push(("clusters".into(), clusters));
-            let initialized = self.issuers_initialized.load(Ordering::Relaxed)
+            let are_initialized =
                 || snapshot.clusters().iter().all(|cluster| cluster.authn.issuers.are_initialized());
-            self.issuers_initialized.store(initialized, Ordering::Relaxed);
+            latch(&self.issuers_initialized, known.is_some() && are_initialized());
+            let initialized = self.issuers_initialized.load(Ordering::Relaxed);
             let issuers = if initialized || waited { Ok(()) } else { Err("not finished".to_owned()) };
             checks.push(("poststarthook/token-issuers".into(), issuers));
-            let management = snapshot.management.as_ref();
-            let was_read = self.management_read.load(Ordering::Relaxed);
-            let missing = management.filter(|_| !was_read).and_then(|management| management.never_read());
-            self.management_read.store(missing.is_none(), Ordering::Relaxed);
             if management.is_some() {
                 checks.push((MANAGEMENT_CHECK.into(), missing.map_or(Ok(()), Err)));
             }

@@ -29,7 +29,6 @@ use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::http::body::Body;
 use crate::http::hop_by_hop::strip_hop_by_hop;
-use crate::http::peer::client_network;
 use crate::http::transport::Incoming;
 use crate::limits::{LimitedRequest, RequestClass, flow_of};
 use crate::listener::{Connection, TooManyConnections};
@@ -317,7 +316,7 @@ impl Identified {
         let identity = match wanted {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
-                let asker = share_of(&requester, client);
+                let asker = flow_of(&requester, client);
                 // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
                 let span = spans.and_then(|spans| spans.stage("constrainedimpersonation", &[]));
                 let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
@@ -335,16 +334,6 @@ impl Identified {
         let impersonate = ImpersonateHeaders::default();
         Ok(Impersonated { data, identity, requester, impersonate, constraint })
     }
-}
-
-/// The share in which a client's questions count: that of its own user, not of an impersonated one, and for anonymous clients
-/// that of its address.
-// threat: review-flood
-pub(super) fn share_of(requester: &Identity, client: IpAddr) -> Cow<'_, str> {
-    if requester.is_unauthenticated() {
-        return format!("{} at {}", requester.name, client_network(client)).into();
-    }
-    Cow::Borrowed(&requester.name)
 }
 
 /// Waits for `future`, but not beyond the deadline.
@@ -398,7 +387,7 @@ impl Impersonated {
         let is_mutating = self.info().is_mutating();
         let request = LimitedRequest {
             class: if is_mutating { RequestClass::Mutating } else { RequestClass::ReadOnly },
-            flow: || flow_of(&self.requester, client),
+            flow: || flow_of(&self.requester, client).into(),
             is_exempt: self.is_exempt_from_limits(),
             deadline: self.deadline(),
         };
@@ -435,7 +424,7 @@ impl Scheduled {
     ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.0.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let asker = share_of(&self.0.requester, client);
+            let asker = flow_of(&self.0.requester, client);
             let request = (&**self.info(), target);
             // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
             let span = spans.and_then(|spans| spans.stage("authorization", &[]));
@@ -460,7 +449,7 @@ impl Authorized {
 
     /// The share in which what the client makes the gateway ask for counts.
     pub(super) fn share(&self, client: IpAddr) -> Cow<'_, str> {
-        share_of(&self.requester, client)
+        flow_of(&self.requester, client)
     }
 
     /// A request that only [`forward::rehearse`](super::forward::rehearse) sends: the same user, cluster and header.

@@ -10,7 +10,7 @@ use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::backend::Backend;
@@ -28,6 +28,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long a list may take, with all its pages.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
 const PAGE_SIZE: u32 = 100;
+/// The shortest round: an API server may end watches at once.
+const MIN_ROUND: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -105,7 +107,11 @@ impl SecretReader {
         let mut backoff = FIRST_BACKOFF;
         let mut last_error = None;
         loop {
-            let Err(error) = self.sync(settings, &mut backoff).await else { continue };
+            let began = Instant::now();
+            let Err(error) = self.sync(settings, &mut backoff).await else {
+                sleep(MIN_ROUND.saturating_sub(began.elapsed())).await;
+                continue;
+            };
             self.metrics.config.management_failed();
             let error = error.to_string();
             settings.store.fail(error.clone());
@@ -127,9 +133,8 @@ impl SecretReader {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let backend = Backend::new(&settings.backend, &provider, BackendTimings::default());
         let backend = Arc::new(backend.map_err(SyncError::Connection)?);
-        // The self-check is for API servers that receive the requests of users; this one receives the gateway's own.
         for endpoint in backend.endpoints().iter() {
-            endpoint.set_trusted(endpoint.trust_version());
+            endpoint.trust_unchecked();
         }
         let api: Api<Secret> = Api::namespaced(kube_client::client(&backend), &settings.namespace);
         let listed = timeout(LIST_TIMEOUT, list(&api, settings)).await;
@@ -203,7 +208,6 @@ fn data(secret: Secret) -> SecretData {
 mod tests {
     use rustls::RootCertStore;
     use tokio::net::TcpListener;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
@@ -243,6 +247,7 @@ mod tests {
             path_prefix: Some("/clusters".to_owned()),
             addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
+            is_in_force: false,
         };
         let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));

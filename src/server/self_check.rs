@@ -65,8 +65,8 @@ impl SelfCheck {
         let mut changes = self.live.subscribe_endpoints();
         loop {
             let snapshot = self.live.snapshot();
-            self.follow(&snapshot, &mut running);
-            self.export(&snapshot, &mut exported);
+            let ended = self.follow(&snapshot, &mut running);
+            self.export(&snapshot, &mut exported, &ended);
             drop(snapshot);
             if changes.changed().await.is_err() {
                 return;
@@ -74,8 +74,9 @@ impl SelfCheck {
         }
     }
 
-    /// Ends the checks of endpoints that a reload or discovery has removed, and starts the missing ones.
-    fn follow(&self, snapshot: &Snapshot, running: &mut Vec<RunningCheck>) {
+    /// Ends the checks of endpoints that a reload or discovery has removed, and starts the missing ones. Returns the labels
+    /// of those that have ended.
+    fn follow(&self, snapshot: &Snapshot, running: &mut Vec<RunningCheck>) -> Vec<[String; 2]> {
         let mut wanted = Vec::new();
         for cluster in snapshot.clusters() {
             for backend in cluster.backends() {
@@ -83,7 +84,11 @@ impl SelfCheck {
                 wanted.extend(endpoints.into_iter().map(|endpoint| (&cluster.name, backend, endpoint)));
             }
         }
-        running.retain(|check| wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint)));
+        let is_wanted = |check: &mut RunningCheck| {
+            wanted.iter().any(|(_, _, wanted)| Arc::ptr_eq(wanted, &check.endpoint))
+        };
+        let ended = running.extract_if(.., |check| !is_wanted(check));
+        let ended = ended.map(|check| [check.cluster, check.endpoint.address().to_string()]).collect();
         let mut added = 0;
         for (cluster, backend, endpoint) in wanted {
             if running.iter().any(|check| Arc::ptr_eq(&check.endpoint, &endpoint)) {
@@ -112,23 +117,31 @@ impl SelfCheck {
                 sleep(pause).await;
                 supervisor.run(&task, || check.run()).await;
             });
-            running.push(RunningCheck { endpoint, _task: AbortOnDropHandle::new(task) });
+            let cluster = cluster.clone();
+            running.push(RunningCheck { cluster, endpoint, _task: AbortOnDropHandle::new(task) });
         }
+        ended
     }
 
-    /// Exports the endpoints in force as metrics, without pending ones, which may have the same address.
-    fn export(&self, snapshot: &Snapshot, exported: &mut BTreeMap<[String; 2], Arc<Endpoint>>) {
+    /// Exports the endpoints in force as metrics, without pending ones, which may have the same address. The checks of those
+    /// are counted all the same, until they have `ended`.
+    fn export(
+        &self,
+        snapshot: &Snapshot,
+        exported: &mut BTreeMap<[String; 2], Arc<Endpoint>>,
+        ended: &[[String; 2]],
+    ) {
         let before = std::mem::take(exported);
         for cluster in snapshot.clusters() {
             for endpoint in cluster.backend.endpoints().iter() {
                 exported.insert([cluster.name.clone(), endpoint.address().to_string()], Arc::clone(endpoint));
             }
         }
-        for labels in before.keys().filter(|labels| !exported.contains_key(*labels)) {
+        for labels in before.keys().chain(ended).filter(|labels| !exported.contains_key(*labels)) {
             let [cluster, _] = labels;
             self.metrics.backend.forget_endpoint(labels);
             if snapshot.cluster(cluster).is_none() {
-                self.metrics.backend.forget_timings(cluster);
+                self.metrics.backend.forget_cluster(cluster);
             }
         }
         for (labels, endpoint) in exported.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
@@ -143,6 +156,7 @@ impl SelfCheck {
 
 /// A check that runs for as long as its endpoint is configured.
 struct RunningCheck {
+    cluster: String,
     endpoint: Arc<Endpoint>,
     _task: AbortOnDropHandle<()>,
 }

@@ -249,7 +249,7 @@ impl Reloader {
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
             warn!(
-                "addresses, port sharing, the maximum number of connections, workers and logging are not reloaded: \
+                "addresses, port sharing, the maximum number of connections, workers, logging and tracing are not reloaded: \
                  restart to change them"
             );
         }

@@ -16,6 +16,12 @@ pub(crate) fn groups(namespace: &str) -> Vec<String> {
     vec![GROUP.to_owned(), format!("{GROUP}:{namespace}")]
 }
 
+/// The user name of a service account without its last part: of all service accounts of the namespace.
+pub(crate) fn namespace_prefix(user: &str) -> Option<&str> {
+    let (namespace, _) = split(user)?;
+    user.get(..USER_PREFIX.len() + namespace.len())
+}
+
 /// Splits the user name of a service account into namespace and name.
 pub(crate) fn split(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(USER_PREFIX)?.split_once(':')?;

@@ -2,7 +2,9 @@
 //! the gateway.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -24,6 +26,8 @@ const PATH: &str = "/api/v1/namespaces/tenants/secrets";
 pub(crate) struct Management {
     secrets: Arc<Mutex<BTreeMap<String, Value>>>,
     revision: watch::Sender<u64>,
+    ends_watches: Arc<AtomicBool>,
+    lists: Arc<AtomicUsize>,
     pub(crate) server: FakeBackend,
 }
 
@@ -32,6 +36,8 @@ impl Management {
         let secrets: Arc<Mutex<BTreeMap<String, Value>>> = Arc::default();
         let revision = watch::Sender::new(1);
         let (stored, sender) = (Arc::clone(&secrets), revision.clone());
+        let (ends_watches, lists) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
+        let (ends, listed) = (Arc::clone(&ends_watches), Arc::clone(&lists));
         let answer = move |request: Request<Incoming>| -> ResponseFuture {
             assert_eq!(request.uri().path(), PATH);
             let query = request.uri().query().unwrap_or_default().to_owned();
@@ -41,14 +47,16 @@ impl Management {
                 let from: u64 = from.unwrap().parse().unwrap();
                 let mut changes = sender.subscribe();
                 let (frames, body, _) = fed();
+                let ends = ends.load(Ordering::Relaxed);
                 return Box::pin(async move {
                     tokio::spawn(async move {
-                        changes.wait_for(|now| *now > from).await.ok();
+                        changes.wait_for(|now| ends || *now > from).await.ok();
                         drop(frames);
                     });
                     Response::new(body)
                 });
             }
+            listed.fetch_add(1, Ordering::Relaxed);
             let items: Vec<Value> = stored.lock().unwrap().values().cloned().collect();
             let revision = sender.borrow().to_string();
             let list = json!({"apiVersion": "v1", "kind": "SecretList", "metadata": {"resourceVersion": revision},
@@ -56,7 +64,7 @@ impl Management {
             Box::pin(async move { respond(StatusCode::OK, &list) })
         };
         let server = FakeBackend::start(pki, H2, answer).await;
-        Self { secrets, revision, server }
+        Self { secrets, revision, ends_watches, lists, server }
     }
 
     pub(crate) fn put(&self, name: &str, data: &[(&str, &str)]) {
@@ -200,6 +208,56 @@ async fn clusters_come_change_and_go_with_their_secrets() {
         .await;
     assert_eq!(code(&gateway, "/clusters/test/api", "two").await, StatusCode::OK);
     assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+}
+
+/// A management cluster by its name, which ends each watch at once.
+#[tokio::test]
+async fn a_name_that_ends_watches_at_once_is_read_once_in_a_second() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    management.ends_watches.store(true, Ordering::Relaxed);
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &inline(&pki, &backend)), ("cluster", DOCUMENT), tokens]);
+    let flags = flags(&pki, management.server.address);
+    let file = pki.directory.path().join("management.kubeconfig");
+    let by_address = std::fs::read_to_string(&file).unwrap();
+    let by_name = by_address.replace("https://127.0.0.1:", "https://localhost:");
+    assert_ne!(by_name, by_address);
+    std::fs::write(&file, by_name).unwrap();
+    let began = Instant::now();
+    let gateway = Gateway::with(flags);
+    served(&gateway, "/clusters/prod/api", "one").await;
+    // It is never ready before the clusters of the Secrets are.
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+    in_time(Box::pin(async {
+        while management.lists.load(Ordering::Relaxed) < 4 {
+            gateway.metrics("/livez").await;
+        }
+    }))
+    .await;
+    assert!(began.elapsed() >= Duration::from_secs(3), "{:?}", began.elapsed());
+}
+
+/// Whoever asks before the Secrets are read does not make the gateway ready too early.
+#[tokio::test]
+async fn a_gateway_is_ready_when_the_clusters_of_its_secrets_are() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &inline(&pki, &backend)), ("cluster", DOCUMENT), tokens]);
+    // One whose self-check does not end, because nothing is answered.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let hung = inline(&pki, &backend).replace(&backend.address.to_string(), &address);
+    management.put("hung", &[("value", &hung), ("cluster", DOCUMENT), tokens]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    // As a startup probe does.
+    assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    let answer = gateway.metrics("/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("[-]poststarthook/self-check"), "{answer}");
+    assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
@@ -531,7 +589,7 @@ async fn the_api_server_of_a_secret_is_not_at_a_local_address() {
         };
         in_time(async {
             while !shown().await {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await;

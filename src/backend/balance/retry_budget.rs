@@ -27,6 +27,9 @@ pub(crate) enum RetryCause {
 }
 
 impl RetryCause {
+    /// All.
+    pub(crate) const ALL: [Self; 4] = [Self::NotWritten, Self::NotProcessed, Self::Broken, Self::Silent];
+
     /// The value of the label `cause`.
     pub(crate) fn label(self) -> &'static str {
         match self {

@@ -95,6 +95,7 @@ impl ConfigResolver<'_> {
             path_prefix: path_prefix.clone(),
             addresses: if *allow_local_addresses { AddressPolicy::Any } else { AddressPolicy::NoLocal },
             store: Arc::clone(self.inputs.secrets()),
+            is_in_force: self.inputs.has_secrets(),
         }))
     }
 }

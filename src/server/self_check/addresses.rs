@@ -8,13 +8,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
-use tokio::time::{Instant, timeout};
+use futures_util::StreamExt as _;
+use futures_util::future::select_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
 use super::{CheckOutcome, EndpointCheck};
-use crate::backend::endpoint::TrustVersion;
+use crate::backend::endpoint::{ConnectError, TrustVersion};
 use crate::backend::probe::ProbeClient;
+use crate::backend::settings::HostPort;
 
 /// The most addresses of one name that are checked and used.
 const MAX_ADDRESSES: usize = 16;
@@ -22,6 +25,8 @@ const MAX_ADDRESSES: usize = 16;
 const KEEP: Duration = Duration::from_mins(10);
 /// How long a lookup may delay the check of known addresses.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much later than another one an address may answer.
+const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 
 /// The addresses of one endpoint, with the connections of their self-checks.
 #[derive(Debug, Default)]
@@ -93,15 +98,15 @@ impl CheckedAddresses {
     /// Checks every address, puts those in force that have passed, and returns the outcome for the endpoint: it has passed
     /// if one of its addresses has.
     pub(super) async fn check(&mut self, check: &EndpointCheck, before: TrustVersion) -> CheckOutcome {
-        let outcomes = join_all(self.addresses.iter().map(|one| check.attempt(&one.client))).await;
+        let outcomes = until_silent(self.addresses.iter().map(|one| check.attempt(&one.client))).await;
         if !check.endpoint.is_named() {
-            return worst_or_passed(outcomes);
+            return worst_or_passed(outcomes.into_iter().flatten().collect());
         }
         let outcomes: Vec<CheckOutcome> = self
             .addresses
             .iter()
             .zip(outcomes)
-            .map(|(one, outcome)| match outcome {
+            .map(|(one, outcome)| match outcome.unwrap_or_else(|| silent(check.endpoint.address())) {
                 CheckOutcome::Passed(_) if one.address.is_none() => {
                     CheckOutcome::Inconclusive("its name could not be resolved in time".to_owned())
                 }
@@ -188,6 +193,36 @@ impl CheckedAddress {
     }
 }
 
+/// The outcomes of all checks. Once one has passed, the others have [`SILENCE_LIMIT`] left: an address that accepts
+/// connections and never answers delays no other, and has `None`.
+async fn until_silent(
+    checks: impl Iterator<Item = impl Future<Output = CheckOutcome>>,
+) -> Vec<Option<CheckOutcome>> {
+    let mut running: FuturesUnordered<_> =
+        checks.enumerate().map(|(index, check)| async move { (index, check.await) }).collect();
+    let mut outcomes: Vec<_> = (0..running.len()).map(|_| None).collect();
+    let mut end = None;
+    loop {
+        let next = match end {
+            Some(end) => timeout_at(end, running.next()).await.ok().flatten(),
+            None => running.next().await,
+        };
+        let Some((index, outcome)) = next else { return outcomes };
+        if matches!(outcome, CheckOutcome::Passed(_)) {
+            end.get_or_insert_with(|| Instant::now() + SILENCE_LIMIT);
+        }
+        if let Some(place) = outcomes.get_mut(index) {
+            *place = Some(outcome);
+        }
+    }
+}
+
+/// The outcome of an address that did not answer although another one of the name did.
+fn silent(address: &HostPort) -> CheckOutcome {
+    let cause = format!("no answer within {SILENCE_LIMIT:?} of that of another address");
+    CheckOutcome::Unreachable(ConnectError::Tcp { address: address.to_string(), cause })
+}
+
 /// The outcome for the endpoint.
 fn worst_or_passed(outcomes: Vec<CheckOutcome>) -> CheckOutcome {
     let rank = |outcome: &CheckOutcome| match outcome {
@@ -203,9 +238,10 @@ fn worst_or_passed(outcomes: Vec<CheckOutcome>) -> CheckOutcome {
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::sleep;
+
     use super::super::AcceptedIdentity;
     use super::*;
-    use crate::backend::endpoint::ConnectError;
     use crate::backend::testing::backend;
     use crate::http::loop_detection::GatewayId;
 
@@ -287,6 +323,43 @@ mod tests {
                 .all(|one| one.address.is_some_and(|at| addresses(10..200).contains(&at)))
         );
         assert_eq!(checked.excess.len(), 190 - MAX_ADDRESSES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_address_delays_no_other() {
+        let answers = |after: [Option<u64>; 3]| {
+            after.into_iter().map(|after| async move {
+                match after {
+                    Some(seconds) => sleep(Duration::from_secs(seconds)).await,
+                    None => pending().await,
+                }
+                passed()
+            })
+        };
+        let began = Instant::now();
+        let outcomes = until_silent(answers([None, Some(2), Some(4)])).await;
+        assert_eq!(outcomes.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(began.elapsed(), Duration::from_secs(2) + SILENCE_LIMIT);
+        // It is not used, also if it was.
+        let mut checked = CheckedAddresses::default();
+        let all = addresses(1..4);
+        follow(&mut checked, &all);
+        checked.note(&[passed(), passed(), passed()], trust(false));
+        let address = HostPort { host: "name".to_owned(), port: 6443 };
+        let outcomes: Vec<_> =
+            outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| silent(&address))).collect();
+        assert_eq!(checked.note(&outcomes, trust(true)).1, [all[0]]);
+        // None has passed: each has its own time.
+        let late = answers([Some(20), Some(60), Some(0)]).take(2);
+        assert!(
+            until_silent(late.map(|check| async move {
+                check.await;
+                unclear()
+            }))
+            .await
+            .iter()
+            .all(Option::is_some)
+        );
     }
 
     #[test]

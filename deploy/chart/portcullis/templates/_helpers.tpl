@@ -64,7 +64,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "portcullis.restartKeys" -}}
 {{- $operation := default dict .Values.config.operation -}}
 {{- pick (default dict .Values.config.serving) "maxConnections" "maxConnectionsPerTenant" | toJson -}}
-{{- pick $operation "workers" "v" "loggingFormat" | toJson -}}
+{{- pick $operation "workers" "v" "loggingFormat" "tracingConfigFile" | toJson -}}
 {{- with (default dict .Values.config.page).bindAddress -}}{{- . -}}{{- end -}}
 {{- end -}}
 
