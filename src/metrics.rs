@@ -40,7 +40,7 @@ pub(crate) use authorization::WebhookResult;
 use backend::BackendMetrics;
 pub(crate) use backend::BackendTimings;
 #[cfg(test)]
-pub(crate) use backend::{DIAL_RESULTS, LANES};
+pub(crate) use backend::{DIAL_RESULTS, LANES, RETRY_CAUSES};
 use config::ConfigMetrics;
 pub(crate) use config::StaleCluster;
 use connections::ConnectionMetrics;

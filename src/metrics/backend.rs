@@ -2,11 +2,11 @@
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
-use crate::backend::balance::RetryCause;
-
 use super::cluster_histogram::ClusterHistogram;
 use super::registrar::Registrar;
 
+/// Every value of the label `cause` of retries.
+pub(crate) const RETRY_CAUSES: [&str; 4] = ["not_written", "not_processed", "broken", "silent"];
 /// Every value of the label `result` of self-checks.
 pub(crate) const SELF_CHECK_RESULTS: [&str; 14] = [
     "ok",
@@ -189,9 +189,9 @@ impl BackendMetrics {
 
     /// Removes the timings of a cluster that was removed.
     pub(crate) fn forget_cluster(&self, cluster: &str) {
-        for cause in RetryCause::ALL {
+        for cause in RETRY_CAUSES {
             for result in ["sent", "over_budget"] {
-                self.retries.remove_label_values(&[cluster, cause.label(), result]).ok();
+                self.retries.remove_label_values(&[cluster, cause, result]).ok();
             }
         }
         // A cluster to which no connection was made has none.

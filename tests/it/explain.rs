@@ -261,7 +261,10 @@ async fn review(request: Request<Incoming>) -> Response<BoxedBody> {
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let (user, on) = (&review["spec"]["user"], &review["spec"]["resourceAttributes"]);
     let of = |field: &str| on[field].as_str().unwrap_or_default();
-    let reason = if user == "idp:alice@example.com" && (of("verb"), of("name")) == ("impersonate", "bob") {
+    let reason = if user == "idp:alice@example.com"
+        && of("verb") == "impersonate"
+        && ["bob", "dev "].contains(&of("name"))
+    {
         "RBAC: allowed by ClusterRoleBinding \"support\" of ClusterRole \"impersonate-bob\" to Group \"ops\""
     } else if user == "bob" && (of("verb"), of("resource"), of("namespace")) == ("list", "pods", "dev") {
         "RBAC: allowed by RoleBinding \"readers/dev\" of ClusterRole \"view\" to User \"bob\""
@@ -363,6 +366,7 @@ fn cases(servers: &ExplainedServers) -> Vec<Case> {
             &["--as", "bob", "--verb", "list", "--resource", "pods", "--namespace", "dev"],
         ),
         asks("Impersonation without the right", &["--as", "carol"]),
+        asks("Impersonated group that no header can carry", &["--as", "bob", "--as-group", "dev "]),
         asks("Request that the API server refuses", &["--verb", "get", "--path", "/metrics"]),
     ]
 }

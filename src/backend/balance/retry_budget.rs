@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 
+use crate::metrics::RETRY_CAUSES;
 use crate::sync::lock;
 
 /// One retry for each ten requests, and ten in each second for clusters with few requests.
@@ -27,16 +28,14 @@ pub(crate) enum RetryCause {
 }
 
 impl RetryCause {
-    /// All.
-    pub(crate) const ALL: [Self; 4] = [Self::NotWritten, Self::NotProcessed, Self::Broken, Self::Silent];
-
     /// The value of the label `cause`.
     pub(crate) fn label(self) -> &'static str {
+        let [not_written, not_processed, broken, silent] = RETRY_CAUSES;
         match self {
-            Self::NotWritten => "not_written",
-            Self::NotProcessed => "not_processed",
-            Self::Broken => "broken",
-            Self::Silent => "silent",
+            Self::NotWritten => not_written,
+            Self::NotProcessed => not_processed,
+            Self::Broken => broken,
+            Self::Silent => silent,
         }
     }
 }

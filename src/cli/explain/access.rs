@@ -15,6 +15,7 @@ use super::report::User;
 use crate::audit::attributes;
 use crate::authz::impersonation::{ImpersonationError, WantedUser};
 use crate::authz::{AccessRefusal, AccessReviewer, AuthzCheck, AuthzTrace};
+use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::go::extra_key::encode_extra_key;
 use crate::request::info::RequestInfo;
@@ -292,6 +293,8 @@ impl ExplainedRequest {
                 })?
             }
         };
+        check_impersonated(requester, &identity, cluster)
+            .map_err(|problem| (Some(identity.clone()), problem))?;
         let path = self.target.split_once(' ').map_or("", |(_, path)| path);
         if let Some(authorizer) = &cluster.authorizer {
             let deciding =
@@ -313,6 +316,18 @@ impl ExplainedRequest {
             Err(error) => Err((Some(identity), error.to_string())),
         }
     }
+}
+
+/// Why the gateway does not let a client act as a user whom it may impersonate.
+fn check_impersonated(requester: &Identity, user: &Identity, cluster: &Cluster) -> Result<(), String> {
+    if user.is_shared_with(requester) {
+        return Ok(());
+    }
+    let revocation = cluster.authn.chain.revocation();
+    let revoked = revocation.check_user(user, Clock::system().now());
+    revoked.map_err(|revoked| format!("the impersonated user is revoked: {revoked}"))?;
+    let lines = user.lines(cluster.backend.identity());
+    lines.map(drop).map_err(|error| format!("the impersonated user cannot be forwarded: {error}"))
 }
 
 impl AccessExplanation {
