@@ -38,9 +38,9 @@ pub(crate) use authentication::compressed_username;
 use authorization::AuthorizationMetrics;
 pub(crate) use authorization::WebhookResult;
 use backend::BackendMetrics;
-pub(crate) use backend::BackendTimings;
+pub(crate) use backend::{BackendTimings, RETRY_CAUSES};
 #[cfg(test)]
-pub(crate) use backend::{DIAL_RESULTS, LANES, RETRY_CAUSES};
+pub(crate) use backend::{DIAL_RESULTS, LANES};
 use config::ConfigMetrics;
 pub(crate) use config::StaleCluster;
 use connections::ConnectionMetrics;
