@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::time::Instant;
 
 use class_limiter::{ClassLimiter, Place};
-pub(crate) use flow::{FlowName, flow_of};
+pub(crate) use flow::{FlowName, flow_of, is_anonymous};
 use process::{ProcessLimit, ProcessPlace};
 use settings::LimitSettings;
 

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use super::AuthzTrace;
 use crate::backend::shares::{FairShares, ShareLimits, SharePermit};
 use crate::expiring_lru::ExpiringLru;
+use crate::limits::is_anonymous;
 use crate::sync::lock;
 use crate::traces::ActiveSpan;
 
@@ -52,7 +53,13 @@ struct ReviewsState<R> {
     runtime: Handle,
     answers: Mutex<Answers>,
     shares: FairShares<Arc<str>>,
+    /// Of anonymous clients, of whom anyone may have many: their questions take no place of a user.
+    // threat: review-flood
+    anonymous_shares: FairShares<Arc<str>>,
 }
+
+/// The part of the limits that anonymous clients have beside them.
+const ANONYMOUS_PART: usize = 4;
 
 struct Answers {
     known: ExpiringLru<QuestionKey, Arc<AccessAnswer>>,
@@ -138,6 +145,13 @@ impl<R: AccessReviews> CachedReviews<R> {
             runtime: runtime.clone(),
             answers: Mutex::new(answers),
             shares: FairShares::new(limits),
+            anonymous_shares: FairShares::new(ShareLimits {
+                permits: limits.permits / ANONYMOUS_PART,
+                permits_per_client: limits.permits_per_client / ANONYMOUS_PART,
+                queue: limits.queue / ANONYMOUS_PART,
+                queue_per_client: limits.queue_per_client / ANONYMOUS_PART,
+                queue_timeout: limits.queue_timeout,
+            }),
         }))
     }
 
@@ -151,9 +165,13 @@ impl<R: AccessReviews> CachedReviews<R> {
         &self.0.runtime
     }
 
+    fn shares(&self, asker: &str) -> &FairShares<Arc<str>> {
+        if is_anonymous(asker) { &self.0.anonymous_shares } else { &self.0.shares }
+    }
+
     /// Waits for a permit in the share of `asker`.
     pub(super) async fn acquire(&self, asker: &str) -> Result<SharePermit, ReviewError> {
-        self.0.shares.acquire(asker.into(), 1).await.map_err(|_| ReviewError::Overloaded)
+        self.shares(asker).acquire(asker.into(), 1).await.map_err(|_| ReviewError::Overloaded)
     }
 
     /// Waits for the permits of a question with this length. A long one takes several, and does not wait.
@@ -162,7 +180,7 @@ impl<R: AccessReviews> CachedReviews<R> {
             return self.acquire(asker).await;
         }
         let weight = u32::try_from(length / MAX_WAITING_BYTES + 1).unwrap_or(u32::MAX);
-        self.0.shares.try_acquire(asker.into(), weight).map_err(|_| ReviewError::Overloaded)
+        self.shares(asker).try_acquire(asker.into(), weight).map_err(|_| ReviewError::Overloaded)
     }
 
     /// Answers a question. It counts in the share of `asker`. A question that several requests wait for continues the trace of
@@ -179,6 +197,9 @@ impl<R: AccessReviews> CachedReviews<R> {
         }
         let mut key = PendingKey { question: [0; 32], asker: asker.into() };
         key.question.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
+        // Not kept: thousands of questions may wait.
+        let length = text.len();
+        drop(text);
         let (joined, begun, pending) = {
             let mut answers = lock(&self.0.answers);
             if let Some(known) = answers.known.get(&key.question, Instant::now()) {
@@ -197,7 +218,7 @@ impl<R: AccessReviews> CachedReviews<R> {
             if let Some(span) = span {
                 span.inject(&mut headers);
             }
-            self.0.runtime.spawn(review.run(question.clone(), text.len(), headers));
+            self.0.runtime.spawn(review.run(question.clone(), length, headers));
         };
         // Without the lock: a runtime that has ended drops the question at once, which takes the lock.
         if let Some(review) = begun {

@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::http::peer::client_network;
-use crate::user::{UserInfo, service_account};
+use crate::user::{ANONYMOUS, UserInfo, service_account};
+
+/// Between the anonymous user and its network.
+const AT: &str = " at ";
 
 /// The name of a flow: requests that share one queue and one fair share of the places.
 pub(crate) type FlowName = Arc<str>;
@@ -16,9 +19,14 @@ pub(crate) type FlowName = Arc<str>;
 // threat: inflight-flood, review-flood
 pub(crate) fn flow_of(requester: &UserInfo, client: IpAddr) -> Cow<'_, str> {
     if requester.is_unauthenticated() {
-        return format!("{} at {}", requester.name, client_network(client)).into();
+        return format!("{ANONYMOUS}{AT}{}", client_network(client)).into();
     }
     service_account::namespace_prefix(&requester.name).unwrap_or(&requester.name).into()
+}
+
+/// Whether a flow is that of anonymous clients. A user whose name is like one is treated as one, and gets less.
+pub(crate) fn is_anonymous(flow: &str) -> bool {
+    flow.strip_prefix(ANONYMOUS).is_some_and(|rest| rest.starts_with(AT))
 }
 
 #[cfg(test)]
@@ -47,5 +55,10 @@ mod tests {
             flow(UserInfo::anonymous(), "2001:db8::2:3"),
             "one /64 is one client"
         );
+        for (flow, expected) in
+            [("system:anonymous at 10.0.0.1", true), ("system:anonymous", false), ("alice at home", false)]
+        {
+            assert_eq!(is_anonymous(flow), expected, "{flow}");
+        }
     }
 }

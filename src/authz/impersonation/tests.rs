@@ -356,6 +356,35 @@ async fn a_requesters_flood_delays_no_other() {
     assert!(overloaded >= 1000 - 16 - 256, "{overloaded}");
 }
 
+/// Anonymous clients of many networks cause as many questions as they can; a user is answered.
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_anonymous_clients_delays_no_user() {
+    let api = Api::new(|spec| if spec["user"] == "flood" { Answer::Never } else { allowed(true) });
+    let impersonator = Arc::new(api.impersonator());
+    let flood: Vec<_> = (0..8_000)
+        .map(|number| {
+            let impersonator = Arc::clone(&impersonator);
+            tokio::spawn(async move {
+                let name = format!("victim-{number}");
+                let wanted = wanted(&[("impersonate-user", &name)]);
+                let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", None).unwrap();
+                let asker = format!("system:anonymous at 10.0.{}.1", number % 100);
+                impersonator
+                    .impersonate(&asker, &requester("flood"), &wanted, &info, &NO_TRACE)
+                    .await
+                    .unwrap_err()
+            })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let began = Instant::now();
+    try_as(&impersonator, "calm", &bob()).await.unwrap();
+    assert_eq!(Instant::now(), began, "without waiting");
+    drop(flood);
+    let asked = lock(&api.reviews).iter().filter(|spec| spec["user"] == "flood").count();
+    assert!(asked > 0 && asked <= 16, "{asked} questions at once");
+}
+
 /// What is kept of 100,000 impersonations is bounded.
 #[tokio::test(start_paused = true)]
 async fn kept_impersonations_are_bounded() {
