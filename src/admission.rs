@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{Webhook, Webhooks};
+use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -27,7 +28,6 @@ use crate::backend::Backend;
 use crate::backend::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use crate::metrics::Metrics;
 use crate::traces::SpanScope;
-use crate::user::UserInfo;
 use callers::Callers;
 use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, DryRunError};

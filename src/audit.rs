@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use portcullis_audit::policy::{Attributes, Policy, Resource, User};
 use portcullis_audit::sink::{self, Post, SinkError, SinkRegistry, Sinks, WallClock};
+use portcullis_http::identity::Identity;
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
-use crate::sync::lock;
-use crate::user::Identity;
 use settings::{AuditSettings, WebhookSettings};
 use sinks::AuditWebhook;
 

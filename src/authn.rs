@@ -29,11 +29,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::UnixTime;
+
 pub use futures_util::future::BoxFuture;
 
-use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
-use crate::user::{Identity, UserInfo};
 use revocation::path::CertificatePath;
 use revocation::{Revoked, UnrevokedCredential};
 use trace::AuthnTrace;

@@ -30,6 +30,8 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use portcullis_http::identity::IdentityMode;
+use portcullis_http::identity_headers::RequestHeaderNames;
 use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
@@ -41,9 +43,7 @@ use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::settings::EndpointDiscovery;
 use crate::backend::sharing::SharingClass;
-use crate::http::identity_headers::RequestHeaderNames;
 use crate::metrics::BackendTimings;
-use crate::user::IdentityMode;
 
 /// How often [`Backend::until_trusted`] checks for a trusted endpoint.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

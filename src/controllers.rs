@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use portcullis_system::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
@@ -39,7 +40,6 @@ use tracing::info;
 
 use crate::backend::Backend;
 use crate::backend::kube_client;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 use election::StopSignal;

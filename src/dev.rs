@@ -25,10 +25,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::clock::Clock;
 use announce::Announcement;
 pub(crate) use pki::DevPaths;
 use pki::{DevPki, FRONT_PROXY_NAME, file_error};
+use portcullis_system::clock::Clock;
 use server::DemoServer;
 
 /// The options of `portcullis dev`.

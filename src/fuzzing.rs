@@ -33,7 +33,7 @@ pub use revocation::crls;
 pub use token_csv::token_csv;
 
 /// The time at which certificates and CRLs are verified, 2026-01-01T00:00:00Z.
-const NOW: crate::clock::UnixTime = crate::clock::UnixTime::new(1_767_225_600, 0);
+const NOW: portcullis_system::clock::UnixTime = portcullis_system::clock::UnixTime::new(1_767_225_600, 0);
 
 /// The verdict of an authenticator that never waits.
 fn ready(

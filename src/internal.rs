@@ -18,7 +18,6 @@ pub use crate::authz::settings::{
     Authorization, AuthorizationWebhook, AuthorizerSettings, FailurePolicy, SubjectAccessReviewVersion,
 };
 pub use crate::backend::settings::Backend as BackendSettings;
-pub use crate::clock::{Clock, UnixTime};
 pub use crate::config::cluster_files::RefusedCluster;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
@@ -36,30 +35,34 @@ pub use crate::config::settings::{Cluster as ClusterSettings, ClusterOrigin, Rou
 pub use crate::config::source::ConfigSource;
 #[cfg(feature = "dev")]
 pub use crate::dev::{Dev, DevError, DevOptions};
-pub use crate::go::extra_key::{decode_extra_key, encode_extra_key};
-pub use crate::go::pem::{Block as PemBlock, decode as decode_pem, is_bare as is_bare_pem};
-pub use crate::go::url::query::pairs as query_pairs;
-pub use crate::go::url::{Url, decode_path};
 pub use crate::listener::proxy_protocol::read_complete_header as read_proxy_header;
 pub use crate::listener::settings::ClientLimits;
-pub use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
-pub use crate::pki::issuance::alt_names::AltNames;
-pub use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
-pub use crate::pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate, PreparedCertificate};
-pub use crate::pki::issuance::profile::CertificateProfile;
-pub use crate::pki::issuance::request::{CertificateRequest, RequestError, build as build_request};
-#[cfg(feature = "pkcs11")]
-pub use crate::pki::issuance::signer::pkcs11::Pkcs11Key;
-pub use crate::pki::issuance::signer::{KeyKind, PemKey, Signer, SigningAlgorithm};
-pub use crate::pki::issuance::subject::Subject;
-pub use crate::pki::x509::crl::{Crl, CrlError, RevokedEntry};
-pub use crate::pki::x509::key_pair::CertificateKeyPair;
-pub use crate::pki::x509::{BundleError, CaBundle};
 pub use crate::request::info::RequestInfo;
 pub use crate::request::wellformed::check as check_well_formed;
 pub use crate::server::Server;
-pub use crate::user::{IdentityMode, UserInfo};
 pub use portcullis_admission::{Webhook, WebhookKind};
+pub use portcullis_go::pem::{Block as PemBlock, decode as decode_pem, is_bare as is_bare_pem};
+pub use portcullis_go::url::query::pairs as query_pairs;
+pub use portcullis_go::url::{Url, decode_path};
+pub use portcullis_http::identity::IdentityMode;
+pub use portcullis_kubernetes::extra_key::{decode_extra_key, encode_extra_key};
+pub use portcullis_kubernetes::user::UserInfo;
+pub use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
+pub use portcullis_pki::issuance::alt_names::AltNames;
+pub use portcullis_pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+pub use portcullis_pki::issuance::issue::{
+    IssuanceRequest, IssueError, IssuedCertificate, PreparedCertificate,
+};
+pub use portcullis_pki::issuance::profile::CertificateProfile;
+pub use portcullis_pki::issuance::request::{CertificateRequest, RequestError, build as build_request};
+#[cfg(feature = "pkcs11")]
+pub use portcullis_pki::issuance::signer::pkcs11::Pkcs11Key;
+pub use portcullis_pki::issuance::signer::{KeyKind, PemKey, Signer, SigningAlgorithm};
+pub use portcullis_pki::issuance::subject::Subject;
+pub use portcullis_pki::x509::crl::{Crl, CrlError, RevokedEntry};
+pub use portcullis_pki::x509::key_pair::CertificateKeyPair;
+pub use portcullis_pki::x509::{BundleError, CaBundle};
+pub use portcullis_system::clock::{Clock, UnixTime};
 
 /// The labels of every metric of the process, by its name.
 pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
@@ -68,7 +71,8 @@ pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
 
 /// An exposition of metrics in `OpenMetrics`, with an exemplar.
 pub fn open_metrics() -> String {
-    use crate::clock::UnixTime;
+    use portcullis_system::clock::UnixTime;
+
     use crate::metrics::{Exemplar, Exposition, Metrics};
     let metrics = Metrics::new();
     let exemplar = Exemplar { trace_id: [0xab; 16], span_id: [1; 8], at: UnixTime::from_secs(1) };

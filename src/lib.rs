@@ -110,18 +110,13 @@ mod authn;
 mod authz;
 mod backend;
 mod cli;
-mod clock;
 mod cluster;
 mod config;
 mod controllers;
 #[cfg(feature = "dev")]
 mod dev;
-mod expiring_lru;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod go;
-mod http;
-mod input_file;
 #[doc(hidden)]
 pub mod internal;
 mod limits;
@@ -130,17 +125,11 @@ mod metrics;
 mod openid_client;
 mod page;
 mod pipeline;
-mod pki;
 mod request;
 mod server;
 mod state;
-mod sync;
 mod tasks;
 mod telemetry;
-mod text;
 mod traces;
-mod user;
-
-use portcullis_apimachinery::names;
 
 pub use cli::Cli;

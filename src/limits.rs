@@ -20,6 +20,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use class_limiter::{ClassLimiter, Place};
@@ -28,7 +29,6 @@ use process::{ProcessLimit, ProcessPlace};
 use settings::LimitSettings;
 
 use crate::metrics::Metrics;
-use crate::sync::lock;
 
 /// The two kinds of requests, each with a limit of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -38,8 +38,8 @@ pub(crate) use unauthenticated_quota::UnauthenticatedQuota;
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;
 
-use crate::http::body::Body;
-use crate::http::transport::Incoming;
+use portcullis_http::body::Body;
+use portcullis_http::transport::Incoming;
 
 /// Responds to requests; all connections share one.
 pub(crate) trait RequestHandler: Send + Sync + 'static {

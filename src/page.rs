@@ -31,6 +31,8 @@ mod session;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use rustls::ServerConfig;
 use tokio::sync::watch;
 use tracing::error;
@@ -40,7 +42,6 @@ use login::ProviderCache;
 use login_rate::LoginRate;
 use sealing::{SealingKey, UnusableKey};
 
-use crate::clock::Clock;
 use crate::cluster::Cluster;
 use crate::config::page_settings::PageSettings;
 use crate::listener::{Listener, ShutdownPhase, ShutdownSignals};
@@ -48,7 +49,6 @@ use crate::metrics::Metrics;
 use crate::openid_client::provider::OpenIdClientSettings;
 use crate::pipeline::Gateway;
 use crate::state::Live;
-use crate::sync::lock;
 use crate::tasks::RuntimeThread;
 
 /// What the page says about a cluster that a user may reach. It has no credential and no address.

@@ -4,5 +4,4 @@
 pub(crate) mod credentials;
 pub(crate) mod deadline;
 pub(crate) mod info;
-pub(crate) mod selector;
 pub(crate) mod wellformed;

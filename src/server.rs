@@ -16,6 +16,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portcullis_otlp::export::Exporter;
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -33,7 +35,6 @@ use shutdown::{ShutdownEvents, ShutdownHandles};
 use crate::audit::Audit;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::pools::Pools;
-use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::MetricsAddress;
 use crate::config::settings::Settings;
@@ -49,7 +50,6 @@ use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
 use crate::state::reload::{Reloader, first_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::sync::lock;
 use crate::tasks::{RuntimeThread, Supervisor};
 use crate::traces::Tracer;
 

@@ -14,8 +14,8 @@ use portcullis_otlp::export::{
     AttributeValue, ExportCounts, ExportSettings, Exporter, Span, SpanKind, SpanQueue, SpanText, exporter,
 };
 use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
+use portcullis_system::clock::{Clock, UnixTime};
 
-use crate::clock::{Clock, UnixTime};
 use crate::metrics::Exemplar;
 use crate::request::info::RequestInfo;
 

@@ -13,6 +13,8 @@ use http::HeaderMap;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{CallError, Webhook, WebhookResponse};
+use portcullis_go::quote::Quoted;
+use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -21,8 +23,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::settings::{AdmissionSettings, WebhookConnection, WebhookConnections};
 use crate::authn::BearerToken;
 use crate::backend::shares::{FairShares, ShareLimits};
-use crate::go::quote::Quoted;
-use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
 
 /// The largest response: a patch, in base64, of the largest object that a patch may make, and annotations.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;

@@ -15,6 +15,8 @@ use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use lru::LruCache;
 use portcullis_admission::GroupVersionResource;
+use portcullis_go::url::path_segment;
+use portcullis_system::sync::lock;
 use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
@@ -23,8 +25,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::AdmissionPlace;
 use crate::backend::kube_client;
 use crate::backend::shares::{FairShares, ShareLimits};
-use crate::go::url::path_segment;
-use crate::sync::lock;
 
 /// How long a document counts.
 const TTL: Duration = Duration::from_mins(1);

@@ -11,6 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use portcullis_admission::review::internal_error;
+use portcullis_go::quote::Quoted;
+use portcullis_go::url::path_segment;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -21,8 +23,6 @@ use crate::backend::shares::{FairShares, ShareLimits};
 use crate::backend::watched::reflector::Reflector;
 use crate::backend::watched::watch_cache::WatchCache;
 use crate::backend::{Backend, kube_client, watched};
-use crate::go::quote::Quoted;
-use crate::go::url::path_segment;
 
 /// How long a live read may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

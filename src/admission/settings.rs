@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_admission::{Webhook, WebhookKind, Webhooks};
+use portcullis_http::client_tls::ClientTls;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
 
 /// The admission webhooks of a cluster.
 #[derive(Debug, Clone, PartialEq)]

@@ -15,6 +15,8 @@ use portcullis_admission::{
     WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use super::callers::{BUSY, CallFailure};
@@ -22,9 +24,7 @@ use super::shadow::ShadowCaller;
 use super::{ClusterAdmission, DryRun, DryRunError};
 use crate::authz::{AccessError, AccessRefusal, AuthzTrace, of_expression};
 use crate::request::info::RequestInfo;
-use crate::sync::lock;
 use crate::traces::{ActiveSpan, SpanScope};
-use crate::user::UserInfo;
 
 /// What the phases need for one request, and what they say about it.
 pub(crate) struct RequestSurroundings<'a> {

@@ -13,6 +13,7 @@ use portcullis_admission::{
     WebhookKind, WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
 use tokio::runtime::Handle;
@@ -20,7 +21,6 @@ use tokio::runtime::Handle;
 use super::callers::{BUSY, CallFailure, Callers};
 use super::settings::AdmissionSettings;
 use super::with_shadows;
-use crate::sync::lock;
 
 /// A trial of webhooks.
 #[derive(Debug)]

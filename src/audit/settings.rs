@@ -2,9 +2,9 @@
 
 use portcullis_audit::policy::Policy;
 use portcullis_audit::sink::{LogOptions, WebhookOptions};
+use portcullis_http::client_tls::ClientTls;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
 
 /// Which requests of a cluster are audited, and where their events are stored. There is at least one backend.
 #[derive(Debug, Clone)]

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use portcullis_audit::sink::{Post, PostError};
+use portcullis_http::client_tls::ClientTls;
+use portcullis_http::https_client::HTTPS_TIMEOUT;
+use portcullis_http::webhook::{WebhookClient, WebhookError};
 use rustls::crypto::CryptoProvider;
 use tokio::time::sleep;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
-use crate::http::https_client::HTTPS_TIMEOUT;
-use crate::http::webhook::{WebhookClient, WebhookError};
 use crate::metrics::Metrics;
 
 /// How often a webhook may ask within one attempt to be called again.

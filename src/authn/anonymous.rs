@@ -6,8 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::UserInfo;
+
 use super::{Authenticated, AuthnInput, AuthnMethod};
-use crate::user::{Identity, UserInfo};
 
 /// Which requests are accepted without a credential.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

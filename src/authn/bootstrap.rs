@@ -8,6 +8,11 @@
 use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use portcullis_go::time;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, TokenUsage};
+use portcullis_pki::bootstrap_tokens::token::split;
+use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret as _;
 
 use super::{
@@ -16,11 +21,6 @@ use super::{
 };
 use crate::authn::token_getter::{Secret, TokenGetter};
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
-use crate::pki::bootstrap_tokens::secret::{self, GROUP_PREFIX, SECRET_TYPE, TokenData, TokenUsage};
-use crate::pki::bootstrap_tokens::token::split;
-use crate::user::UserInfo;
 
 const NAME: &str = AuthnMethod::BootstrapToken.name();
 
@@ -113,7 +113,7 @@ fn check_secret(
     })?;
     holds(Check::BootstrapExpiration, !data.has_expired(now), &|| match text(secret::EXPIRATION).as_ref() {
         "" => "none".to_owned(),
-        expiration => format!("{expiration:?}, current time {}", rfc3339::format(now)),
+        expiration => format!("{expiration:?}, current time {}", time::format_since_epoch(now)),
     })?;
     let usage = TokenUsage::Authentication;
     holds(Check::BootstrapUsage(usage.key()), data.allows(usage), &|| {
@@ -126,7 +126,7 @@ fn check_secret(
             text(secret::EXTRA_GROUPS)
         )
     })?;
-    Some((groups?, data.expiration().ok().flatten().map(|end| end.at())))
+    Some((groups?, data.expiration().ok().flatten().map(|end| end.since_epoch())))
 }
 
 /// Whether `text` has the form of a bootstrap token.

@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::sync::lock;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout};
@@ -21,9 +23,7 @@ use tracing::error;
 
 use super::{Audience, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::authn::trace::AuthnTrace;
-use crate::clock::UnixTime;
 use crate::metrics::{GaugeGuard, TokenCacheMetrics};
-use crate::sync::lock;
 use key::{CacheKey, CacheKeyHasher};
 use shard::{CacheEntry, CacheShard, LookupOutcome, PendingLookup};
 

@@ -10,6 +10,10 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_kubernetes::user::{GATEWAY, UserInfo};
+use portcullis_system::clock::UnixTime;
+
 use super::anonymous::AnonymousAuthenticator;
 use super::bearer;
 use super::{
@@ -18,9 +22,6 @@ use super::{
 };
 use crate::authn::revocation::{ClusterRevocation, UnrevokedCredential};
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome};
-use crate::clock::UnixTime;
-use crate::go::quote::{Quoted, QuotedList};
-use crate::user::{GATEWAY, UserInfo};
 
 /// All authenticators of one cluster.
 #[derive(Debug)]

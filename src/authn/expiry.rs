@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use portcullis_system::clock::UnixTime;
 use serde::Deserialize;
 
 use super::{AuthnMethod, bearer, websocket};
-use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
 
 /// How long kube-apiserver accepts a service-account token beyond its end.

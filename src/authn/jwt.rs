@@ -16,9 +16,9 @@ use rustls_pki_types::CertificateDer;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::go::json::JsonObject;
-use crate::pki::x509::certificate::Certificate;
 use keys::{JwsAlgorithm, VerificationKey};
+use portcullis_go::json::JsonObject;
+use portcullis_pki::x509::certificate::Certificate;
 
 /// Maximum size of the encoded header: room for a certificate chain in `x5c`.
 const MAX_HEADER_SIZE: usize = 64 << 10;

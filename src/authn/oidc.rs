@@ -20,6 +20,8 @@ mod verify;
 
 use std::sync::Arc;
 
+use portcullis_go::quote::Quoted;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{Instant, sleep};
 
 use self::claim_issuers::ClaimIssuers;
@@ -34,8 +36,6 @@ use super::{
     TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
-use crate::clock::{Clock, UnixTime};
-use crate::go::quote::Quoted;
 use crate::metrics::jwt::{JwtIssuerMetrics, JwtMetrics};
 
 /// The authenticator's name in logs and metrics.

@@ -8,14 +8,14 @@
 use std::sync::Arc;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use portcullis_kubernetes::extra_key::decode_extra_key;
+use portcullis_kubernetes::user::UserInfo;
 
 use super::x509::FrontProxyVerifier;
 use super::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
 };
-use crate::go::extra_key::decode_extra_key;
-pub(crate) use crate::http::identity_headers::RequestHeaderNames;
-use crate::user::UserInfo;
+pub(crate) use portcullis_http::identity_headers::RequestHeaderNames;
 
 const NAME: &str = AuthnMethod::RequestHeader.name();
 

@@ -12,12 +12,12 @@ pub(crate) mod watch;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::UnixTime;
 use tokio::sync::watch::Receiver;
 
 use super::Authenticated;
-use crate::clock::UnixTime;
 use crate::metrics::Metrics;
-use crate::user::UserInfo;
 use crls::ClientCrls;
 use path::CertificatePath;
 use watch::{LoadedDenyList, RevocationWatch, WatchedDenyList};

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use portcullis_pki::x509::CaBundle;
 use rustls::DistinguishedName;
 
 use super::Audience;
@@ -12,7 +13,6 @@ use super::revocation::RevocationSettings;
 use super::service_account::ServiceAccountSettings;
 use super::static_token::StaticTokenAuthenticator;
 use super::webhook::settings::WebhookSettings;
-use crate::pki::x509::CaBundle;
 
 /// Authentication methods of a cluster; `None` disables one. At least one must be enabled for
 /// [`AuthnChain`](super::chain::AuthnChain).

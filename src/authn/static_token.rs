@@ -7,14 +7,16 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::go::csv;
-pub(crate) use crate::go::csv::CsvError;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::UserInfo;
+
 use aws_lc_rs::{hmac, rand};
+use portcullis_go::csv;
+pub(crate) use portcullis_go::csv::CsvError;
 
 use super::{
     Authenticated, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext,
 };
-use crate::user::{Identity, UserInfo};
 
 const NAME: &str = AuthnMethod::StaticToken.name();
 const DIGEST_LENGTH: usize = 32;

@@ -2,15 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::UnixTime;
+
 use super::x509::{UnverifiedChain, VerdictMemo};
 use super::{
     Audience, Authenticated, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ConnInfo,
     RequestAuthenticator, TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::AuthnTrace;
-use crate::clock::UnixTime;
 use crate::request::credentials::Credentials;
-use crate::user::UserInfo;
 
 /// The parts of a request that authenticators see.
 pub(crate) struct TestRequest {

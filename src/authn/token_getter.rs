@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use portcullis_system::clock::UnixTime;
 use secrecy::SecretSlice;
 
 use super::BoxFuture;
-use crate::clock::UnixTime;
 
 /// Result of a read; `Ok(None)` if the object does not exist.
 pub type GetResult<T> = Result<Option<Arc<T>>, TokenGetterError>;

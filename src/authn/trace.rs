@@ -6,7 +6,7 @@ mod check;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 pub(crate) use check::Check;
 

@@ -10,6 +10,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_http::https_client::HTTPS_TIMEOUT;
+use portcullis_http::webhook::{WebhookAttempt, WebhookClient, WebhookError};
+use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
@@ -20,10 +23,7 @@ use super::{
     TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
-use crate::http::https_client::HTTPS_TIMEOUT;
-use crate::http::webhook::{WebhookAttempt, WebhookClient, WebhookError};
 use crate::metrics::{Metrics, TokenCacheMetrics};
-use crate::user::UserInfo;
 use review::ReviewedStatus;
 use settings::{TokenReviewVersion, WebhookSettings};
 

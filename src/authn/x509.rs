@@ -5,7 +5,7 @@
 //! affects open connections. Parser and path builder follow Go's rules (`verify`), because general libraries accept and
 //! refuse other chains than kube-apiserver does.
 //!
-//! An unverified chain must never yield a subject: only [`CaBundle::verify`] does.
+//! An unverified chain must never yield a subject: only [`UnverifiedChain::verify`] does.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -14,6 +14,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use aws_lc_rs::digest;
+use portcullis_go::hex::hex;
+use portcullis_go::quote::Quoted;
+use portcullis_go::time;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_pki::x509::certificate::{self, Certificate};
+use portcullis_pki::x509::name::CertificateSubject;
+use portcullis_pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
+use portcullis_system::clock::UnixTime;
+use portcullis_system::sync::lock;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
 use crate::authn::revocation::path::CertificatePath;
@@ -21,15 +31,6 @@ use crate::authn::trace::{Check, StepOutcome};
 use crate::authn::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,
 };
-use crate::clock::UnixTime;
-use crate::go::hex::hex;
-use crate::go::quote::Quoted;
-use crate::go::rfc3339;
-use crate::pki::x509::certificate::{self, Certificate};
-use crate::pki::x509::name::CertificateSubject;
-use crate::pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
-use crate::sync::lock;
-use crate::user::{CREDENTIAL_ID_KEY, Identity, UserInfo};
 
 /// Maximum length of a client's chain. Go limits only the size of the message.
 const MAX_CERTIFICATES: usize = 100;
@@ -173,23 +174,23 @@ impl VerifiedChain {
     }
 }
 
-impl CaBundle {
-    /// Verifies a chain as kube-apiserver does with this bundle as `--client-ca-file`.
-    pub fn verify(&self, chain: &UnverifiedChain, now: UnixTime) -> Result<VerifiedChain, VerifyError> {
-        self.judge(chain, now).verdict
+impl UnverifiedChain {
+    /// Verifies the chain as kube-apiserver does with `authorities` as `--client-ca-file`.
+    pub fn verify(&self, authorities: &CaBundle, now: UnixTime) -> Result<VerifiedChain, VerifyError> {
+        self.verdict(authorities, now).verdict
     }
 
-    fn judge(&self, chain: &UnverifiedChain, now: UnixTime) -> ChainVerdict {
+    fn verdict(&self, authorities: &CaBundle, now: UnixTime) -> ChainVerdict {
         let always =
             |verdict| ChainVerdict { verdict, leaf: None, from: UnixTime::ZERO, until: UnixTime::MAX };
-        let parsed = match parse_all(chain) {
+        let parsed = match parse_all(self) {
             Ok(parsed) => parsed,
             Err(error) => return always(Err(error)),
         };
         let Some((leaf, others)) = parsed.split_first() else {
             return always(Err(VerifyError::UnknownAuthority(None)));
         };
-        match verify::verify(self, leaf, others, now) {
+        match verify::verify(authorities, leaf, others, now) {
             Ok(path) => {
                 let (from, until) = (instant(path.not_before), instant(path.not_after));
                 let chain = VerifiedChain {
@@ -204,7 +205,7 @@ impl CaBundle {
                 ChainVerdict { verdict: Ok(chain), leaf: None, from, until }
             }
             Err(error) => {
-                let (from, until) = unchanged_span(now, parsed.iter().chain(self.certificates()));
+                let (from, until) = unchanged_span(now, parsed.iter().chain(authorities.certificates()));
                 ChainVerdict { verdict: Err(error), leaf: Some(identifier(leaf)), from, until }
             }
         }
@@ -313,7 +314,7 @@ impl VerdictMemo {
             return known.verdict.clone();
         }
         // Verify without the lock: two requests may do the same work, but neither waits for the other.
-        let ChainVerdict { verdict, leaf, from, until } = bundle.judge(&input.conn.peer_chain, now);
+        let ChainVerdict { verdict, leaf, from, until } = input.conn.peer_chain.verdict(bundle, now);
         let verdict = verdict.map(Arc::new).map_err(|error| {
             Arc::new(ChainRefusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
         });
@@ -361,7 +362,11 @@ impl X509Authenticator {
             "signed by a client CA, valid for client authentication".to_owned()
         });
         step(Check::Other("validity"), StepOutcome::Passed, &|| {
-            format!("{} to {}", rfc3339::format(chain.valid_from()), rfc3339::format(chain.valid_until()))
+            format!(
+                "{} to {}",
+                time::format_since_epoch(chain.valid_from()),
+                time::format_since_epoch(chain.valid_until())
+            )
         });
         let named =
             if chain.common_name().is_empty() { StepOutcome::NotApplicable } else { StepOutcome::Passed };

@@ -12,15 +12,15 @@ use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_system::sync::lock;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::AuthzTrace;
 use crate::backend::shares::{FairShares, ShareLimits, SharePermit};
-use crate::expiring_lru::ExpiringLru;
 use crate::limits::is_anonymous;
-use crate::sync::lock;
 use crate::traces::ActiveSpan;
 
 /// The memory of all answers of one authorizer.

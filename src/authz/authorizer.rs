@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_kubernetes::status::Status;
+use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -15,10 +17,8 @@ use super::answers::ReviewError;
 use super::settings::{Authorization, AuthorizationWebhook, AuthorizerSettings};
 use super::webhook::WebhookAuthorizer;
 use super::{AuthzTrace, question};
-use crate::http::status::Status;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
-use crate::user::UserInfo;
 
 /// The group whose members every authorizer allows everything.
 // kubernetes: pkg/kubeapiserver/authorizer/reload.go, newForConfig

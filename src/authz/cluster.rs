@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::status::Status;
+use portcullis_kubernetes::user::UserInfo;
 use tokio::runtime::Handle;
 
 use super::authorizer::{AccessError, AccessRefusal, AllowedAccess};
 use super::rules::Rules;
 use super::{AccessReviewer, Authorizer, AuthzTrace, question};
 use crate::backend::Backend;
-use crate::http::status::Status;
 use crate::request::info::RequestInfo;
-use crate::user::{Identity, UserInfo};
 
 /// The authorizers of a cluster. Clones share the answers.
 #[derive(Debug, Clone)]

@@ -16,19 +16,19 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use lru::DefaultHasher;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::service_account;
+use portcullis_kubernetes::status::Status;
+use portcullis_kubernetes::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, MASTERS, UserInfo};
+use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use super::authorizer::AccessError;
 use super::question::{self, given};
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
-use crate::expiring_lru::ExpiringLru;
-use crate::http::status::Status;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
-use crate::sync::lock;
-use crate::user::{
-    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Identity, MASTERS, UserInfo, service_account,
-};
 use key::ImpersonationKey;
 use last_modes::LastModes;
 use mode::Mode;

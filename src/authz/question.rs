@@ -7,11 +7,11 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldSelectorRequirement, LabelSelectorRequirement};
 use portcullis_cel::{AccessQuestion, AccessTarget, ServiceAccount};
+use portcullis_kubernetes::selectors::{self, LabelOperator};
+use portcullis_kubernetes::status::{Attempt, AttemptTarget};
+use portcullis_kubernetes::user::UserInfo;
 
-use crate::http::status::{Attempt, AttemptTarget};
 use crate::request::info::{RequestInfo, RequestKind, RequestResource};
-use crate::request::selector::{self, LabelOperator};
-use crate::user::UserInfo;
 
 /// Whether `user` may do what `attributes` name.
 pub(super) fn on_resource(user: &UserInfo, attributes: ResourceAttributes) -> SubjectAccessReviewSpec {
@@ -103,7 +103,7 @@ pub(super) fn given(text: &str) -> Option<String> {
 /// selector that does not parse: the question then asks for more.
 // webhook.go, fieldSelectorToAuthorizationAPI
 fn field_selector(selector: &str) -> Option<FieldSelectorAttributes> {
-    let requirements = selector::parse_fields(selector).ok()?.into_iter();
+    let requirements = selectors::parse_fields(selector).ok()?.into_iter();
     let requirements: Vec<_> = requirements
         .map(|requirement| FieldSelectorRequirement {
             key: requirement.field.to_owned(),
@@ -118,7 +118,7 @@ fn field_selector(selector: &str) -> Option<FieldSelectorAttributes> {
 /// The same of a label selector.
 // webhook.go, labelSelectorToAuthorizationAPI
 fn label_selector(selector: &str) -> Option<LabelSelectorAttributes> {
-    let requirements = selector::parse_labels(selector).ok()?.into_iter();
+    let requirements = selectors::parse_labels(selector).ok()?.into_iter();
     let requirements: Vec<_> = requirements
         .filter_map(|requirement| {
             let operator = match requirement.operator {

@@ -14,6 +14,9 @@ use kube::Resource;
 use kube::api::PostParams;
 use kube::client::Body;
 use kube::core::Request;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::status::Status;
+use portcullis_kubernetes::user::UserInfo;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -27,9 +30,7 @@ use super::{AuthzTrace, question};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
 use crate::backend::shares::ShareLimits;
-use crate::http::status::Status;
 use crate::request::info::RequestInfo;
-use crate::user::{Identity, UserInfo};
 
 /// The name in traces.
 const NAME: &str = "API server";

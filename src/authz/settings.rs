@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use portcullis_cel::Expression;
+use portcullis_http::client_tls::ClientTls;
 
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
 
 /// Authorizers in order. The first that allows or denies decides; if none does, the request is refused.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,11 +4,11 @@ use std::sync::Mutex;
 
 use http::Method;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_kubernetes::status::{Attempt, AttemptTarget};
+use portcullis_system::sync::lock;
 use serde::Serialize;
 
 use super::question;
-use crate::http::status::{Attempt, AttemptTarget};
-use crate::sync::lock;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// The trace that records nothing.

@@ -14,6 +14,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_http::webhook::{WebhookClient, WebhookError};
+use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -25,9 +27,7 @@ use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
 use crate::backend::shares::{FairShares, ShareLimits};
-use crate::http::webhook::{WebhookClient, WebhookError};
 use crate::metrics::{Metrics, WebhookResult};
-use crate::sync::lock;
 use conditions::MatchConditions;
 
 /// The longest attributes of a question whose answer is cached, together.

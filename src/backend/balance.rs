@@ -23,7 +23,7 @@ pub(crate) use moving::WatchMoves;
 pub(crate) use moving::{MovableWatch, end_oldest, excess};
 pub(crate) use retry_budget::{RetryBudget, RetryCause, RetryTotals};
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// Which load a request adds to and is placed by. A watch costs an API server memory for hours, a short request costs
 /// it time: one count would let many watches keep short requests away.

@@ -11,8 +11,8 @@ use rustls::sign::CertifiedKey;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::X509Name;
 
-use crate::pki::x509::CertificateKeyPair;
-use crate::pki::x509::certificate::Certificate;
+use portcullis_pki::x509::CertificateKeyPair;
+use portcullis_pki::x509::certificate::Certificate;
 
 /// How an API server requested a client certificate in a TLS handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// How long the first decision waits for endpoints that have not been checked yet.
 const DECISION_TIMEOUT: Duration = Duration::from_secs(3);

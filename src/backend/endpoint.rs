@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use portcullis_http::peer::enable_tcp_keep_alive;
+use portcullis_system::sync::lock;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::{CertificateError, ClientConfig};
@@ -22,9 +24,7 @@ use super::settings::{self, AddressPolicy, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
-use crate::http::peer::enable_tcp_keep_alive;
 use crate::metrics::BackendTimings;
-use crate::sync::lock;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
+use portcullis_system::sync::lock;
 
 use super::endpoint::{Endpoint, EndpointTls};
 use super::settings::{self, EndpointDiscovery};
-use crate::sync::lock;
 
 /// The most endpoints that discovery adds to a cluster. A cluster has a handful of API servers; each costs connections
 /// and self-checks.

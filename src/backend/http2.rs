@@ -13,6 +13,13 @@ use futures_util::future::{BoxFuture, Shared};
 use h2::client::{Connection, ResponseFuture, SendRequest};
 use http::{Request, Response};
 use http_body::Body as _;
+use portcullis_http::body::{Body, EndGuard};
+use portcullis_http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
+use portcullis_http::transport::{
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
+    set_content_length,
+};
+use portcullis_system::sync::lock;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -23,13 +30,6 @@ use super::balance::LoadTicket;
 use super::counts::{EndpointCounts, LaneKind};
 use super::pool::{SendError, SendOutcome};
 use crate::backend::endpoint::{ConnectError, ConnectionTrust, Endpoint, EndpointStream};
-use crate::http::body::{Body, EndGuard};
-use crate::http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
-use crate::http::transport::{
-    CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
-    set_content_length,
-};
-use crate::sync::lock;
 
 /// How full a connection is, in percent of its streams, when another one is opened.
 const FILL_PERCENT: usize = 80;

@@ -15,6 +15,11 @@ use futures_util::future::BoxFuture;
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response};
 use http_body::{Body as _, Frame, SizeHint};
+use portcullis_http::body::Body;
+use portcullis_http::https_client::GATEWAY_USER_AGENT;
+use portcullis_http::identity::{Identity, IdentityMode};
+use portcullis_http::identity_headers::write_identity;
+use portcullis_kubernetes::user::UserInfo;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tower::{BoxError, Service};
 
@@ -22,10 +27,6 @@ use super::pool::SharingClass;
 use super::pools::Pools;
 use super::response_size::ResponseSize;
 use crate::backend::Backend;
-use crate::http::body::Body;
-use crate::http::https_client::GATEWAY_USER_AGENT;
-use crate::http::identity_headers::write_identity;
-use crate::user::{Identity, IdentityMode, UserInfo};
 
 /// How long the head of a response may take: of a watch or a single object, which authentication waits for.
 const PROMPT_HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,12 +8,12 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use super::counts::LaneKind;
 use super::http2::Lane;
 use super::sharing::SharingClass;
-use crate::sync::lock;
 
 /// Flow-control windows of a short response and of a long stream, in bytes.
 const SHORT_WINDOW: u32 = 256 * 1024;

@@ -11,6 +11,11 @@ use http::{Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
+use portcullis_http::body::{Body, EndGuard};
+use portcullis_http::hop_by_hop;
+use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
+use portcullis_http::transport::{self, TransportError};
+use portcullis_system::sync::lock;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -22,11 +27,6 @@ use super::lanes::Lanes;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 pub(crate) use super::sharing::SharingClass;
 use crate::backend::endpoint::{AlpnOffer, ConnectError, ConnectionTrust, Endpoint, EndpointStream};
-use crate::http::body::{Body, EndGuard};
-use crate::http::hop_by_hop;
-use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
-use crate::http::transport::{self, TransportError};
-use crate::sync::lock;
 
 /// How long idle HTTP/1.1 connections are kept: less than the 90 s after which kube-apiserver closes them.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);

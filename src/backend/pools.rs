@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
+use portcullis_http::body::{Body, EventTracker, ReplayBudget};
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep};
 
 use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
@@ -18,9 +21,6 @@ use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::backend::{Backend, contains};
-use crate::http::body::{Body, EventTracker, ReplayBudget};
-use crate::http::identity_headers::RequestHeaderNames;
-use crate::sync::lock;
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
 const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {

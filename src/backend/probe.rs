@@ -8,17 +8,18 @@ use std::time::Duration;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use portcullis_http::body::Body;
+use portcullis_http::https_client::GATEWAY_USER_AGENT;
+use portcullis_http::identity::{Identity, UnencodableIdentity};
+use portcullis_http::identity_headers::write_identity;
+use portcullis_http::loop_detection::GatewayId;
+use portcullis_kubernetes::user::UserInfo;
 use tokio::time::timeout;
 
 use super::balance::{Balance, Load};
 use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
 use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
-use crate::http::body::Body;
-use crate::http::https_client::GATEWAY_USER_AGENT;
-use crate::http::identity_headers::write_identity;
-use crate::http::loop_detection::GatewayId;
-use crate::user::{Identity, UnencodableIdentity, UserInfo};
 
 /// Limits of a response with its body.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);

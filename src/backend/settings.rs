@@ -3,14 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use portcullis_http::identity::IdentityMode;
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_pki::x509::CertificateKeyPair;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
 use crate::backend::balance::WatchMoves;
-pub(crate) use crate::http::client_tls::TrustedRoots;
-use crate::http::identity_headers::RequestHeaderNames;
-use crate::pki::x509::CertificateKeyPair;
-use crate::user::IdentityMode;
+pub(crate) use portcullis_http::client_tls::TrustedRoots;
 
 /// The API servers of one cluster, and how the gateway connects and authenticates to them.
 #[derive(Clone, PartialEq, Eq)]

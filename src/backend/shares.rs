@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// The limits of a [`FairShares`].
 #[derive(Debug, Clone, Copy)]

@@ -25,10 +25,10 @@ use std::net::IpAddr;
 
 use http::Request;
 use http::uri::{Authority, PathAndQuery};
+use portcullis_http::body::Body;
+use portcullis_http::limits::{FIELD_OVERHEAD, header_list_size};
+use portcullis_http::peer::client_network;
 
-use crate::http::body::Body;
-use crate::http::limits::{FIELD_OVERHEAD, header_list_size};
-use crate::http::peer::client_network;
 use crate::request::info::RequestInfo;
 
 /// The largest header on a shared connection, as HTTP/2 counts it. HPACK turns a byte into 28 bits at worst, so it has

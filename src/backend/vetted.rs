@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// The addresses that have passed, and those that have not.
 #[derive(Debug, Default)]

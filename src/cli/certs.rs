@@ -27,12 +27,12 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use portcullis_go::hex::hex;
 use x509_parser::certificate::X509Certificate;
 
 use error::CommandError;
 
 use super::table;
-use crate::go::hex::hex;
 
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
+use portcullis_go::time;
+use portcullis_kubernetes::user::GATEWAY;
 use serde::Serialize;
 
 use super::{failed, misconfigured};
@@ -26,10 +28,8 @@ use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::config::{ConfigError, ConfigErrors};
 use crate::controllers::settings::SignerSettings;
-use crate::go::rfc3339;
 use crate::limits::settings::LimitSettings;
 use crate::state::snapshot::Snapshot;
-use crate::user::GATEWAY;
 use audit::AuditReport;
 
 /// The flags of `portcullis check`: those of `serve`, and the output format.
@@ -457,8 +457,8 @@ impl CrlReport {
         Self {
             issuer: list.issuer.clone(),
             number: list.number.as_ref().map(ToString::to_string),
-            this_update: rfc3339::format_utc(list.this_update),
-            next_update: rfc3339::format_utc(list.next_update),
+            this_update: time::format_utc(list.this_update),
+            next_update: time::format_utc(list.next_update),
             revoked: list.count(),
         }
     }
@@ -476,7 +476,7 @@ impl SignerReport {
         Self {
             name: signer.name().to_owned(),
             authority: authority.subject().to_string(),
-            not_after: rfc3339::format(authority.not_after()),
+            not_after: time::format_since_epoch(authority.not_after()),
         }
     }
 

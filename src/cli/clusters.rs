@@ -10,6 +10,8 @@ use http::header::HOST;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
+use portcullis_go::time::Time;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -17,8 +19,6 @@ use super::check::{Output, print};
 use super::table::columns;
 use super::terminal::when;
 use super::{failed, print_error};
-use crate::clock::{Clock, UnixTime};
-use crate::go::rfc3339::Rfc3339Time;
 use crate::server::cluster_status::{
     API_VERSION, CertificateStatus, ClusterHealth, ClusterStatus, ClusterStatusList, ConfigurationState,
     EndpointStatus, KIND,
@@ -260,8 +260,8 @@ fn or_none(text: Option<String>) -> String {
 }
 
 fn end(certificate: &CertificateStatus, now: UnixTime) -> String {
-    let end = Rfc3339Time::parse(&certificate.not_after).ok();
-    let end = end.and_then(|end| i64::try_from(end.at().as_secs()).ok());
+    let end = Time::parse_rfc3339(&certificate.not_after);
+    let end = end.and_then(|end| i64::try_from(end.since_epoch().as_secs()).ok());
     end.map_or_else(|| certificate.not_after.clone(), |end| when(end, now))
 }
 

@@ -3,8 +3,9 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
+use portcullis_system::clock::Clock;
+
 use super::failed;
-use crate::clock::Clock;
 use crate::dev::{Dev, DevOptions};
 
 pub(super) fn run(options: &DevOptions) -> ExitCode {

@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_go::quote::Quoted;
+use portcullis_http::identity::IdentityMode;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::EnvFilter;
 
@@ -30,16 +33,13 @@ use crate::authn::settings::Authentication;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
-use crate::clock::{Clock, UnixTime};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
-use crate::go::quote::Quoted;
 use crate::request::credentials::Credentials;
 use crate::server::self_check::SelfCheck;
 use crate::state::{Live, Snapshot};
-use crate::user::IdentityMode;
 
 /// How long the first answer of the API server or of an issuer may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

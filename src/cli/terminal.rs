@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
-use crate::text::is_obeyed;
-pub(super) use crate::text::sanitized;
+use portcullis_go::time;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::text::is_obeyed;
+pub(super) use portcullis_system::text::sanitized;
 
 /// The name, quoted if it could be mistaken for another one: `"alice "` for `alice`.
 pub(super) fn plain(name: &str) -> Cow<'_, str> {
@@ -28,7 +28,7 @@ pub(super) fn when(date: i64, now: UnixTime) -> String {
         Some(ahead) => format!("in {}", distance(ahead)),
         None => format!("{} ago", distance(now.saturating_sub(date))),
     };
-    format!("{} ({away})", rfc3339::format(date))
+    format!("{} ({away})", time::format_since_epoch(date))
 }
 
 /// An age in the units of kubectl, coarser as it grows.

@@ -11,15 +11,15 @@ use clap::{Args, Subcommand};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
 use kube::{Api, Client};
+use portcullis_go::duration::parse_duration;
+use portcullis_pki::bootstrap_tokens::secret::NAMESPACE;
+use portcullis_pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
+use portcullis_system::clock::Clock;
 use secrecy::ExposeSecret as _;
 
 use super::check::print;
 use super::cluster::{ClusterFlags, runtime};
 use super::{BAD_CONFIGURATION, failed, print_error};
-use crate::clock::Clock;
-use crate::go::duration::parse_duration;
-use crate::pki::bootstrap_tokens::secret::NAMESPACE;
-use crate::pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
 
 /// Input that is read for a token, which has 23 bytes.
 const MAX_TOKEN_INPUT: u64 = 1024;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use http::HeaderName;
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_system::clock::Clock;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use tokio::runtime::Handle;
@@ -30,8 +32,6 @@ use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
-use crate::clock::Clock;
-use crate::http::identity_headers::RequestHeaderNames;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
 

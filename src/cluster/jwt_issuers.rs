@@ -7,15 +7,15 @@
 
 use std::sync::Arc;
 
+use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+use portcullis_http::https_client::HttpsClient;
+use portcullis_system::clock::Clock;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::authn::oidc::OidcAuthenticator;
 use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
 use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
-use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
-use crate::http::client_tls::{ClientTls, TrustedRoots};
-use crate::http::https_client::HttpsClient;
 
 /// The issuers of one generation of the configuration.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 
 pub(super) mod decode;
 
-pub(super) use portcullis_apimachinery::field;
+pub(super) use portcullis_kubernetes::field;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -9,10 +9,10 @@ pub(super) mod gateway;
 mod tests;
 pub(super) mod validation;
 
+use portcullis_go::duration::{format_duration, parse_duration};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::apiserver_config::ConfigKind;
-use crate::go::duration::{format_duration, parse_duration};
 
 /// The content of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

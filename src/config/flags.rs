@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use portcullis_http::identity::IdentityMode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -21,7 +22,6 @@ use super::sections::GivenFlags;
 use crate::authn::revocation::crls::CrlFailurePolicy;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::EndpointDiscovery;
-use crate::user::IdentityMode;
 
 /// Every flag of `portcullis serve`.
 #[derive(Debug, Clone, Args)]

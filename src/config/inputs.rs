@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_system::input_file::{self, ReadFileError};
 
 use super::cluster_files::{ClusterFiles, Recording};
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
 use super::management_cluster::{SecretList, SecretStore, is_in_secret};
 use super::manifest_files;
-use crate::clock::{Clock, UnixTime};
-use crate::input_file::{self, ReadFileError};
-use crate::pki::issuance::authority::CertificateAuthority;
 
 /// The files that were read, each with the digest of its content (`None` if unreadable), and the state of the exec
 /// plugins.

@@ -9,10 +9,10 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use clap::Args;
+use portcullis_system::sync::lock;
 use serde::{Deserialize, Serialize};
 
 use crate::backend::settings::{AddressPolicy, Backend};
-use crate::sync::lock;
 
 /// Begins the paths of data in Secrets. No file of the gateway is read below it.
 const ROOT: &str = "secret:";

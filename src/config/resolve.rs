@@ -19,6 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_go::duration::parse_duration;
+use portcullis_pki::x509::certificate::Certificate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -30,8 +32,6 @@ use super::inputs::ConfigInputs;
 use super::sections::{ConfigLayer, MergedSection};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
-use crate::go::duration::parse_duration;
-use crate::pki::x509::certificate::Certificate;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
 pub(super) use controllers::Tenant;

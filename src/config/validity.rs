@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
-use crate::pki::x509::certificate::Certificate;
+use portcullis_go::time;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_system::clock::UnixTime;
 
 /// The number of certificates that one warning names.
 const MAX_NAMED: usize = 3;
@@ -33,9 +33,9 @@ fn problem(certificate: &Certificate, now: UnixTime) -> Option<String> {
     let (begin, end) = (time(certificate.not_before), time(certificate.not_after));
     let name = certificate.label();
     if end < now {
-        Some(format!("the certificate {name:?} expired at {}: renew it", rfc3339::format(end)))
+        Some(format!("the certificate {name:?} expired at {}: renew it", time::format_since_epoch(end)))
     } else if begin > now {
-        let begin = rfc3339::format(begin);
+        let begin = time::format_since_epoch(begin);
         Some(format!(
             "the certificate {name:?} is not valid before {begin}: check the clocks of both machines"
         ))

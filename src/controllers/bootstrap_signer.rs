@@ -13,15 +13,15 @@ use kube::api::PostParams;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
+use portcullis_pki::bootstrap_tokens::cluster_info;
+use portcullis_pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use portcullis_system::sync::lock;
 use tracing::{info, warn};
 
 use super::ControllerContext;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
 use super::worker;
-use crate::pki::bootstrap_tokens::cluster_info;
-use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
-use crate::sync::lock;
 
 const NAME: ControllerName = ControllerName::BootstrapSigner;
 

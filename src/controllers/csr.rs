@@ -23,6 +23,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::{GetParams, PostParams};
 use kube::core::{Request, Status};
+use portcullis_go::url::path_segment;
+use portcullis_system::clock::UnixTime;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
@@ -30,8 +32,6 @@ use super::client::{MaxBytes, send};
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
 use crate::backend::response_size::is_too_large;
-use crate::clock::UnixTime;
-use crate::go::url::path_segment;
 use feed::RequestKey;
 use pages::PATH;
 

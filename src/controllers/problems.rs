@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// Causes are few: a missing permission, a signer that cannot sign. Beyond the limit the log forgets all, and logs them
 /// again.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::name::ControllerName;
-use crate::pki::issuance::authority::CertificateAuthority;
-use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
+use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 
 /// The settings of one cluster's controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]

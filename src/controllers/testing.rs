@@ -14,6 +14,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::Client;
 use kube::client::Body;
+use portcullis_system::clock::Clock;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
@@ -23,7 +24,6 @@ use tower::{BoxError, service_fn};
 use super::ControllerContext;
 use super::client::bounded;
 use super::settings::ControllerSettings;
-use crate::clock::Clock;
 use crate::metrics::Metrics;
 
 /// The start of its clock: 2023-11-14T22:13:20Z.

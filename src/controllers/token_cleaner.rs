@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
+use portcullis_pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use portcullis_pki::bootstrap_tokens::token_cleaner::{CleanupAction, cleanup_action};
 use tracing::{info, warn};
 
 use super::ControllerContext;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, RetryPolicy};
 use super::worker::{self, ObjectKey};
-use crate::pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
-use crate::pki::bootstrap_tokens::token_cleaner::{CleanupAction, cleanup_action};
 
 const NAME: ControllerName = ControllerName::TokenCleaner;
 

@@ -4,8 +4,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use portcullis_go::time;
+
 use super::Dev;
-use crate::go::rfc3339;
 
 const BOLD: &str = "1";
 const DIM: &str = "2";
@@ -21,7 +22,7 @@ impl fmt::Display for Announcement<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Dev { paths, port, pki, server, .. } = self.dev;
         let gateway = format!("https://127.0.0.1:{port}");
-        let expires = rfc3339::format(pki.expires);
+        let expires = time::format_since_epoch(pki.expires);
         let day = expires.split('T').next().unwrap_or_default();
         let pki = format!("a throw-away PKI, {}; good until {day}", pki.origin);
         let metrics = self.metrics.map_or_else(String::new, |address| format!("http://{address}/metrics"));

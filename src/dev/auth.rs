@@ -12,6 +12,10 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use portcullis_kubernetes::status::{Attempt, AttemptTarget, Status};
+use portcullis_kubernetes::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
+use portcullis_pki::x509::CaBundle;
+use portcullis_system::clock::UnixTime;
 
 use super::pki::GATEWAY_CLIENT_NAME;
 use super::resources::{SECRETS, SIGNING_REQUESTS, SUBJECT_ACCESS_REVIEWS};
@@ -19,11 +23,7 @@ use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderName
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::FrontProxyVerifier;
 use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _};
-use crate::clock::UnixTime;
-use crate::http::status::{Attempt, AttemptTarget, Status};
-use crate::pki::x509::CaBundle;
 use crate::request::credentials::Credentials;
-use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
 const MASTERS: &str = "system:masters";
 const PROTECTED_NAMESPACE: &str = "kube-system";

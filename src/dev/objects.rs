@@ -6,6 +6,10 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::merge;
+use portcullis_go::json::JsonValue;
+use portcullis_go::time;
+use portcullis_kubernetes::status::{Attempt, AttemptTarget, Reason, Status};
+use portcullis_kubernetes::user::UserInfo;
 use serde_json::{Value, json};
 
 use super::json::{set, text};
@@ -13,10 +17,6 @@ use super::request::ResourceRequest;
 use super::resources::{NAMESPACES, SECRETS, SIGNING_REQUESTS, SUBJECT_ACCESS_REVIEWS};
 use super::store::{ObjectKey, ObjectStore, StoreState};
 use super::{auth, protobuf};
-use crate::go::json::JsonValue;
-use crate::go::rfc3339;
-use crate::http::status::{Attempt, AttemptTarget, Reason, Status};
-use crate::user::UserInfo;
 
 /// The status code, and the object or `Status`.
 type WriteResult = Result<(u16, Arc<Value>), Status>;
@@ -58,7 +58,7 @@ pub(super) fn review(request: &ResourceRequest) -> WriteResult {
     // A client's own status must not become part of the answer.
     set(&mut review, "/status", Value::Null);
     if request.resource.plural == "selfsubjectreviews" {
-        set(&mut review, "/metadata/creationTimestamp", rfc3339::format(request.store.clock.now()));
+        set(&mut review, "/metadata/creationTimestamp", time::format_since_epoch(request.store.clock.now()));
         set(&mut review, "/status/userInfo", user_info(&request.user));
     } else {
         let is_of_another = request.resource.plural == SUBJECT_ACCESS_REVIEWS;
@@ -155,7 +155,7 @@ fn create(request: &ResourceRequest, state: &mut StoreState, body: Value) -> Wri
 
 /// Sets the fields that the server sets at creation.
 fn set_initial_fields(store: &ObjectStore, plural: &str, object: &mut Value) {
-    let (uid, now) = (uuid::Uuid::new_v4().to_string(), rfc3339::format(store.clock.now()));
+    let (uid, now) = (uuid::Uuid::new_v4().to_string(), time::format_since_epoch(store.clock.now()));
     merge(object, &json!({"metadata": {"uid": uid, "creationTimestamp": now}}));
     if plural == NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": text(object, "/metadata/name")});

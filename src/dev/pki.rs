@@ -14,25 +14,25 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use portcullis_go::pem::encode_pem;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::issuance::ca::CaCertificate;
+use portcullis_pki::issuance::issue::IssuanceRequest;
+use portcullis_pki::issuance::profile::CertificateProfile;
+use portcullis_pki::issuance::request;
+use portcullis_pki::issuance::signer::{KeyKind, PemKey};
+use portcullis_pki::issuance::subject::Subject;
+use portcullis_pki::issuance::validity::{BACKDATE, Validity};
+use portcullis_pki::x509::CaBundle;
+use portcullis_pki::x509::key_pair::CertificateKeyPair;
+use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret as _;
 use tempfile::NamedTempFile;
 use uuid::Uuid;
 
 use super::DevError;
 use super::server::BoxError;
-use crate::clock::UnixTime;
-use crate::go::pem::encode_pem;
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::authority::CertificateAuthority;
-use crate::pki::issuance::ca::CaCertificate;
-use crate::pki::issuance::issue::IssuanceRequest;
-use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::request;
-use crate::pki::issuance::signer::{KeyKind, PemKey};
-use crate::pki::issuance::subject::Subject;
-use crate::pki::issuance::validity::{BACKDATE, Validity};
-use crate::pki::x509::CaBundle;
-use crate::pki::x509::key_pair::CertificateKeyPair;
 
 /// The common name of the gateway's client certificate; the backend accepts no other.
 pub(super) const GATEWAY_CLIENT_NAME: &str = "portcullis";

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use prost::encoding::{WireType, decode_key, decode_varint};
 use serde_json::{Map, Value, json};
 
-use crate::http::encoding::Envelope;
+use portcullis_kubernetes::encoding::Envelope;
 
 /// One message per line, with the number, JSON name and type of its fields. The default type is `text`; `[…]` is a
 /// repeated field, `{…}` a map from text.

@@ -4,18 +4,18 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use portcullis_go::url::query;
+use portcullis_kubernetes::selectors::{
+    FieldRequirement, LabelOperator, LabelRequirement, parse_fields, parse_labels,
+};
+use portcullis_kubernetes::status::Status;
+use portcullis_kubernetes::user::UserInfo;
 use serde_json::Value;
 
 use super::json::text;
 use super::resources::ResourceType;
 use super::store::{ObjectKey, ObjectStore};
 use super::table;
-use crate::go::url::query;
-use crate::http::status::Status;
-use crate::request::selector::{
-    FieldRequirement, LabelOperator, LabelRequirement, parse_fields, parse_labels,
-};
-use crate::user::UserInfo;
 
 /// A request for a resource. Parts that the path does not have are empty. It owns its text because a watch outlives the
 /// HTTP request.

@@ -7,7 +7,7 @@ use k8s_openapi::api::{authentication, authorization, certificates, core, rbac};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::http::status::{Reason, Status};
+use portcullis_kubernetes::status::{Reason, Status};
 
 /// Deserializes an object as its type and serializes it again, which removes unknown fields.
 type Roundtrip = fn(Value) -> Result<Value, serde_json::Error>;

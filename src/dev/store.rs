@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use portcullis_kubernetes::status::{Reason, Status};
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::json::set;
-use crate::clock::Clock;
-use crate::http::status::{Reason, Status};
-use crate::sync::lock;
 
 const MAX_HISTORY: usize = 1_000;
 

@@ -1,12 +1,12 @@
 //! `Table` responses, which give `kubectl get` the columns of a real cluster.
 // kubernetes: pkg/printers/internalversion/printers.go
 
+use portcullis_go::time::Time;
+use portcullis_system::clock::UnixTime;
 use serde_json::{Map, Value, json};
 
 use super::json::text;
 use super::resources::ResourceType;
-use crate::clock::UnixTime;
-use crate::go::rfc3339::Rfc3339Time;
 
 /// Whether the first media type of an `Accept` header is a `Table`.
 pub(super) fn is_requested(accept: &str) -> bool {
@@ -44,9 +44,9 @@ fn cell(column: &str, object: &Value, now: UnixTime) -> Value {
     let field = |pointer: &str| object.pointer(pointer).cloned().unwrap_or_default();
     match column {
         "Name" => field("/metadata/name"),
-        "Age" => match Rfc3339Time::parse(text(object, "/metadata/creationTimestamp")) {
-            Ok(created) => age(now.saturating_sub(created.at()).as_secs()).into(),
-            Err(_) => "<unknown>".into(),
+        "Age" => match Time::parse_rfc3339(text(object, "/metadata/creationTimestamp")) {
+            Some(created) => age(now.saturating_sub(created.since_epoch()).as_secs()).into(),
+            None => "<unknown>".into(),
         },
         "Data" => (entries("/data") + entries("/binaryData")).into(),
         "Secrets" => list("/secrets").map_or(0, Vec::len).into(),

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::{Body, Frame};
+use portcullis_kubernetes::status::Status;
 use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
@@ -14,7 +15,6 @@ use tokio::time::{Instant, sleep_until};
 use super::request::ResourceRequest;
 use super::resources::ResourceType;
 use super::store::ObjectChange;
-use crate::http::status::Status;
 
 /// The timeout of a watch without `timeoutSeconds`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(30);

@@ -5,6 +5,10 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
+use portcullis_go::pem;
+use portcullis_http::identity::Identity;
+use portcullis_pki::x509::{BundleError, CaBundle, ParseError, VerifyError};
+use portcullis_system::clock::UnixTime;
 use rustls_pki_types::CertificateDer;
 
 use super::{NOW, ready};
@@ -12,11 +16,7 @@ use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderName
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
 use crate::authn::{AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator as _};
-use crate::clock::UnixTime;
-use crate::go::pem;
-use crate::pki::x509::{BundleError, CaBundle, ParseError, VerifyError};
 use crate::request::credentials::Credentials;
-use crate::user::Identity;
 
 /// An empty PEM block, which separates two texts.
 const END: &[u8] = b"\n-----BEGIN X-----\n-----END X-----\n";
@@ -39,7 +39,7 @@ pub fn x509(data: &[u8]) {
     let certificates = elements(data);
     let ders: Vec<_> = certificates.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
     let chain = UnverifiedChain::new(ders.clone());
-    let verdict = bundle.verify(&chain, NOW);
+    let verdict = chain.verify(&bundle, NOW);
 
     // The handshake and the verification agree about malformed certificates.
     if let Some((leaf, others)) = ders.split_first() {
@@ -59,9 +59,9 @@ pub fn x509(data: &[u8]) {
     let (from, until) = (verified.valid_from(), verified.valid_until());
     let tick = UnixTime::from_nanos(1);
     assert!(from <= NOW && NOW <= until, "{verified:?}");
-    assert!(bundle.verify(&chain, from).is_ok() && bundle.verify(&chain, until).is_ok(), "{verified:?}");
-    assert!(bundle.verify(&chain, from.saturating_sub(tick)).is_err(), "{verified:?}");
-    assert!(bundle.verify(&chain, until.saturating_add(tick)).is_err(), "{verified:?}");
+    assert!(chain.verify(&bundle, from).is_ok() && chain.verify(&bundle, until).is_ok(), "{verified:?}");
+    assert!(chain.verify(&bundle, from.saturating_sub(tick)).is_err(), "{verified:?}");
+    assert!(chain.verify(&bundle, until.saturating_add(tick)).is_err(), "{verified:?}");
 }
 
 /// The input is a CA bundle.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use http::HeaderName;
 
-use crate::go::extra_key::{KeyNotText, decode_extra_key, encode_extra_key};
-use crate::go::url::{Part, unescape};
+use portcullis_go::url::{Part, unescape};
+use portcullis_kubernetes::extra_key::{KeyNotText, decode_extra_key, encode_extra_key};
 
 /// The input is used as an extra key, and as an escaped text.
 pub fn extra_key(data: &[u8]) {

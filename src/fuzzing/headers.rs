@@ -5,16 +5,17 @@ use http::header::{
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{Method, Request, Version};
+use portcullis_go::url::decode_path;
+use portcullis_http::identity::{Identity, IdentityMode, UnencodableIdentity};
+use portcullis_http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
+use portcullis_http::loop_detection::GatewayId;
+use portcullis_kubernetes::user::UserInfo;
 
 use super::certificates::front_proxy;
-use crate::go::url::decode_path;
-use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX};
-use crate::http::loop_detection::GatewayId;
 use crate::pipeline::AUDIT_ID;
 use crate::pipeline::forward::{ForwardContext, write_trusted_headers};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
 use crate::request::wellformed::{MalformedRequest, check};
-use crate::user::{Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
 /// A configured front-proxy header besides `X-Remote-*`.
 const CUSTOM: &str = "x-auth-name";

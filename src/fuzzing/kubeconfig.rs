@@ -4,10 +4,10 @@
 use std::io::Write as _;
 
 use kube::config::{Kubeconfig, NamedAuthInfo};
+use portcullis_http::identity::IdentityMode;
 
 use crate::config::inputs::ConfigInputs;
 use crate::config::kubeconfig::load;
-use crate::user::IdentityMode;
 
 /// A token that must not occur in messages.
 const TOKEN: &str = "token-that-nobody-may-see";

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
-use crate::go::pem::encode_pem;
-use crate::go::pem::{blocks, decode, is_bare};
+use portcullis_go::pem::encode_pem;
+use portcullis_go::pem::{blocks, decode, is_bare};
 
 /// The input is a text with PEM blocks. `tests/it/parsers` compares with Go.
 pub fn pem(data: &[u8]) {

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use portcullis_go::url::decode_path;
+use portcullis_go::url::query;
+use portcullis_kubernetes::selectors::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
+use portcullis_kubernetes::status::Status;
 
 use super::escape::{model as unescaped, one_mark_per_byte};
-use crate::go::url::decode_path;
-use crate::go::url::query;
-use crate::http::status::Status;
 use crate::request::deadline::deadline;
 use crate::request::info::{RequestInfo, RequestKind};
-use crate::request::selector::{LabelOperator, LabelRequirement, parse_fields, parse_labels};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 

@@ -8,15 +8,15 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-use crate::go::pem::encode_pem;
-use crate::pki::issuance::authority::CertificateAuthority;
-use crate::pki::issuance::ca::CaCertificate;
-use crate::pki::issuance::issue::{IssuanceRequest, IssueError};
-use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::request::CertificateRequest;
-use crate::pki::issuance::signer::{KeyKind, PemKey};
-use crate::pki::issuance::validity::Validity;
-use crate::pki::x509::name::{CertificateSubject, NameDecoder};
+use portcullis_go::pem::encode_pem;
+use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::issuance::ca::CaCertificate;
+use portcullis_pki::issuance::issue::{IssuanceRequest, IssueError};
+use portcullis_pki::issuance::profile::CertificateProfile;
+use portcullis_pki::issuance::request::CertificateRequest;
+use portcullis_pki::issuance::signer::{KeyKind, PemKey};
+use portcullis_pki::issuance::validity::Validity;
+use portcullis_pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// 2026-01-01T00:00:00Z.
 const NOW: Duration = Duration::new(1_767_225_600, 0);

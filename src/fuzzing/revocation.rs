@@ -4,10 +4,11 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+use portcullis_pki::x509::certificate::Certificate;
+
 use super::NOW;
 use super::certificates::signed_part;
 use crate::authn::revocation::crls::{ClientCrls, CrlFailurePolicy, encoded};
-use crate::pki::x509::certificate::Certificate;
 
 /// The CA. `cargo test --test it -- --ignored makes_new_crls` creates another, with its CRLs and the corpus.
 const AUTHORITY: &[u8] = include_bytes!("authority/crl-ca.der");

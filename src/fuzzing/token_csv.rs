@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
+use portcullis_kubernetes::user::UserInfo;
+
 use super::certificates::authenticate_without_certificate;
 use super::ready;
 use crate::authn::static_token::{StaticTokenAuthenticator, TokenFileError};
 use crate::authn::{BearerToken, TokenAuthenticator as _};
-use crate::user::UserInfo;
 
 /// The input is a token file.
 pub fn token_csv(data: &[u8]) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_system::sync::lock;
 use prometheus::Histogram;
 use prometheus::IntGauge;
 use tokio::sync::oneshot;
@@ -17,7 +18,6 @@ use super::fair_queue::{FairQueue, QueueBounds, Queued, Ticket};
 use super::flow::FlowName;
 use super::settings::LimitSettings;
 use crate::metrics::{GaugeGuard, LimitMetrics};
-use crate::sync::lock;
 
 /// The limit on one class of requests of one cluster.
 #[derive(Debug)]

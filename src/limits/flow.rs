@@ -4,8 +4,9 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::http::peer::client_network;
-use crate::user::{ANONYMOUS, UserInfo, service_account};
+use portcullis_http::peer::client_network;
+use portcullis_kubernetes::service_account;
+use portcullis_kubernetes::user::{ANONYMOUS, UserInfo};
 
 /// Between the anonymous user and its network.
 const AT: &str = " at ";

@@ -9,6 +9,8 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_http::peer::enable_tcp_keep_alive;
+use portcullis_system::sync::lock;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
@@ -18,11 +20,9 @@ use tracing::{debug, info, warn};
 use super::connection::{ConnectionOrigin, OpenConnectionCount};
 use super::settings::{ClientLimits, ProxyProtocol};
 use super::worker::Worker;
-use crate::http::peer::enable_tcp_keep_alive;
 use crate::listener::tenant_quota::{TenantQuota, TenantSlot};
 use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
 use crate::metrics::Metrics;
-use crate::sync::lock;
 
 /// The quota of unauthenticated connections is this fraction of all connections, within the two limits below: each may
 /// cost the memory of a handshake and 1 MiB of request header, but some must be possible.

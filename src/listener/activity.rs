@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use portcullis_system::sync::lock;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep};
@@ -21,7 +22,6 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::linger::LingeringClose;
 use super::settings::ClientLimits;
 use crate::listener::reset_limiter::StreamResetLimiter;
-use crate::sync::lock;
 
 /// How long a connection stays open after GOAWAY and its last response, and after each write that follows.
 // Go: net/http/h2_bundle.go, goAwayTimeout

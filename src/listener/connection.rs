@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
+use portcullis_http::body::BodyEnd;
+use portcullis_http::transport::{CorkedStream, UncorkOnPoll};
+use portcullis_system::sync::lock;
 use prometheus::IntGauge;
 use rustls::ServerConfig;
 use tokio::io::AsyncRead;
@@ -29,14 +32,11 @@ use super::settings::{ClientLimits, ProxyProtocol};
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
 use crate::authn::x509::{UnverifiedChain, VerdictMemo};
-use crate::http::body::BodyEnd;
-use crate::http::transport::{CorkedStream, UncorkOnPoll};
 use crate::listener::handshake_failure;
 use crate::listener::http_on_tls_port::accept_tls;
 use crate::listener::tenant_quota::TenantSlot;
 use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::{GaugeGuard, Metrics};
-use crate::sync::lock;
 
 /// The phase of the server's shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use portcullis_http::transport::{TransportError, UncorkOnPoll};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -16,7 +17,6 @@ use super::activity::{ActivityStream, CLOSE_TIMEOUT};
 use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2ServerConnection;
 use super::settings::ClientLimits;
-use crate::http::transport::{TransportError, UncorkOnPoll};
 use crate::metrics::Metrics;
 
 /// How long an HTTP/1.1 client that sends no request, or does not read its response, can delay the shutdown.

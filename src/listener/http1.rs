@@ -12,13 +12,13 @@ use http_body::Body as _;
 use hyper::server::conn::http1;
 use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use portcullis_http::body::Body;
+use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
+use portcullis_http::transport::{Http1Upload, Incoming, TransportError};
 
 use super::RequestHandler;
 use super::connection::Connection;
 use super::driver::{ClientStream, HttpConnection};
-use crate::http::body::Body;
-use crate::http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
-use crate::http::transport::{Http1Upload, Incoming, TransportError};
 
 /// Serves the requests of a connection.
 // threat: floods

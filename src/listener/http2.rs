@@ -10,6 +10,10 @@ use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response};
 use http_body::Body as _;
+use portcullis_http::limits::MAX_HEADER_BYTES;
+use portcullis_http::transport::{
+    CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
+};
 use tracing::debug;
 
 use super::RequestHandler;
@@ -17,10 +21,6 @@ use super::connection::Connection;
 use super::date::set_date;
 use super::driver::ClientStream;
 use super::settings::ClientLimits;
-use crate::http::limits::MAX_HEADER_BYTES;
-use crate::http::transport::{
-    CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
-};
 
 /// The flow-control window of a request body, as in kube-apiserver.
 // apiserver: pkg/server/secure_serving.go, resourceBody99Percentile

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::peer::IpNetwork;
-use crate::pki::x509::CertificateKeyPair;
+use portcullis_http::peer::IpNetwork;
+use portcullis_pki::x509::CertificateKeyPair;
 
 /// The address, the certificates and the limits that the gateway serves with.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// The connections of the clients of tenants.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::http::peer::client_network;
-use crate::sync::lock;
+use portcullis_http::peer::client_network;
+use portcullis_system::sync::lock;
 
 /// The age at which a connection may be evicted for another one from the same network: most handshakes are over by
 /// then. Without it, clients that reconnect at the same time would all evict each other.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use portcullis_system::clock::UnixTime;
 use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registrar::Registrar;
-use crate::clock::UnixTime;
 
 /// A cluster that keeps an old configuration, and why: `refused`, `pending`.
 pub(crate) type StaleCluster = (String, &'static str);

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use crate::clock::UnixTime;
-use crate::sync::lock;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::sync::lock;
 
 /// The span of a sampled request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use portcullis_go::hex::hex;
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use prometheus::{HistogramVec, IntGaugeVec};
 
 use super::registrar::Registrar;
-use crate::clock::Clock;
-use crate::go::hex::hex;
-use crate::sync::lock;
 
 /// Metrics of all JWT issuers.
 #[derive(Debug, Clone)]

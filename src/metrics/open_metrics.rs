@@ -173,8 +173,9 @@ impl fmt::Display for Escaped<'_> {
 mod tests {
     use std::time::Duration;
 
+    use portcullis_system::clock::UnixTime;
+
     use super::*;
-    use crate::clock::UnixTime;
     use crate::metrics::{Exemplar, Metrics};
 
     #[test]

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use portcullis_otlp::export::ExportCounts;
+use portcullis_system::sync::lock;
 use prometheus::IntCounter;
 
 use super::registrar::Registrar;
-use crate::sync::lock;
 
 /// Metrics of the export of spans. The exporter counts by itself; each exposition takes over its counts.
 #[derive(Debug)]

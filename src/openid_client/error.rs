@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use openidconnect::core::CoreErrorResponseType;
 use openidconnect::{DeviceCodeErrorResponse, RequestTokenError, StandardErrorResponse};
+use portcullis_http::https_client::HttpsError;
+use portcullis_system::text::sanitized;
 
 use super::id_token::IdTokenError;
-use crate::http::https_client::HttpsError;
-use crate::text::sanitized;
 
 /// The longest text of a provider in an error.
 const MAX_PROVIDER_TEXT: usize = 300;

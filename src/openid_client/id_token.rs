@@ -2,12 +2,12 @@
 //!
 //! The signature is verified by the same code as in the gateway, with the algorithms that kube-apiserver accepts.
 
+use portcullis_system::clock::UnixTime;
 use serde_json::{Map, Value};
 
 use super::error::shortened;
 use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::jwt::{Jwt, MalformedJwt};
-use crate::clock::UnixTime;
 
 /// Clocks may differ by this much without a warning.
 const MAX_CLOCK_DIFFERENCE: u64 = 300;

@@ -25,6 +25,8 @@ use openidconnect::{
     PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
     RevocationErrorResponseType, RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
 };
+use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest};
 use rustls::crypto::aws_lc_rs::default_provider;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -33,8 +35,6 @@ use super::error::{LoginError, ProviderRefusal, is_html, shortened};
 use super::secret_text::SecretText;
 use crate::authn::jwt::key_set;
 use crate::authn::jwt::keys::VerificationKey;
-use crate::http::client_tls::{ClientTls, TrustedRoots};
-use crate::http::https_client::{HttpsClient, HttpsError, HttpsRequest};
 
 const OFFLINE: &str = "offline_access";
 /// The longest interval that a provider may ask for.

@@ -15,6 +15,9 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
+use portcullis_http::transport::Incoming;
+use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_system::sync::lock;
 use serde::Deserialize;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout_at};
@@ -24,12 +27,9 @@ use super::{Page, PageInForce};
 use crate::authn::settings::Authentication;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
-use crate::expiring_lru::ExpiringLru;
-use crate::http::transport::Incoming;
 use crate::listener::{Connection, RequestHandler as _};
 use crate::openid_client::provider::OpenIdClientSettings;
 use crate::state::Snapshot;
-use crate::sync::lock;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// May the user discover the API? By default every authenticated user may (system:discovery).
@@ -319,11 +319,12 @@ impl ClusterAddress {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+
     use super::*;
     use crate::authn::jwt::keys::JwsAlgorithm;
     use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
     use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
-    use crate::http::client_tls::{ClientTls, TrustedRoots};
     use crate::openid_client::provider::ScopeChoice;
 
     #[test]

@@ -11,14 +11,14 @@ use http::header::{
 };
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
+use portcullis_go::hex::hex;
+use portcullis_go::time;
+use portcullis_system::clock::UnixTime;
 
 use super::clusters::UserCluster;
 use super::problem::{Next, Problem};
 use super::session::Session;
 use super::{ClusterHealth, HealthState, PageInForce};
-use crate::clock::UnixTime;
-use crate::go::hex::hex;
-use crate::go::rfc3339;
 
 pub(super) const STYLE_PATH: &str = "/style.css";
 pub(super) const ICON_PATH: &str = "/icon.svg";
@@ -171,7 +171,7 @@ pub(super) fn clusters(session: &Session, rows: Vec<ClusterRow>) -> Response<Ful
 
 /// A time for people, to the minute: `2026-01-02 03:04 UTC`.
 fn minute(seconds: u64) -> String {
-    let text = rfc3339::format(UnixTime::from_secs(seconds)).replace('T', " ");
+    let text = time::format_since_epoch(UnixTime::from_secs(seconds)).replace('T', " ");
     format!("{} UTC", text.get(..16).unwrap_or(&text))
 }
 

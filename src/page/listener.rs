@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use portcullis_http::peer::enable_tcp_keep_alive;
 use rustls::ServerConfig;
 use rustls::sign::SingleCertAndKey;
 use tokio::net::{TcpListener, TcpStream};
@@ -30,7 +31,6 @@ use tracing::{debug, debug_span};
 
 use super::{Page, html};
 use crate::config::page_settings::PageSettings;
-use crate::http::peer::enable_tcp_keep_alive;
 use crate::listener::{ConnectionLimiter, ConnectionOrigin, accept_tls};
 
 /// Concurrent connections. When the limit is reached, the client network with the most connections loses one.

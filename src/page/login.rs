@@ -251,10 +251,10 @@ pub(super) fn see_other(
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::client_tls::TrustedRoots;
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::http::client_tls::TrustedRoots;
     use crate::openid_client::provider::ScopeChoice;
 
     #[tokio::test(start_paused = true)]

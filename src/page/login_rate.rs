@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
-use crate::expiring_lru::ExpiringLru;
-use crate::http::peer::client_network;
-use crate::sync::lock;
+use portcullis_http::peer::client_network;
+use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_system::sync::lock;
 
 /// Conversations with the provider at the same time, of all networks and of one: a provider may answer slowly to a code
 /// that was made up.

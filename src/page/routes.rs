@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Collected, Full};
 use openidconnect::url::form_urlencoded;
+use portcullis_go::url::decode_path;
 use tracing::warn;
 
 use super::clusters::{self, ClusterAddress};
 use super::problem::{Next, Problem};
 use super::session::Session;
 use super::{Page, PageInForce, cookies, html, kubeconfig, login};
-use crate::go::url::decode_path;
 use crate::pipeline::LogPermit;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -11,11 +11,11 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret as _;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::UnixTime;
 use crate::config::page_settings::CookieKey;
 
 /// What a sealed value is for. A value of one purpose is none of another.

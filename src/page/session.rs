@@ -7,12 +7,12 @@ use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue};
+use portcullis_system::clock::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::sealing::{Purpose, UnusableKey};
 use super::{PageInForce, cookies};
 use crate::authn::jwt::Jwt;
-use crate::clock::UnixTime;
 use crate::openid_client::SecretText;
 use crate::openid_client::error::shortened;
 use crate::openid_client::id_token::IdTokenClaims;

@@ -10,6 +10,10 @@ use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
+use portcullis_http::body::Body;
+use portcullis_http::identity::Identity;
+use portcullis_http::transport::Incoming;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 use uuid::Uuid;
@@ -22,11 +26,8 @@ use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::impersonation::ImpersonationError;
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
-use crate::clock::{Clock, UnixTime};
 use crate::cluster::Cluster;
 use crate::cluster::activity::{ActivityGuard, ActivityKind};
-use crate::http::body::Body;
-use crate::http::transport::Incoming;
 use crate::limits::InflightPermit;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::{Metrics, compressed_username, verb_label};
@@ -36,7 +37,6 @@ use crate::pipeline::log_throttle::LogPermit;
 use crate::request::info::RequestInfo;
 use crate::telemetry::{REQUEST_LOG, cut, error_chain};
 use crate::traces::{ActiveSpan, SpanScope};
-use crate::user::Identity;
 
 /// Requests that took longer are logged as slow, unless they are long-running.
 const SLOW_REQUEST_THRESHOLD: Duration = Duration::from_secs(5);

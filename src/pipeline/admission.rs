@@ -26,6 +26,8 @@ use http::StatusCode;
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_http::body::Body;
+use portcullis_http::transport::BodyError;
 use tokio::time::timeout;
 
 use super::Gateway;
@@ -37,8 +39,6 @@ use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
 use crate::backend::pool::SendError;
 use crate::backend::shares::SharesExhausted;
-use crate::http::body::Body;
-use crate::http::transport::BodyError;
 use crate::listener::Connection;
 use reviewer::{Reviewer, Stop};
 use subject::{Action, Subject};

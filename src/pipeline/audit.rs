@@ -22,22 +22,23 @@ use std::time::SystemTime;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_admission::Annotation;
-use portcullis_audit::event::{AuthenticationMetadata, EncodedUser, Event, Level, ResponseStatus, Stage};
+use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ResponseStatus, Stage};
 use portcullis_audit::policy::Decision;
 use portcullis_audit::sink::NotStored;
+use portcullis_http::body::Body;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::status::Form;
+use portcullis_kubernetes::status::render::{self, StatusObject};
+use portcullis_kubernetes::user::EncodedUser;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::sync::lock;
 
 use super::error_map::{Refusal, RefusalResponse};
 use crate::audit::{ClusterAudit, ReservedMemory, attributes};
 use crate::authz::{AccessRefusal, AllowedAccess};
-use crate::clock::UnixTime;
-use crate::http::body::Body;
-use crate::http::status::Form;
-use crate::http::status::render::{self, StatusObject};
 use crate::limits::flow_of;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
-use crate::sync::lock;
-use crate::user::Identity;
 use capture::{Capture, Direction, Interest, Observer};
 use objects::Encoding;
 use parts::{LastStage, Parts, RequestCapture, RequestObject, ResponseCapture};
@@ -429,7 +430,7 @@ pub(super) fn attempted(authorization: Option<&str>, query: Option<&str>, has_ce
     if authorization.trim().split_once(' ').is_some_and(|(found, _)| found.eq_ignore_ascii_case("bearer")) {
         methods.push("bearer");
     }
-    let token = query.and_then(|query| crate::go::url::query::first(query, "access_token"));
+    let token = query.and_then(|query| portcullis_go::url::query::first(query, "access_token"));
     if token.is_some_and(|token| !token.trim().is_empty()) {
         methods.push("access_token");
     }

@@ -9,6 +9,10 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use portcullis_http::body::BodyEnd;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -16,13 +20,10 @@ use tracing::info;
 
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnInput, AuthnMethod, ProvenIdentity, expiry};
-use crate::clock::{Clock, UnixTime};
-use crate::http::body::BodyEnd;
 use crate::listener::Connection;
 use crate::metrics::Metrics;
 use crate::request::credentials::Credentials;
 use crate::state::Live;
-use crate::user::{Identity, UserInfo};
 
 /// How often a credential is authenticated again. The caches of tokens hold their verdicts for longer.
 const INTERVAL: Duration = Duration::from_secs(5);

@@ -4,6 +4,9 @@
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_audit::sink::NotStored;
+use portcullis_http::identity::UnencodableIdentity;
+use portcullis_http::loop_detection::ForwardingLoop;
+use portcullis_kubernetes::status::{NO_USABLE_BACKEND, Reason, Status};
 
 use crate::authn::AuthnError;
 use crate::authn::revocation::Revoked;
@@ -11,15 +14,12 @@ use crate::authz::impersonation::{BadImpersonation, ImpersonationError};
 use crate::authz::{AccessRefusal, ReviewError};
 use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
-use crate::http::loop_detection::ForwardingLoop;
-use crate::http::status::{NO_USABLE_BACKEND, Reason, Status};
 use crate::limits::LimitExceeded;
 use crate::listener::TooManyConnections;
 use crate::pipeline::forward::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::MalformedRequest;
-use crate::user::UnencodableIdentity;
 
 /// The `Retry-After` of a response when the backend is unavailable.
 const RETRY_AFTER_SECONDS: u32 = 1;

@@ -20,6 +20,11 @@ use std::time::Duration;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
+use portcullis_http::body::{Body, BodyEnd, EndGuard, Replay};
+use portcullis_http::hop_by_hop;
+use portcullis_http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
+use portcullis_http::loop_detection::GatewayId;
+use portcullis_http::transport::BodyError;
 use tokio::time::{Instant, timeout_at};
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -32,11 +37,6 @@ use crate::backend::balance::{Load, RetryCause};
 use crate::backend::pool::SendError;
 use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
-use crate::http::body::{Body, BodyEnd, EndGuard, Replay};
-use crate::http::hop_by_hop;
-use crate::http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
-use crate::http::loop_detection::GatewayId;
-use crate::http::transport::BodyError;
 use crate::limits::InflightPermit;
 use crate::pipeline::AUDIT_ID;
 use crate::pipeline::audit::AuditedRequest;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use portcullis_go::quote::Quoted;
+use portcullis_go::url::query;
+use portcullis_http::body::Body;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
-use crate::go::quote::Quoted;
-use crate::go::url::query;
-use crate::http::body::Body;
 use crate::listener::ShutdownPhase;
 use crate::pipeline::stages::Authorized;
 use crate::state::Live;

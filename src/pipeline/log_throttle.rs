@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::http::peer::client_network;
-use crate::sync::lock;
+use portcullis_http::peer::client_network;
+use portcullis_system::sync::lock;
 
 /// The burst of lines, and the interval after which one more is permitted.
 const MAX_LINES: u32 = 20;

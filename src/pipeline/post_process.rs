@@ -2,13 +2,13 @@
 //! most responses pass unchanged.
 
 use http::Response;
+use portcullis_http::body::Body;
 
 use super::Gateway;
 use super::error_map::Refusal;
 use super::health::SingleCheck;
 use super::stages::Authorized;
 use super::token_review::PendingReview;
-use crate::http::body::Body;
 use crate::listener::Connection;
 
 /// The change to one response.

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, STRICT_TRANSPORT_SECURITY, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use portcullis_http::body::Body;
+use portcullis_http::warning;
+use portcullis_kubernetes::status::render::{Negotiation, render, render_denial};
 
 use super::AUDIT_ID;
 use super::error_map::{Refusal, RefusalResponse};
-use crate::http::body::Body;
-use crate::http::status::render::{Negotiation, render, render_denial};
-use crate::http::warning;
 
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// The length of a client's audit ID in log lines.

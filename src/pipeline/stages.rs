@@ -14,6 +14,12 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Uri};
 use http_body::Body as _;
+use portcullis_http::body::Body;
+use portcullis_http::hop_by_hop::strip_hop_by_hop;
+use portcullis_http::identity::{EncodedIdentity, Identity};
+use portcullis_http::transport::Incoming;
+use portcullis_kubernetes::user::{GATEWAY, MASTERS, UserInfo};
+use portcullis_system::clock::Clock;
 use tokio::time::{Instant, timeout_at};
 
 use super::access_log::AccessLog;
@@ -25,11 +31,7 @@ use crate::authn::ProvenIdentity;
 use crate::authz::AuthzTrace;
 use crate::authz::impersonation::WantedUser;
 use crate::backend::Backend;
-use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::http::body::Body;
-use crate::http::hop_by_hop::strip_hop_by_hop;
-use crate::http::transport::Incoming;
 use crate::limits::{LimitedRequest, RequestClass, flow_of};
 use crate::listener::{Connection, TooManyConnections};
 use crate::pipeline::forward::ForwardError;
@@ -37,7 +39,6 @@ use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
 use crate::traces::{ActiveSpan, SpanScope};
-use crate::user::{EncodedIdentity, GATEWAY, Identity, MASTERS, UserInfo};
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {

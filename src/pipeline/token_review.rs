@@ -16,15 +16,15 @@ use std::sync::Arc;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use portcullis_http::body::Body;
+use portcullis_http::transport::BodyError;
+use portcullis_system::clock::UnixTime;
 use tokio::time::{Instant, timeout_at};
 
 use document::{Document, Spec, Status};
 
 use crate::authn::Audience;
-use crate::clock::UnixTime;
 use crate::cluster::Cluster;
-use crate::http::body::Body;
-use crate::http::transport::BodyError;
 use crate::pipeline::forward::ForwardError;
 use crate::pipeline::stages::Authorized;
 use crate::request::info::{RequestKind, RequestResource};

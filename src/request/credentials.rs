@@ -7,7 +7,7 @@ use http::header::{
     AUTHORIZATION, CONNECTION, Entry, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL, UPGRADE,
 };
 
-use crate::http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
+use portcullis_http::identity_headers::{FRONT_PROXY_PREFIX, IMPERSONATE_PREFIX, folded_starts_with};
 
 /// The names of nearly all impersonation headers. To copy a name of a request costs more than to compare it.
 static USUAL_IMPERSONATE_NAMES: [HeaderName; 3] = [
@@ -183,8 +183,9 @@ impl fmt::Debug for Credentials {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::testing::headers;
+
     use super::*;
-    use crate::http::testing::headers;
 
     #[test]
     fn credentials_are_removed_from_the_request() {

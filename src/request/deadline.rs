@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
+use portcullis_go::duration::{DurationError, parse_duration};
+use portcullis_go::url::query;
+
 use super::info::RequestInfo;
-use crate::go::duration::{DurationError, parse_duration};
-use crate::go::url::query;
 
 /// A `?timeout=` that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -4,7 +4,7 @@
 //! limits depend on the result, here and again in the backend. It reads the *decoded* path; the request itself is
 //! forwarded unchanged. The result stores ranges of that path, so that a request costs one or two allocations.
 //!
-//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`crate::go::url`]), as in
+//! A decoded path may not be UTF-8. It then contains U+FFFD for each invalid byte (see [`portcullis_go::url`]), as in
 //! kube-apiserver's webhook requests and audit events. Code that grants access by comparing a path with a configured
 //! one must not match on U+FFFD.
 
@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 
 use http::Method;
 
-use super::selector;
-use crate::go::url::{self, query};
-use crate::http::status::{Attempt, AttemptTarget};
+use portcullis_go::url::{self, query};
+use portcullis_kubernetes::selectors;
+use portcullis_kubernetes::status::{Attempt, AttemptTarget};
 
 /// Verb and resource of a request, or its non-resource path.
 #[derive(Debug, Clone)]
@@ -234,8 +234,8 @@ impl RequestInfo {
         spans.selected_name.get_or_init(|| {
             let (fields, labels) = (&spans.field_selector, &spans.label_selector);
             let fields =
-                selector::parse_fields(fields).ok().filter(|_| selector::parse_labels(labels).is_ok());
-            let name = fields.and_then(|fields| selector::required_field_value(&fields, "metadata.name"));
+                selectors::parse_fields(fields).ok().filter(|_| selectors::parse_labels(labels).is_ok());
+            let name = fields.and_then(|fields| selectors::required_field_value(&fields, "metadata.name"));
             name.filter(|name| is_path_segment(name)).unwrap_or_default().into()
         })
     }
@@ -370,8 +370,8 @@ impl<'a> ListOptions<'a> {
         // here for that spelling alone.
         let is_decoded = || {
             self.has_numbers()
-                && selector::parse_fields(self.fields.as_deref().unwrap_or_default()).is_ok()
-                && selector::parse_labels(self.labels.as_deref().unwrap_or_default()).is_ok()
+                && selectors::parse_fields(self.fields.as_deref().unwrap_or_default()).is_ok()
+                && selectors::parse_labels(self.labels.as_deref().unwrap_or_default()).is_ok()
         };
         !(watch.replace('ſ', "s").eq_ignore_ascii_case("false") && is_decoded())
     }

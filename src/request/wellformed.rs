@@ -8,9 +8,9 @@ use http::header::{EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Request, Version};
 
-use crate::go::octets::{Octets, octets};
-use crate::go::url::decode_path;
-use crate::http::limits::MAX_HEADER_LINES;
+use portcullis_go::octets::{Octets, octets};
+use portcullis_go::url::decode_path;
+use portcullis_http::limits::MAX_HEADER_LINES;
 
 /// Why a request is refused as malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -14,13 +14,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use portcullis_http::body::Body;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::cluster_status::ClusterStatusList;
-use crate::http::body::Body;
 use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
 use crate::metrics::{Exposition, Metrics};
 use crate::pipeline::health::{HealthChecks, HealthRequest};

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_go::time;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -13,7 +14,6 @@ use crate::backend::endpoint::Endpoint;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
 use crate::config::cluster_files::RefusedCluster;
-use crate::go::rfc3339;
 use crate::page::{self, HealthState};
 use crate::state::Live;
 
@@ -182,9 +182,10 @@ impl ClusterStatus {
             },
             server_version: cluster.backend.server_version(),
             endpoints,
-            client_certificate: cluster.backend.client_certificate_end().map(|(name, end)| {
-                CertificateStatus { common_name: name, not_after: rfc3339::format_utc(end) }
-            }),
+            client_certificate: cluster
+                .backend
+                .client_certificate_end()
+                .map(|(name, end)| CertificateStatus { common_name: name, not_after: time::format_utc(end) }),
             requests: RequestCounts {
                 read_only: counts.read_only,
                 mutating: counts.mutating,

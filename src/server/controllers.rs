@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use futures_util::future::BoxFuture;
+use portcullis_system::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::clock::Clock;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::{ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner};
 use crate::listener::ShutdownPhase;

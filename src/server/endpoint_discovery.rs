@@ -173,7 +173,7 @@ impl<'a> Discovery<'a> {
     }
 
     fn log(&self, now: LastLog) {
-        let mut last = crate::sync::lock(&self.last_log);
+        let mut last = portcullis_system::sync::lock(&self.last_log);
         if *last == now {
             return;
         }

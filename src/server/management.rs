@@ -10,13 +10,13 @@ use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
+use portcullis_system::clock::Clock;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::backend::response_size::is_too_large;
-use crate::clock::Clock;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
 use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
@@ -206,13 +206,13 @@ fn data(secret: Secret) -> SecretData {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::identity::IdentityMode;
     use rustls::RootCertStore;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
-    use crate::user::IdentityMode;
 
     #[tokio::test(start_paused = true)]
     async fn a_management_cluster_that_never_answers_is_given_up_and_what_is_known_stays() {

@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
+use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
@@ -30,10 +33,7 @@ use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::backend::{Backend, contains};
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
-use crate::sync::lock;
 use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
-use crate::user::IdentityMode;
-use crate::user::{ALL_AUTHENTICATED, GATEWAY, UserInfo};
 
 const REVIEW_PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;

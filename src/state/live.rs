@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
+use portcullis_http::loop_detection::GatewayId;
+use portcullis_system::sync::lock;
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 use crate::config::cluster_files::RefusedCluster;
-use crate::http::loop_detection::GatewayId;
-use crate::sync::lock;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]

@@ -8,12 +8,13 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_system::clock::Clock;
+use portcullis_system::sync::lock;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
 use super::snapshot::SnapshotError;
 use super::{Live, Snapshot};
-use crate::clock::Clock;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::ConfigErrors;
 use crate::config::cluster_files::{MAX_CLUSTERS, RefusedCluster};
@@ -22,7 +23,6 @@ use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::metrics::StaleCluster;
-use crate::sync::lock;
 use crate::traces::TracingSettings;
 
 /// How often the files are compared with the content in force.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
+use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 
 use crate::audit::AuditGeneration;
@@ -18,7 +19,6 @@ use crate::config::page_settings::PageSettings;
 use crate::config::settings::{Settings, Shutdown};
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
-use crate::sync::lock;
 
 /// One generation of the configuration.
 #[derive(Debug)]

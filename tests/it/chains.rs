@@ -96,7 +96,7 @@ fn ours(case: &Case) -> Answer {
     });
     let handshake = parsed.is_ok() && parse_for_handshake(&case.chain[0]).is_ok();
     let now = Duration::new(u64::try_from(case.time).unwrap(), case.nanos);
-    let verdict = bundle.verify(&UnverifiedChain::new(case.chain.clone()), now);
+    let verdict = UnverifiedChain::new(case.chain.clone()).verify(&bundle, now);
     if let Err(error) = parsed {
         assert_eq!(verdict.expect_err("a chain that does not parse").to_string(), error.to_string());
         return answer(Outcome::Unparsable, error.to_string(), false);

@@ -9,9 +9,9 @@ mod wire;
 
 use std::collections::BTreeMap;
 
-use portcullis_apimachinery::field::FieldError;
-use portcullis_apimachinery::strict::{self, DecodeError};
 use portcullis_cel::{CompileError, Environment, Expression, ResultType};
+use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::strict::{self, DecodeError};
 use serde_json::Value;
 
 use crate::{Webhook, WebhookKind};

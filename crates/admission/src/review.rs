@@ -5,14 +5,14 @@
 mod base64;
 mod decode;
 mod denial;
-mod json;
 mod patch;
 mod request;
 mod response;
 #[cfg(test)]
 mod tests;
 
-pub use json::{decode as decode_value, encode};
+pub use portcullis_go::json::encode;
+pub use portcullis_go::json::raw::decode as decode_value;
 
 pub use denial::{denial, internal_error, timeout};
 pub use patch::{Patch, PatchError};

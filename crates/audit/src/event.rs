@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use portcullis_go::quote::Quoted;
 use portcullis_go::time::Time;
+use portcullis_kubernetes::user::{EncodedUser, UserInfo};
 use serde_json::value::RawValue;
 
 /// How much of a request is recorded.
@@ -83,49 +84,6 @@ pub struct Event<'a> {
     pub stage_timestamp: SystemTime,
     /// What authentication, authorization and admission have noted.
     pub annotations: Cow<'a, BTreeMap<String, String>>,
-}
-
-/// A user, `authentication.k8s.io/v1` `UserInfo`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UserInfo {
-    /// The name.
-    pub username: String,
-    /// The unique ID.
-    pub uid: String,
-    /// The groups.
-    pub groups: Vec<String>,
-    /// Further attributes.
-    pub extra: BTreeMap<String, Vec<String>>,
-}
-
-/// A user with its JSON, which is made once for all events of the user.
-#[derive(Debug, Clone)]
-pub struct EncodedUser {
-    user: UserInfo,
-    json: Box<[u8]>,
-}
-
-impl From<UserInfo> for EncodedUser {
-    fn from(user: UserInfo) -> Self {
-        let json = json::user(&user).into();
-        Self { user, json }
-    }
-}
-
-impl EncodedUser {
-    /// The user of a request whose client is not authenticated: it has no attribute.
-    pub fn unknown() -> &'static Self {
-        static UNKNOWN: LazyLock<EncodedUser> = LazyLock::new(|| UserInfo::default().into());
-        &UNKNOWN
-    }
-}
-
-impl Deref for EncodedUser {
-    type Target = UserInfo;
-
-    fn deref(&self) -> &UserInfo {
-        &self.user
-    }
 }
 
 /// How a request was authenticated.
@@ -250,18 +208,16 @@ impl Event<'_> {
     // apiserver: pkg/audit/format.go, EventString
     pub fn legacy_line(&self, zone: &TimeZone) -> String {
         let or_none = |text: &'_ str| if text.is_empty() { "<none>".to_owned() } else { text.to_owned() };
-        let user = or_none(&self.user.username);
-        let groups = if self.user.username.is_empty() || self.user.groups.is_empty() {
+        let user = or_none(&self.user.name);
+        let groups = if self.user.name.is_empty() || self.user.groups.is_empty() {
             or_none("")
         } else {
             quoted_list(&self.user.groups)
         };
         // An impersonated user has groups in Go if it has any.
         let (as_user, as_groups) = match self.impersonated_user.map(Deref::deref) {
-            Some(UserInfo { username, groups, .. }) if !groups.is_empty() => {
-                (username.as_str(), quoted_list(groups))
-            }
-            Some(user) => (user.username.as_str(), "<lookup>".to_owned()),
+            Some(UserInfo { name, groups, .. }) if !groups.is_empty() => (name.as_str(), quoted_list(groups)),
+            Some(user) => (user.name.as_str(), "<lookup>".to_owned()),
             None => ("<self>", "<lookup>".to_owned()),
         };
         let namespace = or_none(self.object_ref.as_ref().map_or("", |object| &object.namespace));

@@ -5,9 +5,9 @@ mod wire;
 
 use std::sync::Arc;
 
-use portcullis_apimachinery::field::FieldError;
-use portcullis_apimachinery::strict;
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::strict;
 use serde_json::Value;
 
 use crate::event::{Level, Stage};

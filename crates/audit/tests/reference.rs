@@ -14,10 +14,10 @@ use std::time::{Duration, SystemTime};
 
 use jiff::tz::TimeZone;
 use portcullis_audit::event::{
-    AuthenticationMetadata, EncodedEvent, EncodedUser, Event, Level, ObjectReference, ResponseStatus, Stage,
-    UserInfo,
+    AuthenticationMetadata, EncodedEvent, Event, Level, ObjectReference, ResponseStatus, Stage,
 };
 use portcullis_audit::sink::{LogOptions, Mode, NoObserver, RotationOptions, SinkRegistry, WallClock};
+use portcullis_kubernetes::user::{EncodedUser, UserInfo};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
@@ -76,7 +76,7 @@ fn addresses(rng: &mut Rng) -> Vec<IpAddr> {
 /// A user that lives as long as the test.
 fn user(rng: &mut Rng) -> &'static EncodedUser {
     let extra = (0..rng.below(3)).map(|_| (text(rng), texts(rng))).collect();
-    let user = UserInfo { username: text(rng), uid: text(rng), groups: texts(rng), extra };
+    let user = UserInfo { name: text(rng), uid: Some(text(rng)), groups: texts(rng), extra };
     Box::leak(Box::new(user.into()))
 }
 
@@ -150,7 +150,7 @@ fn question(event: &Event<'_>, zone: &str) -> Value {
     let user = |user: &UserInfo| {
         // Empty groups are left out in our events; Go tells an empty list from none.
         let groups = (!user.groups.is_empty()).then_some(&user.groups);
-        json!({"username": user.username, "uid": user.uid, "groups": groups, "extra": user.extra})
+        json!({"username": user.name, "uid": user.uid.as_deref().unwrap_or_default(), "groups": groups, "extra": user.extra})
     };
     let status = |status: &ResponseStatus| {
         let ResponseStatus { status, message, reason, details, code } = status;

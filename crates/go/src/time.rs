@@ -1,11 +1,15 @@
 //! Times as Go's package `time` reads and prints them in the layout of RFC 3339, and their dates in the calendar.
 
 use std::fmt;
+use std::time::Duration;
 
 const DAY: i64 = 24 * 60 * 60;
 
+/// The last second that a text of RFC 3339 can have: 9999-12-31T23:59:59Z.
+const LAST_SECOND: i64 = 253_402_300_799;
+
 /// A point in time, with the offset that its text is written in.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Time {
     /// Seconds since 1970 in UTC.
     pub seconds: i64,
@@ -95,10 +99,35 @@ impl Time {
         Some(Self { seconds: seconds - i64::from(offset), nanoseconds, offset })
     }
 
+    /// The time since 1970; zero for times before.
+    pub fn since_epoch(&self) -> Duration {
+        u64::try_from(self.seconds).map_or(Duration::ZERO, |seconds| Duration::new(seconds, self.nanoseconds))
+    }
+
+    /// The duration from `now`, a time since 1970, until this time; `None` if it has passed.
+    pub fn remaining(&self, now: Duration) -> Option<Duration> {
+        self.since_epoch().checked_sub(now).filter(|remaining| !remaining.is_zero())
+    }
+
+    /// The layout `time.RFC3339`: without the fraction of the second.
+    pub fn in_whole_seconds(&self) -> String {
+        Self { nanoseconds: 0, ..*self }.to_string()
+    }
+
     /// The date in another offset than the own one.
     pub fn date_in(&self, offset: i64) -> Date {
         Date::of(self.seconds.saturating_add(offset))
     }
+}
+
+/// A time since 1970 in the layout `time.RFC3339`, in UTC.
+pub fn format_since_epoch(time: Duration) -> String {
+    format_utc(i64::try_from(time.as_secs()).unwrap_or(LAST_SECOND))
+}
+
+/// A time in seconds since 1970 in the layout `time.RFC3339`, in UTC. Times after the year 9999 are shown as its end.
+pub fn format_utc(seconds: i64) -> String {
+    Time { seconds: seconds.min(LAST_SECOND), nanoseconds: 0, offset: 0 }.to_string()
 }
 
 /// The layout `time.RFC3339Nano`.
@@ -177,6 +206,96 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Seconds, nanoseconds, and the time as Go formats it.
+    type Read = (i64, u32, &'static str);
+
+    /// The results of Go 1.26.
+    const CASES: &[(&str, Option<Read>)] = &[
+        ("2033-11-14T22:13:21Z", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
+        ("2033-11-14T5:13:21Z", Some((2_015_558_001, 0, "2033-11-14T05:13:21Z"))),
+        ("2033-11-14T22:13:21,5Z", Some((2_015_619_201, 500_000_000, "2033-11-14T22:13:21Z"))),
+        ("2033-11-14T22:13:21.123456789123Z", Some((2_015_619_201, 123_456_789, "2033-11-14T22:13:21Z"))),
+        ("2033-11-14T22:13:21.0000000001Z", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
+        ("2033-11-14T22:13:21.5+01:00", Some((2_015_615_601, 500_000_000, "2033-11-14T22:13:21+01:00"))),
+        ("2033-11-14T5:13:21.5+01:00", Some((2_015_554_401, 500_000_000, "2033-11-14T05:13:21+01:00"))),
+        ("2033-11-14T22:13:21+24:00", Some((2_015_532_801, 0, "2033-11-14T22:13:21+24:00"))),
+        ("2033-11-14T22:13:21+24:59", Some((2_015_529_261, 0, "2033-11-14T22:13:21+24:59"))),
+        ("2033-11-14T22:13:21+23:60", Some((2_015_532_801, 0, "2033-11-14T22:13:21+24:00"))),
+        ("2033-11-14T22:13:21-00:00", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
+        ("2033-11-14T22:13:21+00:00", Some((2_015_619_201, 0, "2033-11-14T22:13:21Z"))),
+        ("0000-01-01T00:00:00Z", Some((-62_167_219_200, 0, "0000-01-01T00:00:00Z"))),
+        ("9999-12-31T23:59:59-24:00", Some((253_402_387_199, 0, "9999-12-31T23:59:59-24:00"))),
+        ("1969-12-31T23:59:59Z", Some((-1, 0, "1969-12-31T23:59:59Z"))),
+        ("", None),
+        ("garbage", None),
+        ("2033-11-14T22:13:21.Z", None),
+        ("2033-11-14T22:13:21,Z", None),
+        ("2033-11-14T22:13:21+25:00", None),
+        ("2033-11-14T22:13:21+00:61", None),
+        ("2033-11-14T22:13:21+0100", None),
+        ("2033-11-14T22:13:21+01", None),
+        ("2033-11-14T22:13:21+01:0", None),
+        ("2033-11-14T22:13:21-1:00", None),
+        ("2033-11-14T22:13:21.5 +01:00", None),
+        ("2033-11-14T22:13:21Z07:00", None),
+        ("2033-11-14T22:13:21", None),
+        ("2033-11-14T22:13:21z", None),
+        ("2033-11-14t22:13:21Z", None),
+        ("2033-11-14 22:13:21Z", None),
+        ("2033-11-14T22:13:21Z\n", None),
+        (" 2033-11-14T22:13:21Z", None),
+        ("+2033-11-14T22:13:21Z", None),
+        ("2033-11-14", None),
+        ("2033-02-29T22:13:21Z", None),
+        ("2033-00-14T22:13:21Z", None),
+        ("2033-11-00T22:13:21Z", None),
+        ("2033-1-14T22:13:21Z", None),
+        ("2033-11-4T22:13:21Z", None),
+        ("2033-11-14T 5:13:21Z", None),
+        ("2033-11-14T24:00:00Z", None),
+        ("2033-11-14T22:3:21Z", None),
+        ("2033-11-14T22:60:21Z", None),
+        ("2033-11-14T22:13:1Z", None),
+        ("2033-11-14T22:13:60Z", None),
+        ("2033-11-14T22:13:21Zé", None),
+    ];
+
+    #[test]
+    fn expirations_are_parsed_as_go_parses_them() {
+        let mut wrong = Vec::new();
+        for (text, expected) in CASES {
+            let time = Time::parse_rfc3339(text);
+            let read = time.map(|time| (time.seconds, time.nanoseconds, time.in_whole_seconds()));
+            let read =
+                read.as_ref().map(|(seconds, nanoseconds, text)| (*seconds, *nanoseconds, text.as_str()));
+            if read != *expected {
+                wrong.push(format!("{text:?}: {read:?}, not {expected:?}"));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+
+    #[test]
+    fn the_remaining_time_is_exact_to_the_nanosecond() {
+        let end = Time::parse_rfc3339("2033-11-14T22:13:21.5Z").unwrap();
+        let at = Duration::from_millis(2_015_619_201_500);
+        let (nanosecond, hour) = (Duration::from_nanos(1), Duration::from_hours(1));
+        assert_eq!(end.since_epoch(), at);
+        assert_eq!(end.remaining(at.saturating_sub(nanosecond)), Some(nanosecond));
+        assert_eq!(end.remaining(at.saturating_sub(hour)), Some(hour));
+        assert_eq!(end.remaining(at), None);
+        assert_eq!(end.remaining(at + nanosecond), None);
+        let early = Time::parse_rfc3339("1969-11-14T22:13:21Z").unwrap();
+        assert_eq!((early.since_epoch(), early.remaining(Duration::ZERO)), (Duration::ZERO, None));
+    }
+
+    #[test]
+    fn times_that_no_text_can_have_are_shown_as_the_last() {
+        assert_eq!(format_utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(format_utc(i64::MAX), "9999-12-31T23:59:59Z");
+        assert_eq!(format_since_epoch(Duration::MAX), "9999-12-31T23:59:59Z");
+    }
 
     #[test]
     fn times_are_read_and_printed_as_go_does() {

@@ -1,13 +1,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use portcullis_http::https_client::testing::{
+    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
+};
 use rustls::crypto::aws_lc_rs::default_provider;
 use testkit::in_time;
 use testkit::pki::Ca;
 
 use super::*;
-use crate::http::https_client::testing::{
-    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
-};
 
 const TOKEN: &str = "my-s3cr3t-t0ken";
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
+use portcullis_pki::bootstrap_tokens::secret::GROUP;
 use secrecy::SecretSlice;
 
 use super::super::testing::TestRequest;
 use super::*;
 use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount, TokenGetterError};
-use crate::pki::bootstrap_tokens::secret::GROUP;
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 

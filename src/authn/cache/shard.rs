@@ -6,15 +6,15 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use lru::LruCache;
+use portcullis_http::identity::TEXT_OVERHEAD;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::expiring_lru::ExpiringLru;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::super::{AuthnError, AuthnVerdict};
 use super::key::CacheKey;
 use crate::authn::trace::TraceRecord;
-use crate::clock::UnixTime;
-use crate::expiring_lru::ExpiringLru;
-use crate::user::TEXT_OVERHEAD;
 
 /// Result of a lookup.
 #[derive(Debug)]

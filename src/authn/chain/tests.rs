@@ -1,10 +1,11 @@
 use futures_util::FutureExt;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_kubernetes::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
 use proptest::prelude::*;
 
 use super::super::testing::{Fixed, TestRequest, audiences_of, success};
 use super::*;
-use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS};
-use crate::user::{Identity, UserInfo};
 
 fn invalid(text: &str) -> AuthnError {
     AuthnError::Invalid(text.to_owned())

@@ -10,11 +10,11 @@ use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
     EcdsaKeyPair, KeyPair as _,
 };
+use portcullis_go::pem;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
 use super::keys::{UnsupportedKey, VerificationKey};
-use crate::go::pem;
 
 /// Why a key file is rejected. Never quotes the content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
+use portcullis_go::json::JsonValue;
+use portcullis_go::json::Object;
 use serde::Deserialize;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -21,8 +23,6 @@ use tracing::{info, warn};
 use super::Jwt;
 use super::keys::VerificationKey;
 use crate::authn::BoxFuture;
-use crate::go::json::JsonValue;
-use crate::go::json::Object;
 
 /// Minimum time between two fetches.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::{Clock, UnixTime};
+
 use super::OidcAuthenticator;
 use super::fetch::{DocumentFetcher, FetchedDocument};
 use super::settings::JwtAuthenticator;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{BearerToken, BoxFuture, TokenAuthenticator as _, TokenContext};
-use crate::clock::{Clock, UnixTime};
 use crate::metrics::Metrics;
-use crate::user::UserInfo;
 
 /// Authenticates ID tokens with fixed keys.
 #[derive(Debug)]

@@ -9,6 +9,8 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use portcullis_go::quote::Quoted;
+use portcullis_system::clock::UnixTime;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
@@ -22,8 +24,6 @@ use super::with_prefix;
 use crate::authn::AuthnError;
 use crate::authn::jwt::{self, members};
 use crate::authn::trace::Check;
-use crate::clock::UnixTime;
-use crate::go::quote::Quoted;
 
 /// Maximum number of tokens waiting for claims, limited for the same reason as in
 /// [`KeySet`](crate::authn::jwt::key_set::KeySet).

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use http::header::CONTENT_TYPE;
+use portcullis_http::https_client::{HttpsClient, HttpsRequest};
 
 use crate::authn::BoxFuture;
-use crate::http::https_client::{HttpsClient, HttpsRequest};
 
 /// Fetches documents of issuers over HTTP.
 pub(crate) trait DocumentFetcher: Send + Sync + fmt::Debug {
@@ -61,11 +61,11 @@ impl DocumentFetcher for HttpsClient {
 mod tests {
     use std::sync::Arc;
 
+    use portcullis_http::https_client::testing::{H2, TestServer, full, trusting};
     use rustls::crypto::aws_lc_rs::default_provider;
     use testkit::pki::Ca;
 
     use super::*;
-    use crate::http::https_client::testing::{H2, TestServer, full, trusting};
 
     #[tokio::test]
     async fn responses_are_returned_unchanged() {

@@ -6,13 +6,14 @@
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 
+use portcullis_cel::{Bindings, Expression, Value};
+use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
+
 use super::claims::{self, IdTokenClaims, present};
 use super::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
 use super::steps::StepRecorder;
 use crate::authn::trace::Check;
-use crate::go::quote::{Quoted, QuotedList};
-use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
-use portcullis_cel::{Bindings, Expression, Value};
 
 /// Maps claims to a user, or fails if a rule rejects them.
 pub(super) fn identify(

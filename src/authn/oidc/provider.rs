@@ -6,16 +6,16 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use portcullis_go::json::Object;
+use portcullis_go::quote::Quoted;
+use portcullis_system::sync::lock;
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::fetch::DocumentFetcher;
 use crate::authn::BoxFuture;
 use crate::authn::jwt::key_set::{self, JwksSource, KeySet};
-use crate::go::json::Object;
-use crate::go::quote::Quoted;
 use crate::metrics::jwt::JwtIssuerMetrics;
-use crate::sync::lock;
 
 /// Path of the discovery document below the issuer URL.
 const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";

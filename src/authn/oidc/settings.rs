@@ -1,9 +1,10 @@
 //! Validated settings of one issuer of JSON Web Tokens, from the `--oidc-*` flags or an entry of an
 //! `AuthenticationConfiguration`.
 
-use crate::authn::jwt::keys::JwsAlgorithm;
-use crate::http::client_tls::TrustedRoots;
 use portcullis_cel::Expression;
+use portcullis_http::client_tls::TrustedRoots;
+
+use crate::authn::jwt::keys::JwsAlgorithm;
 
 /// Settings of one JWT authenticator.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,6 +5,11 @@
 
 use std::time::Duration;
 
+use portcullis_go::json::JsonValue;
+use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_go::time::format_utc;
+use portcullis_pki::x509::time::{is_after, is_before};
+use portcullis_system::clock::UnixTime;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -18,11 +23,6 @@ use crate::authn::jwt::key_set::{KeySet, KeySetError};
 use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::jwt::members;
 use crate::authn::trace::{Check, StepOutcome};
-use crate::clock::UnixTime;
-use crate::go::json::JsonValue;
-use crate::go::quote::{Quoted, QuotedList};
-use crate::go::rfc3339::format_utc;
-use crate::pki::x509::time::{is_after, is_before};
 
 /// Clock skew accepted for `nbf`.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);

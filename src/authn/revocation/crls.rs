@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use aws_lc_rs::digest;
 use num_bigint::BigUint;
+use portcullis_go::hex::hex;
+use portcullis_go::pem;
+use portcullis_go::time::format_utc;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::name_text::rfc4514;
+use portcullis_pki::x509::{Crl, time};
+use portcullis_system::clock::UnixTime;
 
 use super::path::CertificatePath;
 use super::{RevocationSource, Revoked};
-use crate::clock::UnixTime;
-use crate::go::hex::hex;
-use crate::go::pem;
-use crate::go::rfc3339::format_utc;
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::name_text::rfc4514;
-use crate::pki::x509::{Crl, time};
 
 /// How far ahead of ours the clock of a CA may be.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);

@@ -12,10 +12,10 @@
 
 use std::collections::HashMap;
 
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
-use crate::pki::x509::name_text::ComparableName;
-use crate::user::{ANONYMOUS, CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_go::time;
+use portcullis_kubernetes::user::{ANONYMOUS, CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_pki::x509::name_text::ComparableName;
+use portcullis_system::clock::UnixTime;
 
 use super::path::CertificatePath;
 
@@ -178,8 +178,8 @@ fn take(words: &mut Words, key: &str) -> Option<String> {
 }
 
 fn time(text: &str) -> Result<UnixTime, String> {
-    let time = rfc3339::Rfc3339Time::parse(text).map(|time| time.at());
-    time.map_err(|_| "until: give a time as in RFC 3339, such as 2027-01-31T00:00:00Z".to_owned())
+    let time = time::Time::parse_rfc3339(text).map(|time| time.since_epoch());
+    time.ok_or_else(|| "until: give a time as in RFC 3339, such as 2027-01-31T00:00:00Z".to_owned())
 }
 
 /// Hexadecimal digits in lower case; colons may separate octets, as OpenSSL prints them.

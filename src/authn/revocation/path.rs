@@ -3,11 +3,11 @@
 use aws_lc_rs::digest;
 use num_bigint::BigUint;
 
-use crate::go::hex::hex;
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::der::{DerReader, tag};
-use crate::pki::x509::name_text::ComparableName;
-use crate::pki::x509::signature::{EllipticCurve, PublicKey, SignatureAlgorithm};
+use portcullis_go::hex::hex;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::der::{DerReader, tag};
+use portcullis_pki::x509::name_text::ComparableName;
+use portcullis_pki::x509::signature::{EllipticCurve, PublicKey, SignatureAlgorithm};
 
 /// The certificates of a verified chain, leaf first, trust anchor last.
 #[derive(Debug, Clone, PartialEq, Eq)]

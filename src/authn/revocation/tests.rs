@@ -1,12 +1,12 @@
 //! What is revoked, whichever way a credential comes in.
 
+use portcullis_kubernetes::user::CREDENTIAL_ID_KEY;
+use portcullis_pki::x509::CaBundle;
 use testkit::pki::{Ca, Issued, KeyKind, bits, seq, tlv};
 
 use super::*;
 use crate::authn::AuthnMethod;
 use crate::authn::x509::UnverifiedChain;
-use crate::pki::x509::CaBundle;
-use crate::user::CREDENTIAL_ID_KEY;
 
 const NOW: UnixTime = UnixTime::from_hours(500_000);
 
@@ -21,7 +21,7 @@ fn denying(lines: &str) -> ClusterRevocation {
 
 fn with_path(ca: &Ca, chain: Vec<rustls_pki_types::CertificateDer<'static>>) -> Authenticated {
     let bundle = CaBundle::from_pem(ca.cert_pem().as_bytes()).unwrap();
-    let chain = bundle.verify(&UnverifiedChain::new(chain), NOW).unwrap();
+    let chain = UnverifiedChain::new(chain).verify(&bundle, NOW).unwrap();
     Authenticated {
         user: chain.user().unwrap().unwrap(),
         audiences: Vec::new(),
@@ -36,7 +36,7 @@ fn re_encoded(
     issued: &Issued,
     change: impl Fn(&[u8]) -> Vec<u8>,
 ) -> Vec<rustls_pki_types::CertificateDer<'static>> {
-    let mut outer = crate::pki::x509::der::DerReader::new(issued.leaf());
+    let mut outer = portcullis_pki::x509::der::DerReader::new(issued.leaf());
     let mut parts = outer.enter(0x30).unwrap();
     let (tbs, algorithm) = (parts.any().unwrap().whole.to_vec(), parts.any().unwrap().whole.to_vec());
     let signature = parts.any().unwrap().content[1..].to_vec();
@@ -55,7 +55,7 @@ fn a_certificate_cannot_hide_behind_another_encoding() {
         let ca = Ca::with_key("ca", kind);
         let alice = ca.leaf().cn("alice").issue();
         let twin = |signature: &[u8]| {
-            let mut pair = crate::pki::x509::der::DerReader::new(signature).enter(0x30).unwrap();
+            let mut pair = portcullis_pki::x509::der::DerReader::new(signature).enter(0x30).unwrap();
             let (r, s) = (pair.any().unwrap().whole.to_vec(), pair.integer().unwrap());
             let s = order(kind) - num_bigint::BigUint::from_bytes_be(s);
             let mut octets = s.to_bytes_be();

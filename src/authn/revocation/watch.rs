@@ -13,16 +13,16 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use aws_lc_rs::digest;
+use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_system::input_file::{self, ReadFileError};
+use portcullis_system::sync::lock;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use super::crls::ClientCrls;
 use super::deny_list::DenyList;
-use crate::clock::{Clock, UnixTime};
-use crate::input_file::{self, ReadFileError};
 use crate::metrics::Metrics;
-use crate::sync::lock;
 
 /// How often the metadata of a file is compared.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use portcullis_system::clock::UnixTime;
+
 use super::AccountTokenDeps;
 use super::checks::CheckRecorder;
 use super::claims::{BoundClaims, ClaimedObject, KubernetesClaim, NumericDate, PublicClaims};
@@ -15,7 +17,6 @@ use crate::authn::{
     Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
     TokenContext,
 };
-use crate::clock::UnixTime;
 
 const NAME: &str = AuthnMethod::ServiceAccount.name();
 /// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.

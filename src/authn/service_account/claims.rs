@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use serde_json::Value;
 
-use crate::go::json::DistinctObject;
-use crate::go::json::JsonValue;
+use portcullis_go::json::DistinctObject;
+use portcullis_go::json::JsonValue;
 
 /// The claims that both kinds of tokens share.
 #[derive(Debug, Default, Deserialize)]

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_kubernetes::service_account;
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, NODE_NAME_KEY, UserInfo};
+
 use super::claims::ClaimedObject;
-use crate::user::{CREDENTIAL_ID_KEY, NODE_NAME_KEY, UserInfo, service_account};
 
 const POD_NAME_KEY: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID_KEY: &str = "authentication.kubernetes.io/pod-uid";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use k8s_openapi::jiff::{Timestamp, ToSpan as _, civil, tz::TimeZone};
+use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret as _;
 
 use super::AccountTokenDeps;
@@ -19,7 +20,6 @@ use crate::authn::{
     Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
     TokenContext,
 };
-use crate::clock::UnixTime;
 
 const NAME: &str = AuthnMethod::LegacyServiceAccount.name();
 const ISSUER: &str = "kubernetes/serviceaccount";
@@ -65,7 +65,9 @@ impl LegacyTokenAuthenticator {
                 return Err(checks.invalid(Check::Other(check), format!("{check} claim is missing")));
             }
         }
-        if crate::user::service_account::split(&public.subject) != Some((&claims.namespace, &claims.name)) {
+        if portcullis_kubernetes::service_account::split(&public.subject)
+            != Some((&claims.namespace, &claims.name))
+        {
             return Err(checks.invalid(Check::Other("sub"), "sub claim is invalid"));
         }
         checks.pass(Check::Other("sub"), || public.subject.clone());

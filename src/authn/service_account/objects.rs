@@ -7,13 +7,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::poll;
+use portcullis_go::quote::Quoted;
 use tokio::time::timeout;
 
 use super::checks::CheckRecorder;
 use crate::authn::token_getter::GetResult;
 use crate::authn::trace::Check;
 use crate::authn::{AuthnError, BoxFuture};
-use crate::go::quote::Quoted;
 
 /// Timeout for all object lookups of one token: the first result must not become stale before the verdict.
 const OBJECTS_TIMEOUT: Duration = Duration::from_secs(10);

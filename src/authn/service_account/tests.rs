@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use portcullis_system::clock::UnixTime;
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
 
@@ -19,7 +20,6 @@ use super::super::{AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenContex
 use super::*;
 use crate::authn::token_getter::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetterError};
 use crate::authn::trace::{AuthnTrace, StepOutcome, TraceRecord};
-use crate::clock::UnixTime;
 use crate::metrics::Metrics;
 
 /// 2023-11-14 22:13:20 UTC.
@@ -110,7 +110,7 @@ struct TestBed {
 struct AuthnOutcome {
     verdict: String,
     noted: TraceRecord,
-    identity: Option<crate::user::UserInfo>,
+    identity: Option<portcullis_kubernetes::user::UserInfo>,
 }
 
 impl TestBed {

@@ -1,6 +1,8 @@
 //! Checks that bound and legacy tokens share: format, issuer, signature and audiences, in this order.
 // kubernetes: pkg/serviceaccount/jwt.go, jwtTokenAuthenticator
 
+use portcullis_go::json::DistinctObject;
+use portcullis_go::quote::{Quoted, QuotedList};
 use serde::de::DeserializeOwned;
 
 use super::checks::CheckRecorder;
@@ -11,8 +13,6 @@ use crate::authn::jwt::Jwt;
 use crate::authn::jwt::key_set::KeySetError;
 use crate::authn::trace::Check;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
-use crate::go::json::DistinctObject;
-use crate::go::quote::{Quoted, QuotedList};
 
 const NO_KEYS: &str = "invalid signature, no keys found";
 /// Message for claims that cannot be decoded: kube-apiserver's, as far as `serde_json`'s errors correspond to Go's.

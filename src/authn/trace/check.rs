@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::pki::x509::VerifyError;
+use portcullis_pki::x509::VerifyError;
 
 /// A check of an authenticator. `Display` is the printed name, which several checks may share.
 #[derive(Debug, Clone, PartialEq, Eq)]

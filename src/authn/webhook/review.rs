@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_http::https_client::HttpsResponse;
+use portcullis_http::webhook::{self, ObjectOnly, WebhookError, or_null, read_review, truncated};
 use serde::{Deserialize, Serialize};
 
 use super::settings::TokenReviewVersion;
 use crate::authn::{Audience, BearerToken};
-use crate::http::https_client::HttpsResponse;
-use crate::http::webhook::{self, ObjectOnly, WebhookError, or_null, read_review, truncated};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use portcullis_http::client_tls::ClientTls;
+
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
 
 /// An authentication webhook.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub enum TokenReviewVersion {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unsupported authentication webhook version {}, supported versions are \"v1\", \"v1beta1\"",
-    crate::go::quote::Quoted(.0)
+    portcullis_go::quote::Quoted(.0)
 )]
 pub struct UnsupportedTokenReviewVersion(pub String);
 

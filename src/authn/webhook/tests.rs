@@ -3,6 +3,12 @@
 use std::sync::Mutex;
 
 use futures_util::future::BoxFuture;
+use portcullis_http::client_tls::ClientTls;
+use portcullis_http::https_client::testing::{
+    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
+};
+use portcullis_http::webhook::MAX_ATTEMPTS;
+use portcullis_system::clock::UnixTime;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
@@ -11,12 +17,6 @@ use testkit::pki::{Ca, Issued};
 use super::super::testing::audiences_of;
 use super::*;
 use crate::authn::trace::{AuthnTrace, TraceStep};
-use crate::clock::UnixTime;
-use crate::http::client_tls::ClientTls;
-use crate::http::https_client::testing::{
-    H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
-};
-use crate::http::webhook::MAX_ATTEMPTS;
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_pki::x509::{BundleError, CaBundle};
 use rustls_pki_types::CertificateDer;
 use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
@@ -13,7 +14,6 @@ use super::{
 };
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator};
-use crate::pki::x509::{BundleError, CaBundle};
 use crate::request::credentials::Credentials;
 
 /// 2026-01-01T00:00:00Z.
@@ -314,7 +314,7 @@ fn the_handshake_refuses_what_go_cannot_parse() {
 fn an_empty_chain_does_not_verify() {
     let root = Ca::new("root");
     assert!(UnverifiedChain::default().is_empty());
-    assert!(bundle(&[&root]).verify(&UnverifiedChain::default(), at(NOW)).is_err());
+    assert!(UnverifiedChain::default().verify(&bundle(&[&root]), at(NOW)).is_err());
     assert_eq!(UnverifiedChain::default().leaf_not_after(), None);
     let chain = UnverifiedChain::new(root.leaf().validity(1, 2).issue().chain);
     assert_eq!(chain.leaf_not_after(), Some(2));

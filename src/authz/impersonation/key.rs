@@ -4,9 +4,9 @@
 use std::cell::Cell;
 
 use aws_lc_rs::digest::{SHA256, digest};
+use portcullis_http::identity::Parts;
 
 use super::{Impersonation, Mode, WantedUser};
-use crate::user::Parts;
 
 /// Longer keys are hashed: clients choose how long they are.
 const MAX_BYTES: usize = 2048;
@@ -84,11 +84,11 @@ fn user_parts(mode: Mode, asked: &Impersonation<'_, '_>) -> Parts {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use portcullis_kubernetes::user::UserInfo;
 
     use super::*;
     use crate::authz::NO_TRACE;
     use crate::request::info::RequestInfo;
-    use crate::user::UserInfo;
 
     fn user<'a>(
         name: &'a str,

@@ -4,11 +4,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use portcullis_go::quote::Quoted;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::names::{domain_prefixed_path_problems, is_dns_subdomain};
+use portcullis_kubernetes::service_account;
+use portcullis_kubernetes::user::{NODE_NAME_KEY, UserInfo};
+
 use super::WantedUser;
 use super::wanted::WantedExtra;
-use crate::go::quote::Quoted;
-use crate::names::{domain_prefixed_path_problems, is_dns_subdomain};
-use crate::user::{Identity, NODE_NAME_KEY, UserInfo, service_account};
 
 /// The extra attribute of the requester in questions of [`Mode::AssociatedNode`].
 const ASSOCIATED_NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use kube::client::Body;
+use portcullis_http::testing::headers;
 use serde_json::{Value, json};
 use tower::service_fn;
 
 use super::*;
 use crate::authz::NO_TRACE;
 use crate::backend::kube_client::RequestIdentity;
-use crate::http::testing::headers;
 
 /// What the API server answers to a question.
 enum Answer {

@@ -8,9 +8,9 @@ use std::fmt;
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use crate::go::extra_key::decode_extra_key;
-use crate::go::quote::Quoted;
-use crate::user::UserInfo;
+use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::extra_key::decode_extra_key;
+use portcullis_kubernetes::user::UserInfo;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The longest value: hundreds of questions may wait, and each holds one.

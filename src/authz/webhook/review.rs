@@ -1,13 +1,13 @@
 //! The `SubjectAccessReview` wire format.
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_http::https_client::HttpsResponse;
+use portcullis_http::webhook::{ObjectOnly, WebhookError, or_null, read_review, redacted};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::authz::answers::AccessReviewStatus;
 use crate::authz::settings::SubjectAccessReviewVersion;
-use crate::http::https_client::HttpsResponse;
-use crate::http::webhook::{ObjectOnly, WebhookError, or_null, read_review, redacted};
 
 /// Encodes a question. Empty fields are left out, as Go does.
 pub(super) fn request_body(

@@ -6,6 +6,8 @@ use std::time::Duration;
 use http::Method;
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, ResourceAttributes};
 use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_http::https_client::testing::{H1, H2, Reply, TestServer, reply, trusting};
+use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
 use testkit::pki::Ca;
@@ -14,9 +16,7 @@ use super::*;
 use crate::authz::NO_TRACE;
 use crate::authz::authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer};
 use crate::authz::settings::{Authorization, AuthorizerSettings, SubjectAccessReviewVersion};
-use crate::http::https_client::testing::{H1, H2, Reply, TestServer, reply, trusting};
 use crate::request::info::RequestInfo;
-use crate::user::UserInfo;
 
 const LONG: Duration = Duration::from_hours(2400);
 
@@ -523,7 +523,7 @@ async fn refusals_have_kube_apiservers_bodies() {
 #[tokio::test]
 async fn a_flood_is_refused_and_disturbs_no_other_user() {
     let ca = Ca::new("servers");
-    let config = crate::http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H1);
+    let config = portcullis_http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H1);
     let server = TestServer::start(config, "127.0.0.1:0", |asked| {
         let asked: Value = serde_json::from_slice(&asked.body).unwrap();
         Box::pin(async move {
@@ -557,7 +557,7 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
 #[tokio::test]
 async fn a_silent_webhook_ends_with_the_timeout() {
     let ca = Ca::new("servers");
-    let config = crate::http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H2);
+    let config = portcullis_http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H2);
     let server = TestServer::start(config, "127.0.0.1:0", |_| Box::pin(std::future::pending())).await;
     let service = Service { ca, server, answer: Arc::default() };
     let counted = metrics();
@@ -652,7 +652,7 @@ async fn long_questions_are_bounded() {
 /// A webhook that answers when it is told to.
 async fn held() -> (Service, Arc<tokio::sync::Semaphore>) {
     let ca = Ca::new("servers");
-    let config = crate::http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H1);
+    let config = portcullis_http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H1);
     let released = Arc::new(tokio::sync::Semaphore::new(0));
     let holding = Arc::clone(&released);
     let server = TestServer::start(config, "127.0.0.1:0", move |_| {

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_system::sync::lock;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::{Balance, Random};
-use crate::sync::lock;
 
 /// An endpoint has too many watches beyond this fraction of the mean, and as many more.
 const EXCESS: (usize, usize) = (6, 5);

@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use crate::metrics::RETRY_CAUSES;
-use crate::sync::lock;
 
 /// One retry for each ten requests, and ten in each second for clusters with few requests.
 const REQUESTS_PER_RETRY: u64 = 10;

@@ -1,5 +1,7 @@
 //! The recorded certificate request of an endpoint, and for how long a self-check counts.
 
+use portcullis_http::identity::IdentityMode;
+use portcullis_pki::x509::CertificateKeyPair;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
@@ -13,8 +15,6 @@ use socket2::SockRef;
 
 use super::*;
 use crate::backend::settings::TrustedRoots;
-use crate::pki::x509::CertificateKeyPair;
-use crate::user::IdentityMode;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();

@@ -15,6 +15,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, PostParams, WatchParams};
+use portcullis_http::https_client::testing::{H1, H2, serving};
+use portcullis_http::loop_detection::GatewayId;
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs::default_provider;
 use testkit::pki::Ca;
@@ -27,8 +29,6 @@ use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
 use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
-use crate::http::https_client::testing::{H1, H2, serving};
-use crate::http::loop_detection::GatewayId;
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use aws_lc_rs::rand;
 use futures_util::{Stream, TryStreamExt as _};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
+use portcullis_system::sync::lock;
 use prometheus::IntGauge;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -22,7 +23,6 @@ use tracing::{debug, info, warn};
 use crate::backend::response_size::is_too_large;
 use crate::backend::watched::watch_cache::{CacheFull, Cacheable, CachedObjects, FRESH_FOR, Key, WatchCache};
 use crate::metrics::GaugeGuard;
-use crate::sync::lock;
 
 /// How long a watch lasts; the value of `timeoutSeconds`.
 const WATCH_SECONDS: u32 = 7;

@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-use crate::sync::lock;
-use crate::user::TEXT_OVERHEAD;
+use portcullis_http::identity::TEXT_OVERHEAD;
+use portcullis_system::sync::lock;
 
 /// Namespace and name; objects without a namespace have an empty one.
 pub(crate) type Key = (String, String);

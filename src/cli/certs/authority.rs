@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use portcullis_pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+use portcullis_pki::issuance::signer::{PemKey, PrivateKeyError};
 use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use super::profile::IssuanceProfile;
-use crate::pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
-use crate::pki::issuance::signer::{PemKey, PrivateKeyError};
 
 /// The base name of the root's files.
 pub(super) const ROOT: &str = "ca";

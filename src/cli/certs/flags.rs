@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::go::duration::parse_duration;
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::dns;
-use crate::pki::issuance::signer::KeyKind;
-use crate::pki::issuance::subject::{self, Subject};
+use portcullis_go::duration::parse_duration;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::dns;
+use portcullis_pki::issuance::signer::KeyKind;
+use portcullis_pki::issuance::subject::{self, Subject};
 
 const DAY: u64 = 86_400;
 

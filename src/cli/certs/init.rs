@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_pki::issuance::ca::CaIssuer;
+use portcullis_pki::issuance::signer::{PemKey, Signer as _};
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -16,10 +20,6 @@ use super::index::IssuanceIndex;
 use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::{KeyProtection, NewKeyPassphraseFlags};
 use super::table;
-use crate::clock::{Clock, UnixTime};
-use crate::pki::issuance::ca::CaIssuer;
-use crate::pki::issuance::signer::{PemKey, Signer as _};
-use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

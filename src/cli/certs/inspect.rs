@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use portcullis_system::clock::{Clock, UnixTime};
 use secrecy::SecretString;
 use secrecy::zeroize::Zeroizing;
 use serde::{Serialize, Serializer};
@@ -21,7 +22,6 @@ use super::super::check::{Output, print};
 use super::error::CommandError;
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::clock::{Clock, UnixTime};
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

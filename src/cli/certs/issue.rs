@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_pki::issuance::request;
+use portcullis_pki::issuance::signer::PemKey;
+use portcullis_system::clock::Clock;
 use secrecy::ExposeSecret as _;
 
 use super::super::check::{Output, print};
@@ -18,9 +21,6 @@ use super::kubeconfig::{self, KubeconfigFlags};
 use super::profile::{ProfileSource, usage};
 use super::progress::with_spinner;
 use super::signing::SigningOrder;
-use crate::clock::Clock;
-use crate::pki::issuance::request;
-use crate::pki::issuance::signer::PemKey;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::profile::CertificateProfile;
+use portcullis_pki::issuance::subject::Subject;
 
 use super::authority::CaRole;
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::subject::Subject;
 
 /// The kinds of certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

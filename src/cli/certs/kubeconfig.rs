@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use portcullis_go::pem::encode_pem;
+use portcullis_pki::x509::CaBundle;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
 use super::super::cluster::ClusterClient;
 use super::error::CommandError;
-use crate::go::pem::encode_pem;
-use crate::pki::x509::CaBundle;
 
 /// Flags for the kubeconfig output.
 #[derive(Debug, Clone, Args)]

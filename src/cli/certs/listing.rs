@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_go::time;
+use portcullis_pki::x509::CaBundle;
+use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -13,9 +16,6 @@ use super::flags::life;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
-use crate::clock::{Clock, UnixTime};
-use crate::go::rfc3339;
-use crate::pki::x509::CaBundle;
 
 /// The flags of `portcullis certs index`.
 #[derive(Debug, Clone, Args)]
@@ -110,7 +110,7 @@ impl IndexRow {
 
 /// Whether a time in RFC 3339 is before another one.
 fn ends_before(not_after: &str, time: UnixTime) -> bool {
-    rfc3339::Rfc3339Time::parse(not_after).is_ok_and(|end| end.at() < time)
+    time::Time::parse_rfc3339(not_after).is_some_and(|end| end.since_epoch() < time)
 }
 
 pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {

@@ -4,6 +4,15 @@
 use std::path::Path;
 use std::time::Duration;
 
+use portcullis_go::pem::encode_pem;
+use portcullis_go::time;
+use portcullis_pki::issuance::ca::{CaCertificate, CaIssuer};
+use portcullis_pki::issuance::issue::IssueError;
+use portcullis_pki::issuance::signer::PemKey;
+use portcullis_pki::issuance::usage::CertificateUsage;
+use portcullis_pki::issuance::validity::Validity;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_system::clock::UnixTime;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Serialize;
 
@@ -14,15 +23,6 @@ use super::flags::KeyType;
 use super::index::IndexEntry;
 use super::progress::with_spinner;
 use super::{fingerprint, hex};
-use crate::clock::UnixTime;
-use crate::go::pem::encode_pem;
-use crate::go::rfc3339;
-use crate::pki::issuance::ca::{CaCertificate, CaIssuer};
-use crate::pki::issuance::issue::IssueError;
-use crate::pki::issuance::signer::PemKey;
-use crate::pki::issuance::usage::CertificateUsage;
-use crate::pki::issuance::validity::Validity;
-use crate::pki::x509::certificate::Certificate;
 
 /// Tolerance for slow clocks, which would see a new certificate as not yet valid.
 const BACKDATED: Duration = Duration::from_mins(5);
@@ -133,7 +133,7 @@ impl CreatedCa {
             name,
             subject: format!("CN={}", plan.common_name),
             key: key.to_owned(),
-            not_after: rfc3339::format(plan.not_after),
+            not_after: time::format_since_epoch(plan.not_after),
             sha256: fingerprint(&certificate.der),
             certificate_file: path.with_extension("crt"),
             key_file: new_key.map(|_| path.with_extension("key")),
@@ -167,8 +167,8 @@ pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: 
         subject: format!("CN={}", plan.common_name),
         alt_names: Vec::new(),
         profile: plan.role.map_or("root", |_| "intermediate").to_owned(),
-        issued_at: rfc3339::format(now),
-        not_after: rfc3339::format(plan.not_after),
+        issued_at: time::format_since_epoch(now),
+        not_after: time::format_since_epoch(plan.not_after),
         sha256: fingerprint(&certificate.der),
         issuer_sha256: Some(fingerprint(root)),
     }

@@ -7,16 +7,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum as _;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::authority::AuthorityKeySource;
+use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules};
+use portcullis_pki::issuance::subject::Subject;
+use portcullis_pki::issuance::usage::CertificateUsage;
 
 use super::authority::{CaRole, is_missing};
 use super::error::CommandError;
 use super::kind::CertificateKind;
 use crate::config::resolve::{SignerProfile, signer_profiles};
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::authority::AuthorityKeySource;
-use crate::pki::issuance::profile::{CertificateProfile, CustomRules};
-use crate::pki::issuance::subject::Subject;
-use crate::pki::issuance::usage::CertificateUsage;
 
 /// The value of `--profile`: the name of a built-in profile, else a file.
 #[derive(Debug, Clone)]

@@ -6,6 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use portcullis_go::pem::encode_pem;
+use portcullis_go::time;
+use portcullis_pki::issuance::ca::CaIssuer;
+use portcullis_pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
+use portcullis_pki::x509::CaBundle;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_system::clock::{Clock, UnixTime};
 use secrecy::SecretString;
 use serde::Serialize;
 
@@ -18,13 +25,6 @@ use super::index::IssuanceIndex;
 use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::clock::{Clock, UnixTime};
-use crate::go::pem::encode_pem;
-use crate::go::rfc3339;
-use crate::pki::issuance::ca::CaIssuer;
-use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
-use crate::pki::x509::CaBundle;
-use crate::pki::x509::certificate::Certificate;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -186,7 +186,7 @@ fn renew_root(flags: &RenewFlags, root: &RootCa, now: UnixTime) -> Result<Renewa
     files.commit()?;
     Ok(RenewalReport {
         authority,
-        replaced_not_after: Some(rfc3339::format(end(&root.certificate))),
+        replaced_not_after: Some(time::format_since_epoch(end(&root.certificate))),
         bundle_file: None,
         index_file: root.index.path().to_owned(),
         role: None,
@@ -243,7 +243,7 @@ fn renew_intermediate(
     files.commit()?;
     Ok(RenewalReport {
         authority,
-        replaced_not_after: before.as_ref().map(|before| rfc3339::format(end(before))),
+        replaced_not_after: before.as_ref().map(|before| time::format_since_epoch(end(before))),
         bundle_file,
         index_file: root.index.path().to_owned(),
         role: Some(role),

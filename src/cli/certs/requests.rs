@@ -18,15 +18,15 @@ use k8s_openapi::api::certificates::v1::{
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::ObjectMeta;
+use portcullis_go::url::path_segment;
+use portcullis_pki::issuance::request::CertificateRequest;
+use portcullis_system::clock::UnixTime;
 use serde::Serialize;
 
 use super::super::cluster::{ClusterClient, ClusterFlags, runtime};
 use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
-use crate::clock::UnixTime;
-use crate::go::url::path_segment;
-use crate::pki::issuance::request::CertificateRequest;
 
 const NONE: &str = "<none>";
 /// With this annotation cert-manager issues a CA certificate.

@@ -8,6 +8,15 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use num_bigint::BigUint;
+use portcullis_go::hex::hex;
+use portcullis_go::pem::{self, encode_pem};
+use portcullis_go::time;
+use portcullis_pki::issuance::crl::CrlPlan;
+use portcullis_pki::issuance::subject::Subject;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::crl::RevokedEntry;
+use portcullis_pki::x509::{CaBundle, Crl};
+use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
 use super::super::check::{Output, print};
@@ -20,15 +29,6 @@ use super::index::{IndexEntry, IssuanceIndex};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
 use crate::authn::revocation::deny_list::{DenyList, octets};
-use crate::clock::{Clock, UnixTime};
-use crate::go::hex::hex;
-use crate::go::pem::{self, encode_pem};
-use crate::go::rfc3339;
-use crate::pki::issuance::crl::CrlPlan;
-use crate::pki::issuance::subject::Subject;
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::crl::RevokedEntry;
-use crate::pki::x509::{CaBundle, Crl};
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -192,7 +192,7 @@ fn selected(
     let record = |entry: &IndexEntry| RevocationRecord {
         serial: entry.serial.clone(),
         subject: entry.subject.clone(),
-        revoked_at: rfc3339::format(now),
+        revoked_at: time::format_since_epoch(now),
         not_after: entry.not_after.clone(),
         reason: flags.reason,
         sha256: entry.sha256.clone(),
@@ -267,8 +267,8 @@ fn of_file(
     Ok(RevocationRecord {
         serial: hex(&certificate.serial),
         subject: certificate.subject.name.to_string(),
-        revoked_at: rfc3339::format(now),
-        not_after: rfc3339::format_utc(certificate.not_after),
+        revoked_at: time::format_since_epoch(now),
+        not_after: time::format_utc(certificate.not_after),
         reason,
         sha256: fingerprint(&certificate.der),
     })
@@ -299,7 +299,7 @@ fn names(subject: &str, user: &str) -> bool {
 }
 
 fn has_ended(not_after: &str, now: UnixTime) -> bool {
-    rfc3339::Rfc3339Time::parse(not_after).is_ok_and(|time| time.at() < now)
+    time::Time::parse_rfc3339(not_after).is_some_and(|time| time.since_epoch() < now)
 }
 
 /// Stages the CRL of a CA: the entries of the existing one, and all records.
@@ -318,7 +318,7 @@ fn stage_crl(
     let mut listed: HashSet<_> = entries.iter().map(|entry| entry.serial.clone()).collect();
     for record in records {
         let serial = octets(&record.serial).ok_or_else(|| about(&format!("serial {}", record.serial)))?;
-        let revoked_at = rfc3339::Rfc3339Time::parse(&record.revoked_at).map(|time| time.at());
+        let revoked_at = time::Time::parse_rfc3339(&record.revoked_at).map(|time| time.since_epoch());
         let revoked_at = revoked_at.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(0));
         let entry = RevokedEntry { serial: serial.into(), revoked_at, reason: record.reason.code() };
         if listed.insert(entry.serial.clone()) {
@@ -342,7 +342,7 @@ fn stage_crl(
         file: file.to_owned(),
         issuer: issuing.authority.subject().to_string(),
         number: number.to_string(),
-        next_update: rfc3339::format(plan.next_update),
+        next_update: time::format_since_epoch(plan.next_update),
         entries: entries.len(),
     })
 }
@@ -386,8 +386,9 @@ fn stage_deny_list<'a>(
     for record in records.filter(|record| !list.has_credential(&format!("X509SHA256={}", record.sha256))) {
         let mut line = format!("X509SHA256={}", record.sha256);
         // The certificate is valid until the end of this second.
-        if let Ok(end) = rfc3339::Rfc3339Time::parse(&record.not_after) {
-            write!(line, " until={}", rfc3339::format(end.at() + Duration::from_secs(1))).ok();
+        if let Some(end) = time::Time::parse_rfc3339(&record.not_after) {
+            write!(line, " until={}", time::format_since_epoch(end.since_epoch() + Duration::from_secs(1)))
+                .ok();
         }
         let subject = sanitized(&record.subject);
         writeln!(line, " # {subject}, {}, revoked {}", record.reason.name(), record.revoked_at).ok();

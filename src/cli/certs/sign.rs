@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_go::pem;
+use portcullis_pki::issuance::request::{CertificateRequest, RequestError};
+use portcullis_system::clock::Clock;
 
 use super::super::check::{Output, print};
 use super::super::terminal::sanitized;
@@ -14,9 +17,6 @@ use super::files::NewFiles;
 use super::flags::life;
 use super::profile::ProfileSource;
 use super::signing::SigningOrder;
-use crate::clock::Clock;
-use crate::go::pem;
-use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

@@ -4,6 +4,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use portcullis_go::time;
+use portcullis_http::identity::{Identity, IdentityMode, UnencodableIdentity};
+use portcullis_kubernetes::user::{GATEWAY, UserInfo};
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::issue::{IssuanceRequest, IssuedCertificate};
+use portcullis_pki::issuance::profile::SYSTEM_MASTERS;
+use portcullis_pki::issuance::request::CertificateRequest;
+use portcullis_pki::issuance::subject::{Subject, check_name};
+use portcullis_pki::issuance::validity::{BACKDATE, SHORT_LIFETIME};
+use portcullis_system::clock::UnixTime;
 use serde::Serialize;
 
 use super::super::terminal::when;
@@ -13,15 +23,6 @@ use super::files::NewFiles;
 use super::index::IndexEntry;
 use super::profile::IssuanceProfile;
 use super::{fingerprint, hex, table};
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssuanceRequest, IssuedCertificate};
-use crate::pki::issuance::profile::SYSTEM_MASTERS;
-use crate::pki::issuance::request::CertificateRequest;
-use crate::pki::issuance::subject::{Subject, check_name};
-use crate::pki::issuance::validity::{BACKDATE, SHORT_LIFETIME};
-use crate::user::{GATEWAY, Identity, IdentityMode, UnencodableIdentity, UserInfo};
 
 /// A validity reduced by less than this is due to backdating, not to the end of the CA.
 const END_TOLERANCE: Duration = Duration::from_mins(10);
@@ -113,8 +114,8 @@ impl SigningOrder<'_> {
             key,
             issuer: issuing.authority.subject().to_string(),
             serial: issued.serial_hex(),
-            not_before: rfc3339::format(issued.not_before()),
-            not_after: rfc3339::format(issued.not_after()),
+            not_before: time::format_since_epoch(issued.not_before()),
+            not_after: time::format_since_epoch(issued.not_after()),
             sha256: fingerprint(issued.der()),
             certificate_file: None,
             key_file: None,
@@ -195,7 +196,7 @@ impl SignedCertificate {
             subject: report.subject.clone(),
             alt_names: report.alt_names.clone(),
             profile: report.profile.clone(),
-            issued_at: rfc3339::format(now),
+            issued_at: time::format_since_epoch(now),
             not_after: report.not_after.clone(),
             sha256: report.sha256.clone(),
             issuer_sha256: Some(hex(issuing.authority.fingerprint())),

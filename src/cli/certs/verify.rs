@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
+use portcullis_http::identity::IdentityMode;
+use portcullis_pki::x509::CaBundle;
+use portcullis_system::clock::Clock;
 
 use super::super::check::{Output, print};
 use super::super::cluster::runtime;
@@ -17,13 +20,10 @@ use crate::authn::revocation::watch::RevocationWatch;
 use crate::authn::revocation::{ClusterRevocation, RevocationSettings};
 use crate::authn::settings::Authentication;
 use crate::authn::x509::X509Authenticator;
-use crate::clock::Clock;
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
 use crate::metrics::Metrics;
-use crate::pki::x509::CaBundle;
-use crate::user::IdentityMode;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:

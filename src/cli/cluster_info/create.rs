@@ -9,12 +9,12 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
+use portcullis_go::pem;
+use portcullis_kubernetes::user::ANONYMOUS;
+use portcullis_pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
 
 use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::token::{BootstrapError, say};
-use crate::go::pem;
-use crate::pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE, kubeconfig};
-use crate::user::ANONYMOUS;
 
 /// The field manager of the Role and the RoleBinding.
 const MANAGER: &str = "portcullis";
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn pem_is_written_as_openssl_does() {
-        let written = include_str!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
+        let written = include_str!("../../../crates/pki/src/bootstrap_tokens/cluster_info/pinned.pem");
         let ders: Vec<_> = pem::authorities(written.as_bytes()).iter().map(|der| der.to_vec()).collect();
         assert_eq!(encoded(&ders), written);
         // A full last line.

@@ -10,16 +10,16 @@ use clap::Args;
 use http::Uri;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, Config};
+use portcullis_pki::bootstrap_tokens::cluster_info::{
+    ClusterInfoError, ClusterLocation, KUBECONFIG, NAME, NAMESPACE, verified_kubeconfig,
+};
+use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
 use rustls_pki_types::CertificateDer;
 use tokio::time::{Instant, sleep};
 
 use super::super::cluster::{ClusterClient, chain};
 use super::super::print_error;
 use super::super::token::{BootstrapError, duration, read_token, say};
-use crate::pki::bootstrap_tokens::cluster_info::{
-    ClusterInfoError, ClusterLocation, KUBECONFIG, NAME, NAMESPACE, verified_kubeconfig,
-};
-use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
 
 /// The flags of `portcullis cluster-info verify`.
 #[derive(Debug, Clone, Args)]

@@ -6,6 +6,10 @@ use clap::Args;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis_audit::event::Stage;
 use portcullis_audit::policy::Policy;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::extra_key::encode_extra_key;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::Clock;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
@@ -15,11 +19,8 @@ use super::report::User;
 use crate::audit::attributes;
 use crate::authz::impersonation::{ImpersonationError, WantedUser};
 use crate::authz::{AccessRefusal, AccessReviewer, AuthzCheck, AuthzTrace};
-use crate::clock::Clock;
 use crate::cluster::Cluster;
-use crate::go::extra_key::encode_extra_key;
 use crate::request::info::RequestInfo;
-use crate::user::{Identity, UserInfo};
 
 /// The path of the request without `--verb`: who am I?
 const SELF_REVIEW: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

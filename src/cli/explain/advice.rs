@@ -1,12 +1,12 @@
 //! The reason of a refusal, and the claim, flag or key to change.
 
+use portcullis_go::quote::{Quoted, QuotedList};
 use serde::Serialize;
 
 use super::credential::Kind;
 use super::report::Row;
 use crate::authn::settings::Authentication;
 use crate::authn::trace::{Check, StepOutcome};
-use crate::go::quote::{Quoted, QuotedList};
 
 /// The issuer of tokens in secrets.
 pub(super) const LEGACY: &str = "kubernetes/serviceaccount";

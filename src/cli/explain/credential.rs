@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use portcullis_go::pem;
+use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_system::clock::UnixTime;
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
@@ -11,9 +14,6 @@ use x509_parser::prelude::FromDer as _;
 use super::super::terminal::when;
 use crate::authn::bootstrap;
 use crate::authn::jwt::Jwt;
-use crate::clock::UnixTime;
-use crate::go::pem;
-use crate::go::quote::{Quoted, QuotedList};
 
 /// A credential. Shown nowhere.
 pub(in crate::cli) enum Credential {

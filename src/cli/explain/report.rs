@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use portcullis_http::identity::UnencodableIdentity;
+use portcullis_kubernetes::user::UserInfo;
 use serde::{Serialize, Serializer};
 
 use super::super::table;
@@ -9,7 +11,6 @@ use super::super::terminal::{plain, sanitized};
 use super::access::AccessExplanation;
 use super::advice::RefusalReason;
 use crate::authn::trace::{Check, StepOutcome, TraceStep};
-use crate::user::{UnencodableIdentity, UserInfo};
 
 /// The verdict on a credential, and the checks that led to it.
 #[derive(Debug, Serialize)]

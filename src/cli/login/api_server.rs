@@ -7,15 +7,15 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+use portcullis_pki::x509::CaBundle;
+use portcullis_system::input_file;
 use rustls_pki_types::ServerName;
 use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::settings::roots;
 use crate::cli::cluster::ClusterClient;
-use crate::http::client_tls::{ClientTls, TrustedRoots};
-use crate::input_file;
-use crate::pki::x509::CaBundle;
 
 /// A cluster, as kubeconfigs and `KUBERNETES_EXEC_INFO` describe it.
 // client-go: tools/clientcmd/api/v1/types.go and pkg/apis/clientauthentication/v1/types.go, Cluster

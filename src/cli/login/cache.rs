@@ -23,6 +23,8 @@ use std::time::Duration;
 
 use aws_lc_rs::{digest, rand};
 use clap::ValueEnum;
+use portcullis_go::hex::hex;
+use portcullis_http::client_tls::TrustedRoots;
 use rustix::fs::OFlags;
 use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
@@ -32,8 +34,6 @@ use tokio::time::{Instant, sleep};
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use super::settings::{ClientSettings, Flow, TokenKind, roots};
-use crate::go::hex::hex;
-use crate::http::client_tls::TrustedRoots;
 pub(super) use crate::openid_client::SecretText;
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
 use keyring::{Keyring, KeyringError};

@@ -22,6 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use openidconnect::url::form_urlencoded;
+use portcullis_system::sync::lock;
 use secrecy::SecretString;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
@@ -30,7 +31,6 @@ use tokio::time::timeout;
 
 use super::error::{CallbackError, ProviderRefusal, shortened};
 use super::settings::CallbackHost;
-use crate::sync::lock;
 
 pub(super) const PATH: &str = "/callback";
 /// Connections at the same time; more wait in the backlog.

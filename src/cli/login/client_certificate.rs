@@ -11,6 +11,16 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Api;
 use kube::api::PostParams;
+use portcullis_go::pem::{certificate_chain, encode_pem};
+use portcullis_kubernetes::user::{
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID_KEY, MASTERS,
+};
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::request::{CertificateRequest, build};
+use portcullis_pki::issuance::signer::{KeyKind, PemKey, Signer as _};
+use portcullis_pki::issuance::subject::Subject;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_system::clock::UnixTime;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::{Instant, timeout};
 
@@ -28,14 +38,6 @@ use crate::cli::certs::requests::{NewRequest, client_usages};
 use crate::cli::certs::signing::{check_user, check_visible};
 use crate::cli::cluster::{ClusterClient, is_missing_right};
 use crate::cli::print_error;
-use crate::clock::UnixTime;
-use crate::go::pem::{certificate_chain, encode_pem};
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::request::{CertificateRequest, build};
-use crate::pki::issuance::signer::{KeyKind, PemKey, Signer as _};
-use crate::pki::issuance::subject::Subject;
-use crate::pki::x509::certificate::Certificate;
-use crate::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID_KEY, MASTERS};
 
 /// The time for an approval; then the command prints how to approve the request.
 const NOTICE_DELAY: Duration = Duration::from_secs(2);

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
+use portcullis_system::clock::Clock;
+use portcullis_system::input_file;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
@@ -27,8 +29,6 @@ use crate::cli::check::print;
 use crate::cli::print_error;
 use crate::cli::table::columns;
 use crate::cli::terminal::plain;
-use crate::clock::Clock;
-use crate::input_file;
 
 /// The flags of `portcullis login`.
 #[derive(Debug, Clone, Args)]
@@ -379,10 +379,10 @@ pub(super) fn cluster_entry(server: &str, authority: Option<&Path>) -> Result<Va
         roots(&pem).map_err(|error| problem(&error))?;
         // Certificates only: the file may also contain a key.
         let bundle =
-            crate::pki::x509::CaBundle::from_pem(&pem).map_err(|error| problem(&error.to_string()))?;
+            portcullis_pki::x509::CaBundle::from_pem(&pem).map_err(|error| problem(&error.to_string()))?;
         let certificates = bundle.certificates().iter();
         let pem: String = certificates
-            .map(|certificate| crate::go::pem::encode_pem("CERTIFICATE", &certificate.der))
+            .map(|certificate| portcullis_go::pem::encode_pem("CERTIFICATE", &certificate.der))
             .collect();
         entry.insert("certificate-authority-data".to_owned(), json!(STANDARD.encode(pem)));
     }

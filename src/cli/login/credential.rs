@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use portcullis_system::clock::Clock;
 
 use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
@@ -15,7 +16,6 @@ use super::secret_of_environment;
 use super::session::{Session, checked, from_file};
 use super::settings::ProviderFlags;
 use crate::cli::check::print;
-use crate::clock::Clock;
 
 /// The flags of `portcullis credential`.
 #[derive(Debug, Clone, Args)]

@@ -3,6 +3,8 @@
 //! Both versions have the same fields.
 // client-go: pkg/apis/clientauthentication/v1/types.go and v1beta1/types.go
 
+use portcullis_go::time;
+use portcullis_system::clock::UnixTime;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -11,8 +13,6 @@ use super::client_certificate::CertificateCredential;
 use super::error::LoginError;
 use super::session::Credential;
 use super::settings::ClusterConfig;
-use crate::clock::UnixTime;
-use crate::go::rfc3339;
 use secrecy::ExposeSecret as _;
 
 /// The environment variable with the request.
@@ -105,7 +105,7 @@ impl<'a> From<&'a CertificateCredential> for ExecCredentialStatus<'a> {
 }
 
 fn whole_seconds(time: UnixTime) -> String {
-    rfc3339::format(UnixTime::from_secs(time.as_secs()))
+    time::format_since_epoch(UnixTime::from_secs(time.as_secs()))
 }
 
 impl ExecRequest {
@@ -170,11 +170,11 @@ impl ExecRequest {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_system::clock::UnixTime;
     use secrecy::SecretString;
     use serde_json::json;
 
     use super::*;
-    use crate::clock::UnixTime;
 
     struct Case {
         name: &'static str,

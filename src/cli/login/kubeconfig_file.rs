@@ -9,12 +9,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use portcullis_system::input_file::{self, ReadFileError};
 use serde_json::{Map, Value, json};
 
 use super::error::LoginError;
 use super::settings::ClusterConfig;
 use crate::cli::certs::files::NewFiles;
-use crate::input_file::{self, ReadFileError};
 
 /// Commands whose users `login` may replace.
 const OWN_COMMAND: &str = "portcullis";

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
+use portcullis_http::https_client::{HttpsClient, HttpsRequest};
 use rustls::crypto::aws_lc_rs::default_provider;
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -11,7 +12,6 @@ use serde::Deserialize;
 use super::api_server::ApiServer;
 use super::error::{LoginError, shortened};
 use super::session::Credential;
-use crate::http::https_client::{HttpsClient, HttpsRequest};
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use openidconnect::{Nonce, OAuth2TokenResponse as _};
+use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_system::input_file;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::RwLock;
 use tokio::time::timeout;
@@ -18,8 +20,6 @@ use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::authn::jwt::Jwt;
 use crate::cli::print_error;
 use crate::cli::terminal::plain;
-use crate::clock::{Clock, UnixTime};
-use crate::input_file;
 
 /// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
 pub(super) const MAX_SKEW: u64 = 60;

@@ -13,6 +13,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use http::Uri;
+use portcullis_http::client_tls::TrustedRoots;
+use portcullis_pki::x509::CaBundle;
+use portcullis_system::input_file;
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -20,9 +23,6 @@ use super::cache::{CacheError, CredentialStoreKind, LoginCache};
 use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use crate::cli::token::duration;
-use crate::http::client_tls::TrustedRoots;
-use crate::input_file;
-use crate::pki::x509::CaBundle;
 
 use certificate::CertificateFlags;
 pub(super) use certificate::CertificateSettings;

@@ -8,16 +8,16 @@ use clap::Args;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
+use portcullis_pki::bootstrap_tokens::cluster_info::{self, ClusterLocation};
+use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
+use portcullis_pki::bootstrap_tokens::secret::{NewToken, TokenUsage, is_group};
+use portcullis_pki::bootstrap_tokens::token::BootstrapToken;
+use portcullis_system::clock::Clock;
 use rustls_pki_types::CertificateDer;
 use secrecy::ExposeSecret as _;
 
 use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::{BootstrapError, duration, print_error, read_token, say, secrets};
-use crate::clock::Clock;
-use crate::pki::bootstrap_tokens::cluster_info::{self, ClusterLocation};
-use crate::pki::bootstrap_tokens::pins::PublicKeyPins;
-use crate::pki::bootstrap_tokens::secret::{NewToken, TokenUsage, is_group};
-use crate::pki::bootstrap_tokens::token::BootstrapToken;
 
 // kubeadm: apis/bootstraptoken/v1/defaults.go
 const DEFAULT_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_join_command_contains_no_shell_metacharacters() {
-        let ca = include_bytes!("../../pki/bootstrap_tokens/cluster_info/pinned.pem");
+        let ca = include_bytes!("../../../crates/pki/src/bootstrap_tokens/cluster_info/pinned.pem");
         let ca = CertificateDer::from_pem_slice(ca).unwrap();
         for (server, endpoint) in [
             ("https://gateway.test:6443", Some("gateway.test:6443")),

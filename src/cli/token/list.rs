@@ -5,6 +5,9 @@ use std::time::Duration;
 use clap::Args;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
+use portcullis_go::time;
+use portcullis_pki::bootstrap_tokens::secret::{SECRET_TYPE, TokenData, TokenDescription};
+use portcullis_system::clock::{Clock, UnixTime};
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
@@ -12,9 +15,6 @@ use super::super::check::Output;
 use super::super::cluster::ClusterFlags;
 use super::super::table::columns;
 use super::{BootstrapError, print_error, say, secrets};
-use crate::clock::{Clock, UnixTime};
-use crate::go::rfc3339;
-use crate::pki::bootstrap_tokens::secret::{SECRET_TYPE, TokenData, TokenDescription};
 
 const COLUMNS: [&str; 6] = ["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"];
 
@@ -55,7 +55,7 @@ fn table(tokens: &[TokenDescription], now: UnixTime) -> String {
     let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
     let row = |token: &TokenDescription| {
         let (ttl, end) = match &token.expires {
-            Some(end) => (left(end.remaining(now), end.at(), now), end.as_str().to_owned()),
+            Some(end) => (left(end.remaining(now), end.since_epoch(), now), end.in_whole_seconds()),
             None => ("<forever>".to_owned(), "<never>".to_owned()),
         };
         [
@@ -115,7 +115,7 @@ impl<'a> From<&'a TokenDescription> for BootstrapTokenDocument<'a> {
             api_version: "output.kubeadm.k8s.io/v1alpha3",
             token: token.token.expose().expose_secret().to_owned(),
             description: &token.description,
-            expires: token.expires.as_ref().map(|end| rfc3339::format(end.at())),
+            expires: token.expires.as_ref().map(|end| time::format_since_epoch(end.since_epoch())),
             usages: &token.usages,
             groups: &token.groups,
         }
@@ -147,8 +147,9 @@ fn yaml(tokens: &[TokenDescription]) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_pki::bootstrap_tokens::secret::TokenData;
+
     use super::*;
-    use crate::pki::bootstrap_tokens::secret::TokenData;
 
     /// 2023-11-14T22:13:20Z
     const NOW: UnixTime = Duration::from_secs(1_700_000_000);

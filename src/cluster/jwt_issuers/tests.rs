@@ -3,6 +3,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use portcullis_http::https_client::testing::{H2, TestServer, reply};
+use portcullis_pki::x509::CaBundle;
 use serde_json::json;
 use testkit::pki::Ca;
 use tokio::runtime::Handle;
@@ -13,8 +15,6 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};
-use crate::http::https_client::testing::{H2, TestServer, reply};
-use crate::pki::x509::CaBundle;
 
 /// Refuses connections.
 const NOWHERE: &str = "https://127.0.0.1:1/";

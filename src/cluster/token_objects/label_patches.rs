@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// The secrets with a patch in progress, by namespace and name.
 #[derive(Debug, Clone, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::sync::lock;
+use portcullis_system::sync::lock;
 
 /// The time in which one read is added.
 const READ_INTERVAL: Duration = Duration::from_millis(100);

@@ -2,12 +2,12 @@
 //!
 //! Follows `k8s.io/apimachinery/pkg/runtime/serializer/json/json.go` with strict decoding.
 
-use portcullis_apimachinery::strict::{self, DecodeError as StrictError};
+use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::strict::{self, DecodeError as StrictError};
 use serde_json::Value;
 
 use super::{ConfigKind, GROUP};
 use crate::config::yaml::{self, KeyLines};
-use crate::go::quote::Quoted;
 
 /// Why a file cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 
+use portcullis_go::url::Url;
+use portcullis_http::client_tls::TrustedRoots;
+use portcullis_pki::x509::CaBundle;
+
 use super::Issuer;
 use crate::config::apiserver_config::field::FieldError;
-use crate::go::url::Url;
-use crate::http::client_tls::TrustedRoots;
-use crate::pki::x509::CaBundle;
 
 const MATCH_ANY: &str = "MatchAny";
 

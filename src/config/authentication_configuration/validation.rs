@@ -6,6 +6,8 @@ mod extra;
 
 use std::collections::BTreeSet;
 
+use portcullis_cel::{Environment, Expression, ResultType};
+
 use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ExtraMapping,
     JwtAuthenticator, PrefixedClaimOrExpression, UserValidationRule,
@@ -13,7 +15,6 @@ use super::{
 use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{self, AttributeMapping, ClaimRule, ExpressionRule};
 use crate::config::apiserver_config::field::{FieldError, json_string};
-use portcullis_cel::{Environment, Expression, ResultType};
 
 /// The maximum number of issuers.
 const MAX_JWT_ISSUERS: usize = 64;

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_go::duration::format_duration;
+use portcullis_kubernetes::names::dns_subdomain_problems;
 
 use super::{
     AuthorizationConfiguration, AuthorizerConfiguration, WebhookConfiguration, WebhookConnectionInfo,
@@ -15,8 +17,6 @@ use super::{
 };
 use crate::authz::settings::{FailurePolicy, SubjectAccessReviewVersion};
 use crate::config::apiserver_config::field::{FieldError, json_string};
-use crate::go::duration::format_duration;
-use crate::names::dns_subdomain_problems;
 
 /// The mode that may occur more than once.
 const WEBHOOK: &str = "Webhook";

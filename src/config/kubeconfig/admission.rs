@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kube::config::AuthInfo;
+use portcullis_pki::x509::CertificateKeyPair;
 
 use super::{ConfigError, ConfigInputs, KubeconfigReader};
 use crate::authn::BearerToken;
-use crate::pki::x509::CertificateKeyPair;
 
 const CREDENTIAL_FIX: &str = "give token, tokenFile, or client-certificate and client-key";
 

@@ -1,9 +1,10 @@
 //! The credential that the gateway presents to the backend: a certificate that matches its key, a token that a header
 //! can carry. Rejects any other here, where the file is known. No error shows a secret.
 
+use portcullis_pki::x509::{CertificateKeyPair, KeyPairError};
+use portcullis_system::clock::UnixTime;
+
 use crate::authn::BearerToken;
-use crate::clock::UnixTime;
-use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
 /// A credential of the gateway. Either part may be missing.
 #[derive(Debug, Clone, Default)]

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::config::{ExecAuthCluster, ExecConfig, ExecInteractiveMode};
+use portcullis_go::time;
+use portcullis_system::clock::{Clock, UnixTime};
 use serde::{Deserialize, Serialize};
 
 use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
 use super::process::{ProcessError, stdout_of};
-use crate::clock::{Clock, UnixTime};
-use crate::go::rfc3339;
 
 /// The timeout of one run, enough for two requests to a distant server.
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -248,7 +248,10 @@ impl ExecPlugin {
         let stated = stated.map(UnixTime::from_secs);
         let expires = [stated, credential.expires()].into_iter().flatten().min();
         if let Some(end) = expires.filter(|end| *end <= now) {
-            return Err(wrong(format!("returned a credential that expired at {}", rfc3339::format(end))));
+            return Err(wrong(format!(
+                "returned a credential that expired at {}",
+                time::format_since_epoch(end)
+            )));
         }
         Ok(PluginCredential { credential, expires })
     }

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
+use portcullis_system::clock::{Clock, UnixTime};
+
 use super::exec::{ExecPlugin, PluginCredential, PluginError};
-use crate::clock::{Clock, UnixTime};
 
 /// The minimum interval between runs after a failure, or after the backend rejected the credential.
 const RETRY_BACKOFF: Duration = Duration::from_secs(10);

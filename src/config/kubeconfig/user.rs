@@ -2,13 +2,13 @@
 //! tokens, token files and exec plugins.
 
 use kube::config::{AuthInfo, Cluster, ExecAuthCluster, ExecConfig};
+use portcullis_pki::x509::CertificateKeyPair;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::credential::{ClientCredential, CredentialError, NamedContent, bearer_token, client_certificate};
 use super::exec::{ExecPlugin, PluginError};
 use super::{KubeconfigReader, is_in_secret};
 use crate::authn::BearerToken;
-use crate::pki::x509::CertificateKeyPair;
 
 /// The cluster extension whose content is passed to plugins.
 // client-go: tools/clientcmd/api/types.go

@@ -2,9 +2,10 @@
 //! credentials hold as for the backend.
 // apiserver: pkg/util/webhook/webhook.go, LoadKubeconfig
 
+use portcullis_http::client_tls::ClientTls;
+
 use super::{ConfigError, ConfigInputs, Endpoint, KubeconfigReader, Path};
 use crate::authn::BearerToken;
-use crate::http::client_tls::ClientTls;
 
 use super::credential::ClientCredential;
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portcullis_admission::{WebhookKind, Webhooks};
+use portcullis_go::quote::Quoted;
 
 use super::{ConfigResolver, listed};
 use crate::admission::settings::{AdmissionSettings, WebhookConnections};
@@ -26,7 +27,6 @@ use crate::config::apiserver_config::field::FieldError;
 use crate::config::error::ConfigError;
 use crate::config::flags::AdmissionFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::go::quote::Quoted;
 use plugins::EnabledPlugins;
 
 const CONFIG: &str = "admission-control-config-file";

@@ -12,6 +12,7 @@ use portcullis_audit::sink::{
     BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions,
     TruncateOptions, WebhookOptions,
 };
+use portcullis_go::quote::Quoted;
 
 use super::ConfigResolver;
 use crate::audit::settings::{AuditSettings, WebhookSettings};
@@ -20,7 +21,6 @@ use crate::config::flags::AuditFlags;
 use crate::config::kubeconfig::{WebhookServer, load_remote};
 use crate::config::sections::{KeyLocation, MergedSection};
 use crate::config::yaml;
-use crate::go::quote::Quoted;
 
 const POLICY: &str = "audit-policy-file";
 const LOG: &str = "audit-log-path";

@@ -9,6 +9,9 @@ mod webhook;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_pki::x509::CaBundle;
+
 use super::{ConfigResolver, listed};
 use crate::authn::Audience;
 use crate::authn::anonymous::AnonymousAuth;
@@ -17,8 +20,6 @@ use crate::authn::static_token::StaticTokenAuthenticator;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::http::identity_headers::RequestHeaderNames;
-use crate::pki::x509::CaBundle;
 
 impl ConfigResolver<'_> {
     /// The authentication methods. Leaves out methods with invalid files; `self.errors` has the errors, and the

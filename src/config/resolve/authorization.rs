@@ -13,6 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_system::input_file::ReadFileError;
+
 use super::{ConfigResolver, listed};
 use crate::authz::settings::{
     Authorization, AuthorizationWebhook, AuthorizerSettings, FailurePolicy, SubjectAccessReviewVersion,
@@ -29,8 +32,6 @@ use crate::config::flags::AuthorizationFlags;
 use crate::config::inputs::ConfigInputs;
 use crate::config::kubeconfig::{WebhookServer, load_remote};
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::go::quote::{Quoted, QuotedList};
-use crate::input_file::ReadFileError;
 
 const CONFIG: &str = "authorization-config";
 const MODE: &str = "authorization-mode";

@@ -5,6 +5,9 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_http::identity::IdentityMode;
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_kubernetes::names::is_dns_label;
 use rustls_pki_types::DnsName;
 
 use super::ConfigResolver;
@@ -21,9 +24,6 @@ use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
-use crate::http::identity_headers::RequestHeaderNames;
-use crate::names::is_dns_label;
-use crate::user::IdentityMode;
 
 /// The name of the cluster configured by flags.
 const ONLY_CLUSTER: &str = "backend";

@@ -8,13 +8,14 @@ mod tenants;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_pki::issuance::profile::CertificateProfile;
+
 use super::ConfigResolver;
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::MergedSection;
 use crate::controllers::selected;
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
-use crate::pki::issuance::profile::CertificateProfile;
 pub(crate) use authority::AuthorityFiles;
 pub(crate) use profiles::{SignerProfile, signer_profiles};
 pub(super) use tenants::SigningCa;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::names::{is_dns_label, is_dns_subdomain};
 use serde_json::{Map, Value, json};
 
 use super::ConfigResolver;
@@ -15,8 +17,6 @@ use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
 use crate::config::yaml::KeyLines;
-use crate::names::{is_dns_label, is_dns_subdomain};
-use crate::user::IdentityMode;
 
 /// The key of the cluster's document in a Secret.
 const DOCUMENT: &str = "cluster";

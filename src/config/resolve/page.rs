@@ -9,6 +9,9 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use openidconnect::url::{Host, Url};
+use portcullis_go::pem::encode_pem;
+use portcullis_http::client_tls::TrustedRoots;
+use portcullis_pki::x509::CaBundle;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{SecretBox, SecretString};
 
@@ -20,10 +23,7 @@ use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::{CookieKey, KubeconfigSettings, PageSettings};
 use crate::config::sections::MergedSection;
 use crate::config::settings::{Operation, ServingSettings};
-use crate::go::pem::encode_pem;
-use crate::http::client_tls::TrustedRoots;
 use crate::openid_client::provider::{OpenIdClientSettings, ScopeChoice};
-use crate::pki::x509::CaBundle;
 
 const ADDRESS: &str = "page-bind-address";
 const URL: &str = "page-url";
@@ -234,7 +234,7 @@ impl ConfigResolver<'_> {
         Some(authority)
     }
 
-    fn page_certificate(&mut self, given: &Given) -> Option<crate::pki::x509::CertificateKeyPair> {
+    fn page_certificate(&mut self, given: &Given) -> Option<portcullis_pki::x509::CertificateKeyPair> {
         let flags = &given.values;
         let (cert, key) = (given.place("page-tls-cert-file"), given.place("page-tls-private-key-file"));
         if flags.page_tls_cert_file.is_none() {

@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_http::peer::{IpNetwork, NetworkError};
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::{CertificateKeyPair, KeyPairError};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs as crypto;
 
@@ -12,12 +15,9 @@ use super::{ConfigResolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::{ProxyProtocolMode, ServingFlags};
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::http::peer::{IpNetwork, NetworkError};
 use crate::listener::settings::{
     ClientLimits, ProxyProtocol, ProxyProtocolVersions, ServingCertificate, ServingSettings,
 };
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::{CertificateKeyPair, KeyPairError};
 
 impl ConfigResolver<'_> {
     pub(super) fn serving(&mut self, given: &MergedSection<ServingFlags>) -> Option<ServingSettings> {

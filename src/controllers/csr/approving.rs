@@ -9,6 +9,8 @@ use std::sync::atomic::AtomicU64;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::ResourceExt as _;
+use portcullis_pki::issuance::profile::{CertificateProfile, KUBELET_CLIENT};
+use portcullis_pki::issuance::request::{CertificateRequest, RequestError};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -24,8 +26,6 @@ use crate::controllers::ControllerContext;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::work;
-use crate::pki::issuance::profile::{CertificateProfile, KUBELET_CLIENT};
-use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// The maximum number of concurrent signature verifications: clients that may create requests control the load.
 const MAX_CONCURRENT_VERIFICATIONS: usize = 2;
@@ -230,13 +230,13 @@ fn question(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> Subje
 #[cfg(test)]
 mod tests {
     use kube::client::Body;
+    use portcullis_pki::issuance::profile::KUBELET_SERVING;
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
     use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
-    use crate::pki::issuance::profile::KUBELET_SERVING;
 
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
     // encipherment

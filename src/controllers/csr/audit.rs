@@ -6,13 +6,13 @@
 use aws_lc_rs::digest;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::ResourceExt as _;
+use portcullis_go::hex::hex;
+use portcullis_go::time;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::issue::IssuedCertificate;
 use tracing::{error, info, warn};
 
 use super::{Csr, WriteOutcome, usages};
-use crate::go::hex::hex;
-use crate::go::rfc3339;
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::IssuedCertificate;
 
 /// The audit record of a certificate that is being written.
 pub(super) struct AuditLine<'a> {
@@ -43,7 +43,7 @@ impl<'a> AuditLine<'a> {
             usages = usages(&csr.spec).join(", "),
             serial = issued.serial_hex(),
             sha256 = hex(digest::digest(&digest::SHA256, issued.der()).as_ref()),
-            not_after = rfc3339::format(issued.not_after()),
+            not_after = time::format_since_epoch(issued.not_after()),
             "signing"
         );
         line
@@ -62,7 +62,7 @@ impl<'a> AuditLine<'a> {
                 requester = requester(&csr.spec),
                 subject = issued.subject().to_string(),
                 serial = issued.serial_hex(),
-                not_after = rfc3339::format(issued.not_after()),
+                not_after = time::format_since_epoch(issued.not_after()),
                 "certificate issued"
             ),
             WriteOutcome::No => warn!(

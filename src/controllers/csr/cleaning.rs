@@ -11,6 +11,11 @@ use k8s_openapi::ByteString;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Preconditions};
 use kube::core::Request;
+use portcullis_go::pem;
+use portcullis_go::url::path_segment;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::der::{DerReader, tag};
+use portcullis_system::clock::UnixTime;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
@@ -18,15 +23,10 @@ use tracing::{debug, error, info, warn};
 use super::conditions::{Conditions, LenientTime};
 use super::error_message;
 use super::pages::{PATH, PagedList};
-use crate::clock::UnixTime;
 use crate::controllers::ControllerContext;
 use crate::controllers::client::send;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::ATTEMPT_TIMEOUT;
-use crate::go::pem;
-use crate::go::url::path_segment;
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::der::{DerReader, tag};
 
 /// The interval between passes.
 const PASS_INTERVAL: Duration = Duration::from_hours(1);

@@ -10,6 +10,10 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use kube::ResourceExt as _;
+use portcullis_pki::issuance::alt_names::AltNames;
+use portcullis_pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate};
+use portcullis_pki::issuance::request::CertificateRequest;
+use portcullis_system::clock::UnixTime;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tracing::{error, warn};
@@ -21,14 +25,10 @@ use super::{
     APPROVED, Csr, DENIED, FAILED, Subresource, WriteOutcome, condition, has_condition, has_true_condition,
     usages, with_condition, write,
 };
-use crate::clock::UnixTime;
 use crate::controllers::ControllerContext;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::controllers::worker::{WORKERS, work};
-use crate::pki::issuance::alt_names::AltNames;
-use crate::pki::issuance::issue::{IssuanceRequest, IssueError, IssuedCertificate};
-use crate::pki::issuance::request::CertificateRequest;
 
 /// The reason of a Failed condition.
 const FAILED_REASON: &str = "SignerValidationFailure";
@@ -211,6 +211,9 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
+    use portcullis_pki::issuance::authority::CertificateAuthority;
+    use portcullis_pki::issuance::profile::{CertificateProfile, KUBELET_SERVING};
+    use portcullis_pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, date_time_ymd};
 
     use tower::service_fn;
@@ -219,9 +222,6 @@ mod tests {
     use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
     use crate::controllers::testing::FakeCluster;
-    use crate::pki::issuance::authority::CertificateAuthority;
-    use crate::pki::issuance::profile::{CertificateProfile, KUBELET_SERVING};
-    use crate::pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
     use crate::telemetry::QuotedFields;
 
     /// 2030-01-01T00:00:00Z, when the authority is valid.

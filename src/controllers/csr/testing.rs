@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use kube::core::ObjectMeta;
+use portcullis_pki::issuance::profile::KUBELET_CLIENT;
 use rcgen::{CertificateParams, DnType, KeyPair};
 
 use super::{Condition, Csr};
-use crate::pki::issuance::profile::KUBELET_CLIENT;
 
 /// The parameters of a kubelet's request.
 #[derive(Debug, Clone)]

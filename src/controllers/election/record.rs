@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::clock::UnixTime;
+use portcullis_system::clock::UnixTime;
 
 /// A replica that competes for a lease.
 #[derive(Debug)]

@@ -2,11 +2,11 @@
 // apimachinery: pkg/conversion/queryparams; apiserver: pkg/endpoints/handlers/get.go, getRequestOptions
 
 use http::uri::PathAndQuery;
+use portcullis_go::url::{escape, query};
 use serde_json::{Map, Value};
 
 use super::options::bool_of;
 use super::subject::Subject;
-use crate::go::url::{escape, query};
 
 /// The options object of a connection, with its kind. `path` is the decoded path of the request.
 pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> Option<Value> {

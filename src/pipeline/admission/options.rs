@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 
 use portcullis_admission::Operation;
+use portcullis_go::url::query;
+use portcullis_kubernetes::encoding::Envelope;
 use prost::Message;
 use serde_json::{Map, Value};
 
 use super::document::parse_unambiguous;
-use crate::go::url::query;
-use crate::http::encoding::Envelope;
 
 const API_VERSION: &str = "meta.k8s.io/v1";
 /// The fields of `DeleteOptions`.

@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation};
+use portcullis_go::quote::Quoted;
 use serde_json::{Map, Value, json};
 
 use super::document::{
@@ -20,7 +21,6 @@ use super::options::{
 use super::request_level::is_json;
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, conflict, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
-use crate::go::quote::Quoted;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};

@@ -13,6 +13,11 @@ use portcullis_admission::{
     Attributes, Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase,
     Surroundings as _, UserInfo, phases,
 };
+use portcullis_go::quote::Quoted;
+use portcullis_go::url::query;
+use portcullis_http::body::Body;
+use portcullis_http::warning;
+use portcullis_system::sync::lock;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -22,15 +27,10 @@ use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurrounding
 use crate::backend::pool::SendError;
 use crate::backend::shares::{SharePermit, SharesExhausted};
 use crate::backend::sharing::extension_group;
-use crate::go::quote::Quoted;
-use crate::go::url::query;
-use crate::http::body::Body;
-use crate::http::warning;
 use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
-use crate::sync::lock;
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 

@@ -3,9 +3,9 @@
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 use portcullis_admission::{GroupVersionResource, Operation};
+use portcullis_http::hop_by_hop::requested_upgrade;
 
 use crate::backend::sharing::extension_group;
-use crate::http::hop_by_hop::requested_upgrade;
 use crate::request::info::{RequestInfo, RequestResource};
 
 /// A request that webhooks may be interested in.

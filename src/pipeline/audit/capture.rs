@@ -3,10 +3,10 @@
 use std::sync::Weak;
 
 use bytes::Bytes;
+use portcullis_http::body::BodyObserver;
 
 use super::Record;
 use crate::audit::ReservedMemory;
-use crate::http::body::BodyObserver;
 
 /// The largest object that an event holds.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes

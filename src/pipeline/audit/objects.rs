@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_saphyr::DuplicateKeyPolicy;
 
-use crate::http::encoding::{Envelope, TypeMeta};
+use portcullis_kubernetes::encoding::{Envelope, TypeMeta};
 
 const UNREADABLE_YAML: &str = "YAML that cannot be read";
 /// The longest YAML that is read. Its parser is slower than that of JSON.

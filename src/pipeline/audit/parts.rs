@@ -6,14 +6,14 @@ use std::sync::Arc;
 use http::StatusCode;
 use portcullis_audit::event::{Level, ResponseStatus};
 use portcullis_audit::policy::Decision;
+use portcullis_http::identity::Identity;
+use portcullis_kubernetes::status::render;
 use serde_json::value::RawValue;
 
 use super::capture::{self, Capture, Direction};
 use super::objects::{self, Encoding};
 use super::status;
 use crate::audit::ReservedMemory;
-use crate::http::status::render;
-use crate::user::Identity;
 
 /// The objects that an event lacks, and why.
 const OMITTED: &str = "audit.portcullis.dev/omitted";

@@ -10,10 +10,10 @@ use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request};
 use portcullis_audit::event::ObjectReference;
+use portcullis_go::url::escaped_path;
 
 use super::Facts;
 use super::objects::Metadata;
-use crate::go::url::escaped_path;
 use crate::request::info::RequestInfo;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn source(headers: &[(&str, &str)], target: &str, is_from_front_proxy: bool) -> Source {
-        let headers = crate::http::testing::headers(headers);
+        let headers = portcullis_http::testing::headers(headers);
         let uri: Uri = target.parse().unwrap();
         let peer = "10.0.0.1".parse().unwrap();
         Source {

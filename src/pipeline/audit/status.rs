@@ -2,13 +2,13 @@
 
 use http::{Response, StatusCode};
 use portcullis_audit::event::ResponseStatus;
+use portcullis_kubernetes::encoding::Envelope;
+use portcullis_kubernetes::status::render::StatusObject;
 use prost::Message as _;
 use serde::Deserialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::objects::{self, Encoding};
-use crate::http::encoding::Envelope;
-use crate::http::status::render::StatusObject;
 
 /// The result of a request with a response that is no `Status`.
 pub(super) fn of_code(code: StatusCode) -> ResponseStatus {

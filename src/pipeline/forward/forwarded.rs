@@ -41,8 +41,9 @@ pub(super) fn set_forwarded_headers(
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::loop_detection::GatewayId;
+
     use super::*;
-    use crate::http::loop_detection::GatewayId;
 
     fn forwarded(peer: &str, is_from_front_proxy: bool, lines: &[(&'static str, &'static str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();

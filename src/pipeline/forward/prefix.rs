@@ -5,9 +5,9 @@
 use http::header::{HeaderValue, LOCATION};
 use http::uri::Authority;
 use http::{HeaderMap, Request};
+use portcullis_http::body::Body;
 
 use crate::backend::Backend;
-use crate::http::body::Body;
 
 /// Whether a decoded path has a dot segment. A backslash counts as a slash, and a segment ends at a semicolon, as in
 /// some servers.

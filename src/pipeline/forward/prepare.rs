@@ -1,6 +1,12 @@
 //! Turns an admitted request into the one that the backend receives, and refuses it if the resulting header is invalid.
 //! Nothing is sent here.
 
+use portcullis_http::body::Body;
+use portcullis_http::hop_by_hop;
+use portcullis_http::identity::{EncodedIdentity, Identity, IdentityMode};
+use portcullis_http::identity_headers::{self, RequestHeaderNames};
+use portcullis_http::limits::MAX_HEADER_LIST_SIZE;
+
 use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRAILER};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Version};
@@ -14,14 +20,9 @@ use super::{ForwardContext, forwarded};
 use crate::backend::Backend;
 use crate::backend::pools::HeaderAuthor;
 use crate::backend::sharing;
-use crate::http::body::Body;
-use crate::http::hop_by_hop;
-use crate::http::identity_headers::{self, RequestHeaderNames};
-use crate::http::limits::MAX_HEADER_LIST_SIZE;
 use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
 use crate::traces::ActiveSpan;
-use crate::user::{EncodedIdentity, Identity, IdentityMode};
 
 /// The reason why a request cannot be forwarded; always the client's fault.
 #[derive(Debug, thiserror::Error)]

@@ -13,15 +13,15 @@ use http::header::{
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use portcullis_go::url::{decode_path, query};
+use portcullis_http::body::Body;
+use portcullis_http::hop_by_hop;
+use portcullis_http::transport::BodyError;
 use serde_json::{Map, Value};
 
 use super::prepare::prepare_parts;
 use super::{ForwardContext, ForwardError, PrepareError, Tunnel, send};
 use crate::backend::pools::Pools;
-use crate::go::url::{decode_path, query};
-use crate::http::body::Body;
-use crate::http::hop_by_hop;
-use crate::http::transport::BodyError;
 use crate::pipeline::stages::Authorized;
 use crate::request::info::RequestInfo;
 

@@ -11,15 +11,15 @@ use http::header::{CONNECTION, HeaderValue, UPGRADE};
 use http::{Request, Response, StatusCode};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use portcullis_http::body::{Body, EndGuard};
+use portcullis_http::hop_by_hop::strip_hop_by_hop;
+use portcullis_http::transport::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
 use super::{ForwardError, Tunnel};
 use crate::backend::pool::UpgradeConnection;
-use crate::http::body::{Body, EndGuard};
-use crate::http::hop_by_hop::strip_hop_by_hop;
-use crate::http::transport::Incoming;
 
 /// How long one direction may still deliver bytes after the other one has ended.
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use portcullis_kubernetes::encoding::{self, Envelope};
+use portcullis_kubernetes::user::UserInfo;
 use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::authn::Authenticated;
-use crate::http::encoding::{self, Envelope};
-use crate::user::UserInfo;
 
 const KIND: &str = "TokenReview";
 
@@ -295,9 +295,10 @@ impl fmt::Debug for Review {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_kubernetes::user::UserInfo;
+
     use super::*;
     use crate::authn::testing::success;
-    use crate::user::UserInfo;
 
     #[test]
     fn a_status_says_all_that_is_known_of_a_user() {

@@ -1,6 +1,7 @@
+use portcullis_go::url::decode_path;
+use portcullis_kubernetes::status::Status;
+
 use super::*;
-use crate::go::url::decode_path;
-use crate::http::status::Status;
 
 fn parse(method: &str, target: &str) -> Result<RequestInfo, RequestInfoError> {
     let method = Method::from_bytes(method.as_bytes()).expect("method");

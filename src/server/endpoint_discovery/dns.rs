@@ -103,10 +103,11 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, Mutex};
 
+    use portcullis_system::sync::lock;
+
     use super::*;
     use crate::backend::settings::EndpointDiscovery;
     use crate::backend::{Backend, testing};
-    use crate::sync::lock;
 
     /// What a lookup yields.
     #[derive(Clone)]

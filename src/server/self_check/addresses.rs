@@ -238,12 +238,12 @@ fn worst_or_passed(outcomes: Vec<CheckOutcome>) -> CheckOutcome {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_http::loop_detection::GatewayId;
     use tokio::time::sleep;
 
     use super::super::AcceptedIdentity;
     use super::*;
     use crate::backend::testing::backend;
-    use crate::http::loop_detection::GatewayId;
 
     fn addresses(last: std::ops::Range<u8>) -> Vec<SocketAddr> {
         last.map(|last| SocketAddr::from(([192, 0, 2, last], 6443))).collect()

@@ -5,11 +5,12 @@
 use std::collections::BTreeMap;
 
 use http::{HeaderName, StatusCode};
+use portcullis_http::identity::IdentityMode;
+use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_kubernetes::user::UserInfo;
 use serde::Deserialize;
 
 use crate::backend::probe::ProbeClient;
-use crate::http::identity_headers::RequestHeaderNames;
-use crate::user::{IdentityMode, UserInfo};
 
 const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";

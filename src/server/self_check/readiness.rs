@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::user::UserInfo;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
@@ -13,7 +15,6 @@ use super::EndpointCheck;
 use crate::backend::balance::{EjectionCause, Load, Random, Readiness, RetryBudget, RetryTotals, WatchMoves};
 use crate::backend::counts::{DialResult, LaneKind};
 use crate::backend::probe::{ProbeClient, ProbeError};
-use crate::user::{IdentityMode, UserInfo};
 
 const PATH: &str = "/readyz";
 /// Between two probes. kube-apiserver's `--shutdown-delay-duration` is usually several seconds.

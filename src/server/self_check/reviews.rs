@@ -1,11 +1,12 @@
 //! Whether the gateway may ask the API server who may impersonate whom. Without the right it refuses every impersonation.
 
 use http::StatusCode;
+use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::user::UserInfo;
 use serde::Deserialize;
 use serde_json::json;
 
 use crate::backend::probe::ProbeClient;
-use crate::user::{IdentityMode, UserInfo};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use http::StatusCode;
+use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::status::NO_USABLE_BACKEND;
+use portcullis_kubernetes::user::{ANONYMOUS, GATEWAY, UserInfo};
 use serde::Deserialize;
 
 use crate::backend::cluster_identity::OtherCluster;
 use crate::backend::endpoint::ClientCertificateRequest;
-use crate::http::status::NO_USABLE_BACKEND;
-use crate::user::IdentityMode;
-use crate::user::{ANONYMOUS, GATEWAY, UserInfo};
 
 /// How an endpoint accepts identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

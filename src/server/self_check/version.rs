@@ -1,10 +1,10 @@
 //! Reads the version of an API server, for the status of its cluster. Decides nothing.
 
 use http::StatusCode;
+use portcullis_kubernetes::user::UserInfo;
 use serde::Deserialize;
 
 use crate::backend::probe::ProbeClient;
-use crate::user::UserInfo;
 
 const PATH: &str = "/version";
 /// The longest version that is kept.

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use portcullis_apimachinery::field::FieldError;
-use portcullis_apimachinery::strict::{self, DecodeError};
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::strict::{self, DecodeError};
 use serde_json::Value;
 
 use super::{Expressions, WebhookConfiguration, wire};

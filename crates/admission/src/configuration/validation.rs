@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
-use portcullis_apimachinery::field::{FieldError, json_string, json_strings};
-use portcullis_apimachinery::labels::{LabelSelector as WireSelector, label_key_errors, selector_errors};
-use portcullis_apimachinery::metadata::cluster_object_errors;
-use portcullis_apimachinery::names::{dns_1035_label_problems, dns_subdomain_problems};
+use portcullis_kubernetes::field::{FieldError, json_string, json_strings};
+use portcullis_kubernetes::labels::{LabelSelector as WireSelector, label_key_errors, selector_errors};
+use portcullis_kubernetes::metadata::cluster_object_errors;
+use portcullis_kubernetes::names::{dns_1035_label_problems, dns_subdomain_problems};
 
 use super::Expressions;
 use super::wire::{WebhookConfiguration, WireMatchCondition, WireWebhook};

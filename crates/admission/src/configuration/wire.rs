@@ -6,8 +6,8 @@ use std::fmt;
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use portcullis_apimachinery::labels::LabelSelector;
-use portcullis_apimachinery::metadata::{ListMeta, ObjectMeta};
+use portcullis_kubernetes::labels::LabelSelector;
+use portcullis_kubernetes::metadata::{ListMeta, ObjectMeta};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ListMeta, Status, StatusCause, StatusDetails};
+use portcullis_go::json::raw::{self as json, JsonType};
 use portcullis_go::quote::Quoted;
 
 use super::base64;
-use super::json::{self, JsonType};
 use crate::ReviewVersion;
 
 /// The name of the registry of types that is in kube-apiserver's error texts.

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::json::{self, JsonType};
 use document::{Compared, Document};
+use portcullis_go::json::raw::{self as json, JsonType};
 
 /// The copies that a patch may make.
 // apiserver: pkg/server/config.go, JSONPatchMaxCopyBytes
@@ -98,9 +98,9 @@ impl Operation {
             if out.len() > 1 {
                 out.push(b',');
             }
-            out.extend(json::encode(key));
+            out.extend(portcullis_go::json::encode(key));
             out.push(b':');
-            json::compact_into(&mut out, value.as_deref().unwrap_or(b"null"));
+            portcullis_go::json::compact_into(&mut out, value.as_deref().unwrap_or(b"null"));
         }
         out.push(b'}');
         out

@@ -2,10 +2,10 @@
 // apiserver: pkg/admission/plugin/webhook/request/admissionreview.go; api: admission/v1/types.go
 
 use bytes::Bytes;
+use portcullis_go::json;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::json;
 use crate::{
     Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, UserInfo,
 };

@@ -12,7 +12,7 @@ use portcullis_go::json::{compact_into, escaped_into, string_into};
 use portcullis_go::time::Date;
 use serde_json::value::RawValue;
 
-use super::{Event, ObjectReference, ResponseStatus, UserInfo};
+use super::{Event, ObjectReference, ResponseStatus};
 
 /// The key of a field behind a comma, as a constant. No key needs escapes.
 macro_rules! key {
@@ -35,9 +35,9 @@ pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event<'_>) {
     name(out, string_key!("stage"), event.stage.as_str());
     string(out, string_key!("requestURI"), &event.request_uri);
     string(out, string_key!("verb"), &event.verb);
-    verbatim(out, key!("user"), &event.user.json);
+    verbatim(out, key!("user"), event.user.json());
     if let Some(user) = &event.impersonated_user {
-        verbatim(out, key!("impersonatedUser"), &user.json);
+        verbatim(out, key!("impersonatedUser"), user.json());
     }
     if let Some(metadata) = &event.authentication_metadata {
         object(value(out, key!("authenticationMetadata")), |out| {
@@ -65,24 +65,6 @@ pub(super) fn write_fields(out: &mut Vec<u8>, event: &Event<'_>) {
     if !event.annotations.is_empty() {
         write_map(value(out, key!("annotations")), &event.annotations, |out, text| string_into(out, text));
     }
-}
-
-/// The JSON of a user.
-pub(super) fn user(user: &UserInfo) -> Vec<u8> {
-    let strings =
-        |out: &mut Vec<u8>, values: &Vec<String>| list(out, values, |out, text| string_into(out, text));
-    let mut json = Vec::new();
-    object(&mut json, |out| {
-        string_if_set(out, string_key!("username"), &user.username);
-        string_if_set(out, string_key!("uid"), &user.uid);
-        if !user.groups.is_empty() {
-            strings(value(out, key!("groups")), &user.groups);
-        }
-        if !user.extra.is_empty() {
-            write_map(value(out, key!("extra")), &user.extra, strings);
-        }
-    });
-    json
 }
 
 fn write_reference(out: &mut Vec<u8>, reference: &ObjectReference<'_>) {

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use portcullis_apimachinery::field::{FieldError, json_strings};
-use portcullis_apimachinery::metadata::ObjectMeta;
-use portcullis_apimachinery::names::dns_subdomain_problems;
+use portcullis_kubernetes::field::{FieldError, json_strings};
+use portcullis_kubernetes::metadata::ObjectMeta;
+use portcullis_kubernetes::names::dns_subdomain_problems;
 use serde::{Deserialize, Serialize};
 
 use super::rules::{self, Rule};

@@ -11,12 +11,13 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use portcullis_kubernetes::user::{EncodedUser, UserInfo};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::event::{EncodedUser, ObjectReference, ResponseStatus, Stage, UserInfo};
+use crate::event::{ObjectReference, ResponseStatus, Stage};
 
 /// Counts what is reported.
 #[derive(Debug, Default)]
@@ -120,7 +121,7 @@ fn legacy_lines_are_kube_apiservers() {
         source_ips: vec![IpAddr::from([127, 0, 0, 1])].into(),
         verb: "get".into(),
         user: &EncodedUser::from(UserInfo {
-            username: "admin".to_owned(),
+            name: "admin".to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
             ..UserInfo::default()
         }),

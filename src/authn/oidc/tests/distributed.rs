@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
+use portcullis_kubernetes::user::UserInfo;
 use serde_json::{Value, json};
 use tokio::time::{Duration, advance, timeout};
 
@@ -12,7 +13,6 @@ use super::support::{
 };
 use crate::authn::AuthnError;
 use crate::authn::oidc::settings::JwtAuthenticator;
-use crate::user::UserInfo;
 
 const GROUPS: &str = "https://issuer.example/groups";
 const OTHER: &str = "https://other.example";

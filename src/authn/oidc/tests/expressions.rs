@@ -1,11 +1,11 @@
 //! CEL expressions: user attributes and validation rules.
 
+use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
 use serde_json::{Value, json};
 
 use super::support::{NOW, authenticate_claims, claim, claims, settings, user, without};
 use crate::authn::oidc::settings::{AttributeMapping, ClaimRule, ExpressionRule, JwtAuthenticator};
-use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
-use portcullis_cel::{Environment, Expression, ResultType};
 
 fn compile(text: &str, environment: Environment, result: ResultType) -> Expression {
     Expression::compile(text, environment, result).unwrap_or_else(|error| panic!("{text}: {error}"))

@@ -14,6 +14,8 @@ use aws_lc_rs::signature::{
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::Clock;
 use serde_json::{Value, json};
 use tokio::time::Duration;
 use x509_parser::prelude::FromDer as _;
@@ -26,9 +28,7 @@ use crate::authn::oidc::fetch::{DocumentFetcher, FetchedDocument};
 use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken, BoxFuture, TokenAuthenticator};
-use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::user::UserInfo;
 
 pub(super) const ISSUER: &str = "https://issuer.example";
 pub(super) const CONFIGURATION: &str = "https://issuer.example/.well-known/openid-configuration";

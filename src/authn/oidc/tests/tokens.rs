@@ -1,10 +1,10 @@
 //! Claims: accepted and refused tokens, and the resulting users.
 
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
 use serde_json::{Value, json};
 
 use super::support::{NOW, authenticate_claims, claim, claims, settings, user, without};
 use crate::authn::oidc::settings::{ClaimRule, JwtAuthenticator};
-use crate::user::{CREDENTIAL_ID_KEY, UserInfo};
 
 type Case = (&'static str, fn(&mut JwtAuthenticator), Value, Result<Option<UserInfo>, &'static str>);
 

@@ -1,11 +1,11 @@
 //! Which CRLs are accepted, and what they revoke.
 
+use portcullis_pki::x509::CaBundle;
 use testkit::crl::CrlBuilder;
 use testkit::pki::{Ca, Issued, NOT_AFTER, integer, usage};
 
 use super::*;
 use crate::authn::x509::UnverifiedChain;
-use crate::pki::x509::CaBundle;
 
 const NOW: u64 = 1_800_000_000;
 const AT: i64 = 1_800_000_000;
@@ -35,7 +35,7 @@ fn refusal(content: impl Into<Vec<u8>>, authorities: &[&Ca]) -> String {
 
 fn path(authorities: &[&Ca], issued: &Issued) -> CertificatePath {
     let chain = UnverifiedChain::new(issued.chain.clone());
-    let verified = bundle(authorities).verify(&chain, now()).unwrap();
+    let verified = chain.verify(&bundle(authorities), now()).unwrap();
     (**verified.path()).clone()
 }
 

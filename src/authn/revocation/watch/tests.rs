@@ -1,7 +1,8 @@
 //! Changes of a file, check by check.
 
+use portcullis_kubernetes::user::UserInfo;
+
 use super::*;
-use crate::user::UserInfo;
 
 const NOW: UnixTime = UnixTime::from_hours(500_000);
 

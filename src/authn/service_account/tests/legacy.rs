@@ -166,7 +166,7 @@ fn user_names_of_service_accounts_are_split() {
         (&format!("system:serviceaccount:foo:{}", "a".repeat(254)), None),
     ];
     for (user, expected) in cases {
-        assert_eq!(crate::user::service_account::split(user), expected, "{user:?}");
+        assert_eq!(portcullis_kubernetes::service_account::split(user), expected, "{user:?}");
     }
 }
 

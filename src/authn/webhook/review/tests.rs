@@ -1,11 +1,11 @@
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use portcullis_http::webhook::MAX_ERROR_TEXT;
 
 use std::time::Duration;
 
 use super::*;
-use crate::http::webhook::MAX_ERROR_TEXT;
 
 fn answer(code: u16, body: &str, retry_after: Option<&'static str>) -> HttpsResponse {
     let mut headers = HeaderMap::new();

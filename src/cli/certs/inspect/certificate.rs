@@ -2,6 +2,10 @@
 
 use std::net::IpAddr;
 
+use portcullis_pki::issuance::profile::SYSTEM_MASTERS;
+use portcullis_pki::issuance::request::CertificateRequest;
+use portcullis_pki::x509::name::{CertificateSubject, NameDecoder};
+use portcullis_system::clock::UnixTime;
 use x509_parser::asn1_rs::Oid;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -12,10 +16,6 @@ use super::super::super::terminal::when;
 use super::super::{fingerprint, hex, serial};
 use super::public_key::KeyDescription;
 use super::{Fact, Facts, Findings};
-use crate::clock::UnixTime;
-use crate::pki::issuance::profile::SYSTEM_MASTERS;
-use crate::pki::issuance::request::CertificateRequest;
-use crate::pki::x509::name::{CertificateSubject, NameDecoder};
 
 /// Certificates that expire within this time get a warning, in seconds.
 const EXPIRY_WARNING_SECONDS: u64 = 30 * 86_400;

@@ -6,12 +6,12 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
+use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret;
 
 use super::super::error::CommandError;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
-use crate::clock::UnixTime;
 use crate::config::kubeconfig::unreadable;
 
 /// Inspects every cluster and user of a kubeconfig.

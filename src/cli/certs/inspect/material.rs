@@ -1,5 +1,12 @@
 //! Parses certificates, requests and keys from files, and checks whether they belong together.
 
+use portcullis_go::pem;
+use portcullis_pki::issuance::limits::purpose_name;
+use portcullis_pki::issuance::request::{CertificateRequest, RequestError};
+use portcullis_pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::constraints;
+use portcullis_system::clock::UnixTime;
 use secrecy::SecretString;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::certification_request::X509CertificationRequest;
@@ -10,13 +17,6 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use super::certificate::{self, IntendedUse};
 use super::public_key::KeyDescription;
 use super::{Facts, Findings, InspectedItem};
-use crate::clock::UnixTime;
-use crate::go::pem;
-use crate::pki::issuance::limits::purpose_name;
-use crate::pki::issuance::request::{CertificateRequest, RequestError};
-use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
-use crate::pki::x509::certificate::Certificate;
-use crate::pki::x509::constraints;
 
 /// One object of a file.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::pki::issuance::public_key;
+use portcullis_pki::issuance::public_key;
 
 const CURVES: [(&str, &str); 3] =
     [("1.2.840.10045.3.1.7", "P-256"), ("1.3.132.0.34", "P-384"), ("1.3.132.0.35", "P-521")];

@@ -5,6 +5,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use portcullis_go::pem;
+use portcullis_system::clock::UnixTime;
+use portcullis_system::sync::lock;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -21,9 +24,6 @@ use super::super::error::CommandError;
 use super::super::progress::Spinner;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
-use crate::clock::UnixTime;
-use crate::go::pem;
-use crate::sync::lock;
 
 const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 

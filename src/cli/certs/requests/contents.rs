@@ -9,18 +9,18 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use portcullis_go::pem;
+use portcullis_pki::issuance::request::{
+    CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST_BYTES, REQUEST_PEM_TYPE, RequestParts,
+};
+use portcullis_pki::x509::alt_names::ia5;
+use portcullis_pki::x509::der::{DerReader, tag};
+use portcullis_pki::x509::name::text;
 use x509_cert::der::asn1::ObjectIdentifier;
 
 use super::super::super::terminal::plain;
 use super::super::hex;
 use super::super::signing::in_words;
-use crate::go::pem;
-use crate::pki::issuance::request::{
-    CertificateRequest, EXTENSION_REQUEST, MAX_REQUEST_BYTES, REQUEST_PEM_TYPE, RequestParts,
-};
-use crate::pki::x509::alt_names::ia5;
-use crate::pki::x509::der::{DerReader, tag};
-use crate::pki::x509::name::text;
 
 /// 1.3.6.1.4.1.311.2.1.14, Microsoft's variant of extensionRequest; openssl reads both.
 const CERT_EXTENSIONS: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x82, 0x37, 0x02, 0x01, 0x0e];

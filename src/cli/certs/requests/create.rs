@@ -10,6 +10,12 @@ use clap::Args;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Api;
 use kube::api::PostParams;
+use portcullis_go::pem;
+use portcullis_go::time;
+use portcullis_pki::issuance::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
+use portcullis_pki::issuance::request::{self, CertificateRequest};
+use portcullis_pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
+use portcullis_system::clock::Clock;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 use tokio::time::timeout;
@@ -26,12 +32,6 @@ use super::super::signing::written;
 use super::super::table;
 use super::wait::{RequestOutcome, outcome};
 use super::{NewRequest, RequestName, client_usages, has, read, with_cluster};
-use crate::clock::Clock;
-use crate::go::pem;
-use crate::go::rfc3339;
-use crate::pki::issuance::profile::{KUBE_APISERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING};
-use crate::pki::issuance::request::{self, CertificateRequest};
-use crate::pki::issuance::signer::{PemKey, PrivateKeyError, Signer as _};
 
 pub(in crate::cli::certs) const EXAMPLE: &str = "\
 Examples:
@@ -334,7 +334,7 @@ impl RequestFlags {
             name,
             signer_name: self.signer_name.clone(),
             subject: leaf.subject().to_string(),
-            not_after: rfc3339::format(Duration::from_secs(seconds)),
+            not_after: time::format_since_epoch(Duration::from_secs(seconds)),
             certificate_file: self.out_cert.clone(),
             key_file: (!only_in_kubeconfig).then(|| key.file.clone()),
             kubeconfig: self.out_kubeconfig.clone(),

@@ -10,6 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
 use kube::api::PostParams;
+use portcullis_pki::issuance::profile::SYSTEM_MASTERS;
+use portcullis_pki::issuance::request::{CertificateRequest, RequestError};
+use portcullis_system::clock::Clock;
 use serde::Serialize;
 
 use super::super::super::check::{Output, print};
@@ -18,9 +21,6 @@ use super::super::super::terminal::plain;
 use super::super::error::CommandError;
 use super::super::table;
 use super::{RequestName, RequestRow, RequestedContent, has, read, with_cluster};
-use crate::clock::Clock;
-use crate::pki::issuance::profile::SYSTEM_MASTERS;
-use crate::pki::issuance::request::{CertificateRequest, RequestError};
 
 /// The parts that a warning names; a request can have thousands.
 const MAX_NOT_SHOWN: usize = 5;
@@ -297,11 +297,11 @@ fn warnings(row: &RequestRow) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
+    use portcullis_go::pem::encode_pem;
+    use portcullis_pki::issuance::signer::{KeyKind, PemKey};
+    use portcullis_pki::issuance::testing::{NOW, element, raw_request};
 
     use super::*;
-    use crate::go::pem::encode_pem;
-    use crate::pki::issuance::signer::{KeyKind, PemKey};
-    use crate::pki::issuance::testing::{NOW, element, raw_request};
 
     const SEQUENCE: u8 = 0x30;
     const SET: u8 = 0x31;

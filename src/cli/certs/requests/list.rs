@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kube::api::ListParams;
+use portcullis_system::clock::Clock;
 
 use super::super::super::check::{Output, print};
 use super::super::super::cluster::ClusterFlags;
 use super::super::error::CommandError;
 use super::super::table;
 use super::{HEADING, RequestRow, with_cluster};
-use crate::clock::Clock;
 
 /// The flags of `portcullis certs list`.
 #[derive(Debug, Clone, Args)]

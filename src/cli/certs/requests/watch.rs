@@ -9,6 +9,8 @@ use futures_util::StreamExt as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
+use portcullis_go::time;
+use portcullis_system::clock::Clock;
 use serde::Serialize;
 
 use super::super::super::check::{Output, print};
@@ -17,8 +19,6 @@ use super::super::super::terminal::sanitized;
 use super::super::error::CommandError;
 use super::wait::refused_for_good;
 use super::{RequestRow, with_cluster};
-use crate::clock::Clock;
-use crate::go::rfc3339;
 
 /// The flags of `portcullis certs watch`.
 #[derive(Debug, Clone, Args)]
@@ -91,7 +91,7 @@ fn deleted(output: Output, request: &CertificateSigningRequest) {
 
 /// Prints a change; `false` if standard output is closed.
 fn print_event(output: Output, event: &'static str, request: &RequestRow) -> bool {
-    let time = rfc3339::format(Clock::system().now());
+    let time = time::format_since_epoch(Clock::system().now());
     let text = match output {
         Output::Text => {
             let RequestRow { name, signer_name, requestor, condition, .. } = request;

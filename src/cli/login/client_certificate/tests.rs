@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt as _;
+use portcullis_http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 use serde_json::{Value, json};
 use testkit::pki::{Ca, KeyKind as TestKeyKind};
 
 use super::*;
 use crate::cli::login::session::tests::{START, Setup, json_reply};
 use crate::cli::login::settings::ClientSettings;
-use crate::http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 
 const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 /// The validity of signed certificates.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use futures_util::FutureExt as _;
+use portcullis_http::https_client::testing::{H1, TestServer, reply, serving};
 use serde_json::{Value, json};
 use testkit::pki::Ca;
 use tokio::sync::Barrier;
@@ -14,7 +15,6 @@ use super::*;
 use crate::cli::login::cache::{CachedCertificate, CredentialStoreKind};
 use crate::cli::login::session::tests::{Setup, json_reply, revoked};
 use crate::cli::login::settings::tests::settings;
-use crate::http::https_client::testing::{H1, TestServer, reply, serving};
 
 /// A provider whose revocation endpoint answers with this status, once so many requests wait for it.
 async fn provider(ca: &Ca, status: u16, at_once: usize) -> TestServer {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use openidconnect::url::form_urlencoded;
+use portcullis_http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 use serde_json::{Value, json};
 use testkit::pki::Ca;
 
@@ -15,7 +16,6 @@ use super::*;
 use crate::authn::jwt::tests::Signer;
 use crate::cli::login::cache::CredentialStoreKind;
 use crate::cli::login::settings::tests::flags;
-use crate::http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 
 pub(in crate::cli::login) const START: u64 = 1_800_000_000;
 /// The lifetime of ID tokens.

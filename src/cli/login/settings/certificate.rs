@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_pki::issuance::profile::KUBE_APISERVER_CLIENT;
 
 use super::LoginError;
 use crate::cli::certs::flags::life;
 use crate::cli::token::duration;
-use crate::pki::issuance::profile::KUBE_APISERVER_CLIENT;
 
 /// A day: stolen keys and removed groups count no longer, and an approver is asked once a day.
 const DEFAULT_DURATION: Duration = Duration::from_hours(24);

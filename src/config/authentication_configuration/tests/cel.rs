@@ -1,9 +1,9 @@
 //! Errors of expressions, and of user names from unverified email addresses.
 
+use portcullis_go::quote::Quoted;
 use serde_json::{Value, json};
 
 use super::{Case, check, overlay};
-use crate::go::quote::Quoted;
 
 const UNVERIFIED: &str = "claims.email_verified must be used in claimMappings.username.expression or \
                           claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when \

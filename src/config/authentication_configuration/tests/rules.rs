@@ -1,5 +1,6 @@
 //! Errors of claim rules, mappings and user rules, without those of their expressions.
 
+use portcullis_cel::{Environment, Expression, ResultType};
 use serde_json::{Value, json};
 
 use super::{Case, authenticator, check, overlay, read};
@@ -7,7 +8,6 @@ use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{
     AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
 };
-use portcullis_cel::{Environment, Expression, ResultType};
 
 #[test]
 fn claim_rules_are_judged() {

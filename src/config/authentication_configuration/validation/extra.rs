@@ -1,7 +1,8 @@
 //! Validates the keys of extra attributes: lower-case paths below a domain that is not reserved for Kubernetes.
 
+use portcullis_kubernetes::names::domain_prefixed_path_problems;
+
 use super::FieldError;
-use crate::names::domain_prefixed_path_problems;
 
 pub(super) fn key_problems(key: &str, field: &str) -> Vec<FieldError> {
     let mut errors = prefix_problems(key, field);

@@ -9,6 +9,10 @@ use std::sync::Arc;
 
 use http::Uri;
 use portcullis_admission::{Webhook, WebhookKind};
+use portcullis_go::quote::Quoted;
+use portcullis_go::url::{self, Part, Url};
+use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+use portcullis_pki::x509::CaBundle;
 use rustls_pki_types::ServerName;
 
 use super::super::ConfigResolver;
@@ -16,10 +20,6 @@ use super::PluginFiles;
 use crate::admission::settings::{WebhookConnection, WebhookConnections};
 use crate::config::error::ConfigError;
 use crate::config::kubeconfig::{WebhookCredential, WebhookUsers};
-use crate::go::quote::Quoted;
-use crate::go::url::{self, Part, Url};
-use crate::http::client_tls::{ClientTls, TrustedRoots};
-use crate::pki::x509::CaBundle;
 
 /// The server for which kube-apiserver uses its own identity.
 // authentication.go, NewDefaultAuthenticationInfoResolverWrapper

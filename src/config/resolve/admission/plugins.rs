@@ -6,12 +6,12 @@
 use std::collections::BTreeSet;
 
 use portcullis_admission::WebhookKind;
+use portcullis_go::quote::Quoted;
 
 use super::super::{ConfigResolver, listed};
 use crate::config::error::ConfigError;
 use crate::config::flags::AdmissionFlags;
 use crate::config::sections::MergedSection;
-use crate::go::quote::Quoted;
 
 const ENABLE: &str = "enable-admission-plugins";
 const DISABLE: &str = "disable-admission-plugins";

@@ -10,6 +10,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_go::quote::Quoted;
+use portcullis_http::client_tls::TrustedRoots;
+use portcullis_pki::x509::CaBundle;
+
 use super::super::{ConfigResolver, listed};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::jwt::keys::JwsAlgorithm;
@@ -23,9 +27,6 @@ use crate::config::authentication_configuration::{
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::go::quote::Quoted;
-use crate::http::client_tls::TrustedRoots;
-use crate::pki::x509::CaBundle;
 
 const ISSUER: &str = "oidc-issuer-url";
 const CLIENT: &str = "oidc-client-id";

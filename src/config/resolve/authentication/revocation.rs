@@ -3,6 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use portcullis_go::time::format_utc;
+use portcullis_pki::x509::CaBundle;
+use portcullis_pki::x509::certificate::Certificate;
+
 use crate::authn::revocation::RevocationSettings;
 use crate::authn::revocation::crls::ClientCrls;
 use crate::authn::revocation::watch::LoadedDenyList;
@@ -11,9 +15,6 @@ use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::MergedSection;
-use crate::go::rfc3339::format_utc;
-use crate::pki::x509::CaBundle;
-use crate::pki::x509::certificate::Certificate;
 
 const CRL_FIX: &str = "give complete CRLs (RFC 5280, version 2) of these CAs, PEM or DER, or revoke by --credential-deny-list-file";
 

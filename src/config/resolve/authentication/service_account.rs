@@ -5,6 +5,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use portcullis_go::quote::Quoted;
+use portcullis_go::url::{Url, UrlError};
+
 use super::ConfigResolver;
 use crate::authn::jwt::key_file;
 use crate::authn::jwt::keys::VerificationKey;
@@ -12,8 +15,6 @@ use crate::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::go::quote::Quoted;
-use crate::go::url::{Url, UrlError};
 
 impl ConfigResolver<'_> {
     /// The settings; `None` without an issuer and a key.

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest::{Context, SHA256};
+use portcullis_go::time;
+use portcullis_pki::issuance::authority::{
+    AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
+};
+use portcullis_pki::issuance::profile::CertificateProfile;
+use portcullis_pki::issuance::signer::PrivateKeyError;
+use portcullis_system::clock::UnixTime;
 
-use crate::clock::UnixTime;
 use crate::config::error::ConfigError;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::KeyLocation;
-use crate::go::rfc3339;
-use crate::pki::issuance::authority::{
-    AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
-};
-use crate::pki::issuance::profile::CertificateProfile;
-use crate::pki::issuance::signer::PrivateKeyError;
 
 /// The files of an authority's certificate and key, and the configuration keys that name them.
 #[derive(Debug, Clone)]
@@ -104,7 +104,7 @@ impl ConfigResolver<'_> {
         let authority = self.ok(authority)?;
         if authority.is_expired(now) {
             // It expired after it was loaded. An error would block every other change, revocations included.
-            let end = rfc3339::format(authority.not_after());
+            let end = time::format_since_epoch(authority.not_after());
             self.warnings.push(format!(
                 "{cert_key}: the CA certificate has expired: NotAfter={end}: nothing is signed until it is replaced"
             ));
@@ -140,10 +140,10 @@ enum UnusableAuthority {
     #[error(transparent)]
     Authority(#[from] AuthorityError),
     /// kube-controller-manager starts, but cannot sign.
-    #[error("the CA certificate has expired: NotAfter={}", rfc3339::format(*.0))]
+    #[error("the CA certificate has expired: NotAfter={}", time::format_since_epoch(*.0))]
     Expired(UnixTime),
     /// kube-controller-manager starts, and signs certificates that are not valid yet.
-    #[error("the CA certificate is not valid yet: NotBefore={}", rfc3339::format(*.0))]
+    #[error("the CA certificate is not valid yet: NotBefore={}", time::format_since_epoch(*.0))]
     NotYetValid(UnixTime),
 }
 

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
+use portcullis_pki::issuance::usage::CertificateUsage;
 use serde_json::Value;
 
 use super::SigningCa;
@@ -18,8 +20,6 @@ use crate::config::resolve::ConfigResolver;
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::yaml::KeyLines;
 use crate::controllers::settings::SignerSettings;
-use crate::pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
-use crate::pki::issuance::usage::CertificateUsage;
 
 const FLAG: &str = "signer-profiles";
 const PROFILES: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "SignerProfiles")];

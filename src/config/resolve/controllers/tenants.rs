@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::x509::CaBundle;
+use portcullis_pki::x509::certificate::Certificate;
+
 use crate::authn::settings::Authentication;
 use crate::config::error::{ConfigError, FilePosition};
 use crate::config::resolve::ConfigResolver;
-use crate::pki::issuance::authority::CertificateAuthority;
-use crate::pki::x509::CaBundle;
-use crate::pki::x509::certificate::Certificate;
 
 use super::authority::AuthorityFiles;
 

@@ -2,9 +2,9 @@
 //!
 //! Follows `k8s.io/apiserver/pkg/util/webhook/validation.go`.
 
-use portcullis_apimachinery::field::FieldError;
-use portcullis_apimachinery::names::dns_subdomain_problems;
 use portcullis_go::url::{Part, Url, unescape};
+use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::names::dns_subdomain_problems;
 
 use super::Validator;
 use crate::configuration::wire::{ClientConfig, ServiceReference};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_apimachinery::field::{FieldError, json_string, json_strings};
+use portcullis_kubernetes::field::{FieldError, json_string, json_strings};
 
 use super::Validator;
 use crate::configuration::wire::WireRule;

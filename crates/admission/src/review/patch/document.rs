@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use portcullis_go::json::raw::{self as json, JsonType};
 use portcullis_go::number::atoi;
 
 use super::{MAX_COPIED_SIZE, MAX_PATCHED_SIZE, PANIC};
-use crate::review::json::{self, JsonType};
 
 /// The nesting of values that are written or compared. It is more than that of objects, so that only patches whose result is
 /// refused anyway fail by it.
@@ -234,7 +234,7 @@ impl Document {
         };
         let node = self.node(id);
         match &node.content {
-            Content::Raw => json::compact_into(out, node.raw.as_deref().unwrap_or(b"null")),
+            Content::Raw => portcullis_go::json::compact_into(out, node.raw.as_deref().unwrap_or(b"null")),
             Content::NullObject => out.extend_from_slice(b"null"),
             Content::Object(members) => {
                 out.push(b'{');
@@ -242,7 +242,7 @@ impl Document {
                     if position > 0 {
                         out.push(b',');
                     }
-                    out.extend(json::encode(key));
+                    out.extend(portcullis_go::json::encode(key));
                     out.push(b':');
                     slot(out, *value)?;
                 }

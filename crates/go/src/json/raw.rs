@@ -1,0 +1,404 @@
+//! JSON read as Go reads it, with Go's error texts.
+//!
+//! Reading differs from `serde_json`: bytes that are not UTF-8 and lone surrogates become U+FFFD, and values keep the
+//! bytes that they were written with until something needs them. Patches depend on those bytes: `test` compares numbers and
+//! strings as they are written.
+//!
+//! All functions but [`check`] expect a value that [`check`] has accepted; they never panic on others.
+// go: encoding/json, scanner.go and decode.go
+
+use std::ops::Range;
+
+use serde_json::{Map, Number, Value};
+
+use crate::quote::Quoted;
+
+const MAX_NESTING: usize = 10_000;
+
+/// The nesting of objects: that which `serde_json` reads.
+pub const MAX_OBJECT_NESTING: usize = 128;
+
+const UNEXPECTED_END: &str = "unexpected end of JSON input";
+
+/// A type of JSON value, as Go's errors name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JsonType {
+    Object,
+    Array,
+    String,
+    Number,
+    Bool,
+    Null,
+}
+
+impl JsonType {
+    /// The type of a checked value.
+    pub fn of(value: &[u8]) -> Self {
+        match value.trim_ascii_start().first() {
+            Some(b'{') => Self::Object,
+            Some(b'[') => Self::Array,
+            Some(b'"') => Self::String,
+            Some(b't' | b'f') => Self::Bool,
+            Some(b'n') => Self::Null,
+            _ => Self::Number,
+        }
+    }
+
+    /// The name in Go's errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Number => "number",
+            Self::Bool => "bool",
+            Self::Null => "null",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Value,
+    ValueOrEnd,
+    Key,
+    KeyOrEnd,
+    Rest,
+}
+
+/// Whether these bytes are one JSON value; Go's text if not.
+// go: scanner.go, checkValid
+pub fn check(data: &[u8]) -> Result<(), String> {
+    let mut open = Vec::new();
+    let (mut at, mut expected) = (0, Expected::Value);
+    loop {
+        at = skip_space(data, at);
+        let Some(&byte) = data.get(at) else {
+            let complete = expected == Expected::Rest && open.is_empty();
+            return if complete { Ok(()) } else { Err(UNEXPECTED_END.to_owned()) };
+        };
+        match (expected, byte) {
+            (Expected::ValueOrEnd, b']') | (Expected::KeyOrEnd, b'}') => {
+                open.pop();
+                (at, expected) = (at + 1, Expected::Rest);
+            }
+            (Expected::Value | Expected::ValueOrEnd, b'{' | b'[') => {
+                open.push(byte);
+                if open.len() > MAX_NESTING {
+                    return Err(invalid(byte, "exceeded max depth"));
+                }
+                let next = if byte == b'{' { Expected::KeyOrEnd } else { Expected::ValueOrEnd };
+                (at, expected) = (at + 1, next);
+            }
+            (Expected::Value | Expected::ValueOrEnd, _) => {
+                (at, expected) = (check_scalar(data, at, byte)?, Expected::Rest);
+            }
+            (Expected::Key | Expected::KeyOrEnd, b'"') => {
+                at = skip_space(data, check_string(data, at)?);
+                match data.get(at) {
+                    Some(b':') => (at, expected) = (at + 1, Expected::Value),
+                    Some(&byte) => return Err(invalid(byte, "after object key")),
+                    None => return Err(UNEXPECTED_END.to_owned()),
+                }
+            }
+            (Expected::Key | Expected::KeyOrEnd, _) => {
+                return Err(invalid(byte, "looking for beginning of object key string"));
+            }
+            (Expected::Rest, _) => {
+                expected = match (open.last(), byte) {
+                    (Some(b'{'), b',') => Expected::Key,
+                    (Some(b'['), b',') => Expected::Value,
+                    (Some(b'{'), b'}') | (Some(b'['), b']') => {
+                        open.pop();
+                        Expected::Rest
+                    }
+                    (Some(b'{'), _) => return Err(invalid(byte, "after object key:value pair")),
+                    (Some(_), _) => return Err(invalid(byte, "after array element")),
+                    (None, _) => return Err(invalid(byte, "after top-level value")),
+                };
+                at += 1;
+            }
+        }
+    }
+}
+
+fn skip_space(data: &[u8], mut at: usize) -> usize {
+    while matches!(data.get(at), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+        at += 1;
+    }
+    at
+}
+
+fn check_scalar(data: &[u8], at: usize, first: u8) -> Result<usize, String> {
+    match first {
+        b'"' => check_string(data, at),
+        b'-' | b'0'..=b'9' => check_number(data, at),
+        b't' => check_literal(data, at, "true"),
+        b'f' => check_literal(data, at, "false"),
+        b'n' => check_literal(data, at, "null"),
+        _ => Err(invalid(first, "looking for beginning of value")),
+    }
+}
+
+/// The byte at a place. After the end Go's scanner reads a blank.
+fn byte_at(data: &[u8], at: usize) -> u8 {
+    data.get(at).copied().unwrap_or(b' ')
+}
+
+fn check_literal(data: &[u8], at: usize, word: &str) -> Result<usize, String> {
+    for (offset, expected) in word.bytes().enumerate() {
+        let byte = byte_at(data, at + offset);
+        if byte != expected {
+            return Err(invalid(byte, &format!("in literal {word} (expecting '{}')", char::from(expected))));
+        }
+    }
+    Ok(at + word.len())
+}
+
+fn check_number(data: &[u8], mut at: usize) -> Result<usize, String> {
+    let digits = |mut at: usize| {
+        while byte_at(data, at).is_ascii_digit() {
+            at += 1;
+        }
+        at
+    };
+    let expect_digit = |at: usize, context: &str| {
+        let byte = byte_at(data, at);
+        if byte.is_ascii_digit() { Ok(()) } else { Err(invalid(byte, context)) }
+    };
+    if byte_at(data, at) == b'-' {
+        at += 1;
+    }
+    expect_digit(at, "in numeric literal")?;
+    at = if byte_at(data, at) == b'0' { at + 1 } else { digits(at) };
+    if byte_at(data, at) == b'.' {
+        expect_digit(at + 1, "after decimal point in numeric literal")?;
+        at = digits(at + 1);
+    }
+    if matches!(byte_at(data, at), b'e' | b'E') {
+        at += 1;
+        if matches!(byte_at(data, at), b'+' | b'-') {
+            at += 1;
+        }
+        expect_digit(at, "in exponent of numeric literal")?;
+        at = digits(at);
+    }
+    Ok(at)
+}
+
+/// The place after a string.
+fn check_string(data: &[u8], mut at: usize) -> Result<usize, String> {
+    at += 1;
+    loop {
+        match data.get(at) {
+            None => return Err(UNEXPECTED_END.to_owned()),
+            Some(b'"') => return Ok(at + 1),
+            Some(b'\\') => match byte_at(data, at + 1) {
+                b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"' => at += 2,
+                b'u' => {
+                    let wrong = (2..6).map(|n| byte_at(data, at + n)).find(|byte| !byte.is_ascii_hexdigit());
+                    if let Some(byte) = wrong {
+                        return Err(invalid(byte, "in \\u hexadecimal character escape"));
+                    }
+                    at += 6;
+                }
+                byte => return Err(invalid(byte, "in string escape code")),
+            },
+            Some(&byte) if byte < 0x20 => return Err(invalid(byte, "in string literal")),
+            Some(_) => at += 1,
+        }
+    }
+}
+
+fn invalid(byte: u8, context: &str) -> String {
+    let shown = match byte {
+        b'\'' => r"\'".to_owned(),
+        b'"' => "\"".to_owned(),
+        byte => {
+            let quoted = Quoted(char::from(byte).to_string().as_str()).to_string();
+            quoted.trim_matches('"').to_owned()
+        }
+    };
+    format!("invalid character '{shown}' {context}")
+}
+
+/// The place after the value that begins here.
+fn value_end(data: &[u8], start: usize) -> usize {
+    let (mut at, mut depth) = (start, 0_usize);
+    loop {
+        match data.get(at) {
+            None => return at,
+            Some(b'"') => at = string_end(data, at),
+            Some(b'{' | b'[') => (at, depth) = (at + 1, depth + 1),
+            Some(b'}' | b']' | b',' | b' ' | b'\t' | b'\r' | b'\n') if depth == 0 => return at,
+            Some(b'}' | b']') => (at, depth) = (at + 1, depth - 1),
+            Some(_) => {
+                at += 1;
+                continue;
+            }
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+}
+
+fn string_end(data: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    loop {
+        match data.get(at) {
+            None => return at,
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+        }
+    }
+}
+
+/// The members of an object in their order, with repeated keys. Empty for other values.
+pub fn members(data: &[u8]) -> Vec<(String, Range<usize>)> {
+    let mut members = Vec::new();
+    let mut at = skip_space(data, 0);
+    if data.get(at) != Some(&b'{') {
+        return members;
+    }
+    loop {
+        // After `{` or `,`.
+        let key = skip_space(data, at + 1);
+        if data.get(key) != Some(&b'"') {
+            return members;
+        }
+        let key_end = string_end(data, key);
+        let start = skip_space(data, skip_space(data, key_end) + 1);
+        let end = value_end(data, start);
+        members.push((string(data.get(key..key_end).unwrap_or_default()), start..end));
+        at = skip_space(data, end);
+        if data.get(at) != Some(&b',') {
+            return members;
+        }
+    }
+}
+
+/// The elements of an array. Empty for other values.
+pub fn elements(data: &[u8]) -> Vec<Range<usize>> {
+    let mut elements = Vec::new();
+    let mut at = skip_space(data, 0);
+    if data.get(at) != Some(&b'[') {
+        return elements;
+    }
+    loop {
+        let start = skip_space(data, at + 1);
+        if matches!(data.get(start), None | Some(b']')) {
+            return elements;
+        }
+        let end = value_end(data, start);
+        elements.push(start..end);
+        at = skip_space(data, end);
+        if data.get(at) != Some(&b',') {
+            return elements;
+        }
+    }
+}
+
+/// The text of a string.
+// go: decode.go, unquoteBytes
+pub fn string(literal: &[u8]) -> String {
+    let inner = literal.strip_prefix(b"\"").unwrap_or(literal);
+    let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
+    let mut text = String::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
+        push_text(&mut text, rest.get(..at).unwrap_or_default());
+        rest = rest.get(at + 1..).unwrap_or_default();
+        let length = match rest.first() {
+            Some(b'u') => push_escaped(&mut text, rest),
+            Some(byte) => {
+                text.push(match byte {
+                    b'b' => '\u{8}',
+                    b'f' => '\u{c}',
+                    b'n' => '\n',
+                    b'r' => '\r',
+                    b't' => '\t',
+                    other => char::from(*other),
+                });
+                1
+            }
+            None => 0,
+        };
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    push_text(&mut text, rest);
+    text
+}
+
+/// Appends the character of `uXXXX` or `uXXXX\uXXXX`; returns the length of what was read.
+fn push_escaped(text: &mut String, rest: &[u8]) -> usize {
+    let unit = |start: usize| {
+        let digits = std::str::from_utf8(rest.get(start..start + 4)?).ok()?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let first = unit(1).unwrap_or(0xfffd);
+    if let Some(c) = char::from_u32(first.into()) {
+        text.push(c);
+        return 5;
+    }
+    let second = if rest.get(5..7) == Some(b"\\u".as_slice()) { unit(7) } else { None };
+    if let Some(Ok(c)) = second.and_then(|second| char::decode_utf16([first, second]).next()) {
+        text.push(c);
+        return 11;
+    }
+    text.push(char::REPLACEMENT_CHARACTER);
+    5
+}
+
+/// Appends text; Go replaces each byte that is not part of a character.
+fn push_text(text: &mut String, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+}
+
+/// Decodes a value, as Kubernetes decodes objects without a type: numbers without fraction and exponent are integers.
+// sigs.k8s.io/json: UnmarshalCaseSensitivePreserveInts
+pub fn decode(value: &[u8]) -> Result<Value, String> {
+    decode_nested(value, 0)
+}
+
+fn decode_nested(data: &[u8], depth: usize) -> Result<Value, String> {
+    if depth > MAX_OBJECT_NESTING {
+        return Err("exceeded max depth".to_owned());
+    }
+    let data = data.trim_ascii();
+    let part = |range: Range<usize>| data.get(range).unwrap_or_default();
+    Ok(match JsonType::of(data) {
+        JsonType::Object => {
+            let fields = members(data).into_iter();
+            let fields = fields.map(|(key, range)| Ok((key, decode_nested(part(range), depth + 1)?)));
+            Value::Object(fields.collect::<Result<Map<_, _>, String>>()?)
+        }
+        JsonType::Array => {
+            let items = elements(data).into_iter().map(|range| decode_nested(part(range), depth + 1));
+            Value::Array(items.collect::<Result<_, _>>()?)
+        }
+        JsonType::String => Value::String(string(data)),
+        JsonType::Number => Value::Number(number(data)?),
+        JsonType::Bool => Value::Bool(data.first() == Some(&b't')),
+        JsonType::Null => Value::Null,
+    })
+}
+
+fn number(literal: &[u8]) -> Result<Number, String> {
+    let text = String::from_utf8_lossy(literal);
+    if !text.contains(['.', 'e', 'E']) {
+        if let Ok(number) = text.parse::<i64>() {
+            return Ok(number.into());
+        }
+        // Larger ones are kept as they are; Go makes them floating-point numbers.
+        if let Ok(number) = text.parse::<u64>() {
+            return Ok(number.into());
+        }
+    }
+    let number = text.parse::<f64>().ok().and_then(Number::from_f64);
+    number.ok_or_else(|| format!("json: cannot unmarshal number {text} into Go value of type float64"))
+}

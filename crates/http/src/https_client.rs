@@ -1,0 +1,362 @@
+//! An HTTPS client for servers other than the backend: OpenID issuers and webhooks.
+//!
+//! The servers are configured, but not trusted: responses are limited in time and size. Never follows a redirect, never
+//! uses a proxy from the environment, and never sends a request without TLS.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use http::{HeaderMap, Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::crypto::CryptoProvider;
+use tokio::time::timeout;
+
+use super::client_tls::ClientTls;
+
+/// The default timeout of a request, from the connection to the end of the response.
+pub const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
+/// The default limit of the response body.
+pub const MAX_RESPONSE_BYTES: usize = 1 << 20;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Less than the minute or more after which most servers close an idle connection.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
+const MAX_IDLE_CONNECTIONS: usize = 16;
+/// A connection is closed when nothing is received for the sum of the two.
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+const MAX_HEADERS: usize = 128;
+const MAX_HEADER_BYTES: usize = 64 << 10;
+const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub const GATEWAY_USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
+
+/// A client with its connection pool. The connections belong to the runtime that sends the requests.
+#[derive(Clone)]
+pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+
+/// A request: a GET, or a POST if it has a JSON body.
+#[derive(Clone)]
+pub struct HttpsRequest<'a> {
+    /// The URL; only `https`.
+    pub url: &'a str,
+    /// The bearer token; never shown.
+    pub bearer: Option<&'a str>,
+    /// The JSON body.
+    pub json: Option<Bytes>,
+    /// Further headers.
+    pub headers: HeaderMap,
+    /// The timeout, from the connection to the end of the response.
+    pub timeout: Duration,
+    /// The limit of the response body.
+    pub max_bytes: usize,
+}
+
+/// A complete response, with any status but a redirect.
+#[derive(Debug, Clone)]
+pub struct HttpsResponse {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+/// Why a request has no response. The texts are for logs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpsError {
+    /// The URL is not supported.
+    #[error("{0}")]
+    Url(&'static str),
+    /// The bearer token is not a valid header value.
+    #[error("the bearer token has a byte that a header cannot carry")]
+    Bearer,
+    /// The connection failed.
+    #[error("cannot connect to {host}: {cause}")]
+    Connect {
+        /// The host of the URL.
+        host: String,
+        /// The cause.
+        cause: String,
+    },
+    /// The certificate has only a common name, which is ignored.
+    // apiserver: pkg/util/x509metrics/server_cert_deprecations.go
+    #[error("cannot connect to {host}: the certificate has no subject alternative name")]
+    NoSubjectAltName {
+        /// The host of the URL.
+        host: String,
+    },
+    /// The connection was lost before the response was complete.
+    #[error("the connection to {host} was lost: {cause}")]
+    Lost {
+        /// The host of the URL.
+        host: String,
+        /// The cause.
+        cause: String,
+    },
+    /// The response is not HTTP, or exceeds a limit of the headers.
+    #[error("invalid response from {host}: {cause}")]
+    Unreadable {
+        /// The host of the URL.
+        host: String,
+        /// The cause.
+        cause: String,
+    },
+    /// The body is too large.
+    #[error("the response from {host} is larger than {max_bytes} bytes")]
+    TooLarge {
+        /// The host of the URL.
+        host: String,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// The response is a redirect.
+    #[error("{host} answered with a redirect ({status}), which is not followed")]
+    Redirect {
+        /// The host of the URL.
+        host: String,
+        /// The status.
+        status: StatusCode,
+    },
+    /// The request timed out.
+    #[error("no response from {host} within {timeout:?}")]
+    Timeout {
+        /// The host of the URL.
+        host: String,
+        /// The timeout.
+        timeout: Duration,
+    },
+}
+
+impl<'a> HttpsRequest<'a> {
+    /// A GET.
+    pub fn get(url: &'a str) -> Self {
+        Self {
+            url,
+            bearer: None,
+            json: None,
+            headers: HeaderMap::new(),
+            timeout: HTTPS_TIMEOUT,
+            max_bytes: MAX_RESPONSE_BYTES,
+        }
+    }
+
+    /// A POST of JSON.
+    pub fn post(url: &'a str, json: impl Into<Bytes>) -> Self {
+        Self { json: Some(json.into()), ..Self::get(url) }
+    }
+
+    /// Sets the timeout.
+    #[must_use]
+    pub fn within(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Adds headers; those of the client itself replace them.
+    #[must_use]
+    pub fn with_headers(self, headers: HeaderMap) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// Sets the limit of the response body.
+    #[must_use]
+    pub fn of_at_most(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
+    }
+
+    /// Adds a bearer token.
+    #[must_use]
+    pub fn bearer(self, token: Option<&'a str>) -> Self {
+        Self { bearer: token, ..self }
+    }
+
+    fn into_http(self) -> Result<(String, Request<Full<Bytes>>), HttpsError> {
+        let uri: Uri = self.url.parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
+        let host = https_host(&uri)?;
+        let method = if self.json.is_some() { Method::POST } else { Method::GET };
+        let mut request = Request::new(Full::default());
+        *request.headers_mut() = self.headers;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, JSON);
+        headers.insert(USER_AGENT, GATEWAY_USER_AGENT);
+        if let Some(token) = self.bearer {
+            let value = HeaderValue::from_str(&format!("Bearer {token}"));
+            let mut value = value.map_err(|_| HttpsError::Bearer)?;
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        if let Some(json) = self.json {
+            headers.insert(CONTENT_TYPE, JSON);
+            *request.body_mut() = Full::new(json);
+        }
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        Ok((host, request))
+    }
+}
+
+impl HttpsClient {
+    /// A client without connections yet.
+    pub fn new(tls: &ClientTls, provider: &Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+        Self::with_versions(tls, provider, true)
+    }
+
+    /// A client that offers HTTP/2 only if `http2` is set.
+    pub fn with_versions(
+        tls: &ClientTls,
+        provider: &Arc<CryptoProvider>,
+        http2: bool,
+    ) -> Result<Self, rustls::Error> {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(PING_INTERVAL));
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        let connector = HttpsConnectorBuilder::new().with_tls_config(tls.config(provider)?).https_only();
+        let connector = match tls.server_name.clone() {
+            Some(name) => connector.with_server_name_resolver(FixedServerNameResolver::new(name)),
+            None => connector,
+        };
+        let connector = if http2 {
+            connector.enable_all_versions().wrap_connector(tcp)
+        } else {
+            connector.enable_http1().wrap_connector(tcp)
+        };
+        let mut client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+        client
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+            .http1_max_headers(MAX_HEADERS)
+            .http1_max_buf_size(MAX_HEADER_BYTES)
+            .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
+            .http2_keep_alive_interval(PING_INTERVAL)
+            .http2_keep_alive_timeout(PING_TIMEOUT);
+        Ok(Self(client.build(connector)))
+    }
+
+    /// Sends a request and reads the whole response.
+    pub async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
+        let (limit, max_bytes) = (request.timeout, request.max_bytes);
+        let (host, request) = request.into_http()?;
+        match timeout(limit, self.exchange(&host, request, max_bytes)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(HttpsError::Timeout { host, timeout: limit }),
+        }
+    }
+
+    /// Sends a request of another library, with its method, headers and body, within the default timeout and limit.
+    pub async fn send_http(&self, request: Request<Bytes>) -> Result<HttpsResponse, HttpsError> {
+        let host = https_host(request.uri())?;
+        let exchange = self.exchange(&host, request.map(Full::new), MAX_RESPONSE_BYTES);
+        match timeout(HTTPS_TIMEOUT, exchange).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(HttpsError::Timeout { host, timeout: HTTPS_TIMEOUT }),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        host: &str,
+        request: Request<Full<Bytes>>,
+        max_bytes: usize,
+    ) -> Result<HttpsResponse, HttpsError> {
+        let response = self.0.request(request).await;
+        let response = response.map_err(|error| classify(host, error.is_connect(), &error))?;
+        let (head, body) = response.into_parts();
+        if head.status.is_redirection() {
+            return Err(HttpsError::Redirect { host: host.to_owned(), status: head.status });
+        }
+        let body = Limited::new(body, max_bytes).collect().await.map_err(|error| {
+            if error.is::<LengthLimitError>() {
+                return HttpsError::TooLarge { host: host.to_owned(), max_bytes };
+            }
+            classify(host, false, &*error)
+        })?;
+        Ok(HttpsResponse { status: head.status, headers: head.headers, body: body.to_bytes() })
+    }
+}
+
+/// The host and port of an `https` URL.
+fn https_host(uri: &Uri) -> Result<String, HttpsError> {
+    if uri.scheme_str() != Some("https") {
+        return Err(HttpsError::Url("it is not an https:// URL"));
+    }
+    let authority = uri.authority().ok_or(HttpsError::Url("the URL has no host"))?;
+    if authority.as_str().contains('@') {
+        return Err(HttpsError::Url("a user name in the URL is not supported"));
+    }
+    Ok(authority.to_string())
+}
+
+type Cause<'a> = &'a (dyn std::error::Error + 'static);
+
+/// Classifies an error of hyper.
+fn classify(host: &str, connecting: bool, error: Cause<'_>) -> HttpsError {
+    let causes = || std::iter::successors(Some(error), |error| cause_of(*error));
+    let host = host.to_owned();
+    // Only the innermost cause is informative.
+    let cause = causes().last().unwrap_or(error).to_string();
+    if connecting {
+        return if causes().any(has_no_subject_alt_name) {
+            HttpsError::NoSubjectAltName { host }
+        } else {
+            HttpsError::Connect { host, cause }
+        };
+    }
+    if causes().any(is_loss) {
+        HttpsError::Lost { host, cause }
+    } else {
+        HttpsError::Unreadable { host, cause }
+    }
+}
+
+/// The cause of an error, including the error inside an `io::Error`, which its `source` skips.
+fn cause_of(error: Cause<'_>) -> Option<Cause<'_>> {
+    let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
+    match inner {
+        Some(inner) => Some(inner),
+        None => error.source(),
+    }
+}
+
+fn is_loss(error: Cause<'_>) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let io = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+    let http = error.downcast_ref::<hyper::Error>();
+    matches!(io, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
+        || http.is_some_and(|error| error.is_incomplete_message() || error.is_closed() || error.is_timeout())
+}
+
+fn has_no_subject_alt_name(error: Cause<'_>) -> bool {
+    use rustls::CertificateError::NotValidForNameContext;
+    use rustls::Error::InvalidCertificate;
+    let tls = error.downcast_ref::<rustls::Error>();
+    let Some(InvalidCertificate(NotValidForNameContext { presented, .. })) = tls else { return false };
+    presented.is_empty()
+}
+
+impl fmt::Debug for HttpsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpsClient")
+    }
+}
+
+impl fmt::Debug for HttpsRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpsRequest").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;

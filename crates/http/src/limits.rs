@@ -1,0 +1,29 @@
+//! The largest headers, in one place: of a client's request, of a forwarded request, and of the backend's response.
+
+use http::HeaderMap;
+
+/// The largest request header of a client, Go's limit with its slack: over HTTP/1.1 in bytes as they arrive, over HTTP/2
+/// by its count ([`header_list_size`]).
+// Go: net/http DefaultMaxHeaderBytes, and `initialReadLimitSize`
+pub const MAX_HEADER_BYTES: usize = (1 << 20) + 4096;
+
+/// The most header lines, over every protocol. Go limits only the bytes, but `http::HeaderMap` has a maximum size.
+pub const MAX_HEADER_LINES: usize = 4096;
+
+/// The largest header list that is sent to the backend or accepted from it, by HTTP/2's count.
+// Go: net/http DefaultMaxHeaderBytes, as kube-apiserver announces it in SETTINGS_MAX_HEADER_LIST_SIZE
+pub const MAX_HEADER_LIST_SIZE: usize = 1 << 20;
+
+/// The `SETTINGS_MAX_HEADER_LIST_SIZE` of the gateway's HTTP/2 connections to the backend. Far more than
+/// [`MAX_HEADER_LIST_SIZE`], because h2 ends the shared connection when a response header exceeds this several times.
+/// Any workload behind `services/proxy` can send one: 10 MiB in lines of four bytes, each of which counts as 35.
+pub const MAX_BACKEND_HEADER_LIST_SIZE: u32 = 32 << 20;
+
+/// The size of a field in a header list beyond its name and value.
+// RFC 9113, section 6.5.2
+pub const FIELD_OVERHEAD: usize = 32;
+
+/// The size of the headers as HTTP/2 counts it against `SETTINGS_MAX_HEADER_LIST_SIZE`.
+pub fn header_list_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + FIELD_OVERHEAD).sum()
+}

@@ -1,0 +1,27 @@
+//! What must equal Kubernetes: how it validates and decodes objects, its users and errors, and the texts of its clients.
+//!
+//! | file | upstream | compared by |
+//! |---|---|---|
+//! | [`encoding`] | `apimachinery/pkg/runtime/serializer` | the twin |
+//! | [`extra_key`] | `headerrequest` of the API server, `transport` of client-go | `tests/it/parsers` |
+//! | [`field`] | `apimachinery/pkg/util/validation/field` | `tests/it/compared_configurations.rs` |
+//! | [`labels`] | `apimachinery/pkg/apis/meta/v1/validation` | `tests/it/compared_configurations.rs` |
+//! | [`metadata`] | `apimachinery/pkg/api/validation/objectmeta.go` | `tests/it/compared_configurations.rs` |
+//! | [`names`] | `apimachinery/pkg/api/validate/content` | tables; `tests/it/compared_configurations.rs` |
+//! | [`selectors`] | `apimachinery/pkg/fields`, `pkg/labels` | tables; the twin |
+//! | [`service_account`] | `apiserver/pkg/authentication/serviceaccount` | tables; the twin |
+//! | [`status`] | `apimachinery/pkg/api/errors`, `apiserver/pkg/endpoints/handlers/responsewriters` | the twin |
+//! | [`strict`] | `apimachinery/pkg/runtime/serializer/json` | `tests/it/compared_configurations.rs` |
+//! | [`user`] | `apiserver/pkg/authentication/user` | the twin |
+
+pub mod encoding;
+pub mod extra_key;
+pub mod field;
+pub mod labels;
+pub mod metadata;
+pub mod names;
+pub mod selectors;
+pub mod service_account;
+pub mod status;
+pub mod strict;
+pub mod user;

@@ -1,0 +1,108 @@
+//! CAs and requests for tests.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose, SerialNumber};
+use secrecy::ExposeSecret as _;
+use x509_cert::der::asn1::Any;
+use x509_cert::der::{Encode as _, Tag};
+
+use super::alt_names::AltNames;
+use super::authority::CertificateAuthority;
+use super::issue::{IssuanceRequest, IssueError, IssuedCertificate};
+use super::profile::CertificateProfile;
+use super::request::{self, CertificateRequest};
+use super::signer::{KeyKind, PemKey, Signer as _};
+use super::subject::Subject;
+use super::tbs;
+
+/// 2026-01-01T00:00:00Z.
+pub const NOW: Duration = Duration::new(1_767_225_600, 0);
+
+pub const YEAR: Duration = Duration::from_hours(8760);
+
+pub const KINDS: [KeyKind; 5] =
+    [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
+
+/// Parameters of a CA certificate, valid from a year ago for eleven years.
+pub fn ca_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    params.serial_number = Some(SerialNumber::from(1_u64));
+    params.not_before = date(NOW.saturating_sub(YEAR));
+    params.not_after = date(NOW + 10 * YEAR);
+    params
+}
+
+pub fn date(time: Duration) -> time::OffsetDateTime {
+    time::OffsetDateTime::from_unix_timestamp(i64::try_from(time.as_secs()).unwrap()).unwrap()
+}
+
+/// A CA certificate, in PEM.
+pub fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
+    let key = KeyPair::from_pem(key.to_pem().expose_secret()).unwrap();
+    params.self_signed(&key).unwrap().pem()
+}
+
+pub fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
+    let key = PemKey::generate(kind).unwrap();
+    CertificateAuthority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
+}
+
+pub fn authority(kind: KeyKind) -> CertificateAuthority {
+    authority_of(&ca_params("test-ca"), kind)
+}
+
+pub fn subject(common_name: &str, organizations: &[&str]) -> Subject {
+    Subject {
+        common_name: common_name.to_owned(),
+        organization: strings(organizations),
+        ..Subject::default()
+    }
+}
+
+pub fn strings(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+pub fn request(subject: &Subject, alt_names: &AltNames) -> CertificateRequest {
+    request::build(subject, alt_names, &PemKey::generate(KeyKind::EcdsaP256).unwrap()).unwrap()
+}
+
+/// Prepares and signs a certificate for a year.
+pub fn issue(
+    authority: &CertificateAuthority,
+    profile: &CertificateProfile,
+    request: &CertificateRequest,
+    usages: &[&str],
+) -> Result<IssuedCertificate, IssueError> {
+    let usages = strings(usages);
+    let wanted = IssuanceRequest { request, usages: &usages, expiration: None, signing_duration: YEAR };
+    authority.issue(authority.prepare(profile, &wanted, NOW)?)
+}
+
+/// A DER element.
+pub fn element(kind: u8, content: &[u8]) -> Vec<u8> {
+    let mut element = Any::new(Tag::OctetString, content).unwrap().to_der().unwrap();
+    element[0] = kind;
+    element
+}
+
+/// A request with any subject and attributes, even malformed ones, signed by its key.
+pub fn raw_request(subject: &[u8], attributes: &[u8], key: &PemKey) -> Vec<u8> {
+    let attributes = element(0xa0, attributes);
+    let info = element(0x30, &[&[2, 1, 0], subject, key.public_key(), &attributes].concat());
+    let signature = key.sign(key.algorithm(), &info).unwrap();
+    tbs::signed(&info, key.algorithm().identifier().unwrap(), &signature).unwrap()
+}
+
+/// Runs openssl and returns its output.
+pub fn openssl(arguments: &[&str]) -> String {
+    let output = Command::new("openssl").args(arguments).output().expect("openssl is on the PATH");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
