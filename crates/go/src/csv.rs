@@ -38,17 +38,21 @@ impl fmt::Display for CsvError {
 /// A record and the line it starts on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
+    /// The line on which the record begins, from 1.
     pub line: usize,
+    /// The fields, without their quotes.
     pub fields: Vec<Vec<u8>>,
 }
 
 /// Reads records one after the other.
+#[derive(Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
     line: usize,
 }
 
 impl<'a> Reader<'a> {
+    /// A reader of `text` from its beginning.
     pub fn new(text: &'a [u8]) -> Self {
         Self { rest: text, line: 0 }
     }

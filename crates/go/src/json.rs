@@ -12,4 +12,4 @@ pub mod values;
 pub mod write;
 
 pub use values::{DistinctObject, JsonObject, JsonValue, Object};
-pub use write::{compact_into, encode, encode_into, escaped_into, string_into};
+pub use write::{compact_into, encode, escaped_into, string_into};

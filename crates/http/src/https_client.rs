@@ -34,6 +34,7 @@ const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADER_LIST_BYTES: u32 = 64 << 10;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The `User-Agent` of the gateway's own requests.
 pub const GATEWAY_USER_AGENT: HeaderValue =
     HeaderValue::from_static(concat!("portcullis/", env!("CARGO_PKG_VERSION")));
 

@@ -19,8 +19,11 @@ pub const IMPERSONATE_PREFIX: &str = "impersonate-";
 /// The names of the headers in which a front proxy names the user. Case-insensitive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestHeaderNames {
+    /// The headers of the user name.
     pub user: Vec<HeaderName>,
+    /// The headers of the UID.
     pub uid: Vec<HeaderName>,
+    /// The headers of the groups.
     pub group: Vec<HeaderName>,
     /// In lower case.
     pub extra_prefixes: Vec<String>,
@@ -60,6 +63,7 @@ impl RequestHeaderNames {
     }
 
     /// The names of both.
+    #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         fn both<T: Clone + PartialEq>(one: &[T], two: &[T]) -> Vec<T> {
             one.iter().chain(two.iter().filter(|name| !one.contains(name))).cloned().collect()
@@ -104,7 +108,7 @@ pub fn strip_named(headers: &mut HeaderMap, names: &RequestHeaderNames) {
 }
 
 /// Removes every header that a backend might read as an identity, in any spelling.
-pub fn strip_identity(headers: &mut HeaderMap) {
+pub(crate) fn strip_identity(headers: &mut HeaderMap) {
     strip_where(headers, |name| {
         folded_starts_with(name, FRONT_PROXY_PREFIX) || folded_starts_with(name, IMPERSONATE_PREFIX)
     });

@@ -1,5 +1,14 @@
 //! Headers for tests.
 
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "only tests use it"
+)]
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// A header map with these lines; a name may occur several times.

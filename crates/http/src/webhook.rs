@@ -55,6 +55,7 @@ pub struct WebhookError {
 }
 
 /// One attempt.
+#[derive(Debug)]
 pub struct WebhookAttempt<'a> {
     /// The response, with any status but a redirect.
     pub answer: Result<&'a HttpsResponse, WebhookError>,

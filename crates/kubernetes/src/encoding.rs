@@ -57,8 +57,10 @@ pub fn yaml(object: &impl Serialize) -> Option<String> {
 #[derive(Clone, PartialEq, Message)]
 #[prost(skip_debug)]
 pub struct Envelope {
+    /// The type of the object.
     #[prost(message, required, tag = "1")]
     pub meta: TypeMeta,
+    /// The object in protobuf.
     #[prost(bytes = "vec", required, tag = "2")]
     pub raw: Vec<u8>,
     #[prost(string, required, tag = "3")]
@@ -67,15 +69,19 @@ pub struct Envelope {
     content_type: String,
 }
 
+/// The type of an object, `runtime.TypeMeta`.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct TypeMeta {
+    /// The group and version, as in `apps/v1`.
     #[prost(string, required, tag = "1")]
     pub api_version: String,
+    /// The kind.
     #[prost(string, required, tag = "2")]
     pub kind: String,
 }
 
 impl Envelope {
+    /// The envelope of an object.
     pub fn of(api_version: &str, kind: &str, object: &impl Message) -> Self {
         let meta = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };
         Self { meta, raw: object.encode_to_vec(), ..Self::default() }
@@ -86,6 +92,7 @@ impl Envelope {
         Self::decode(bytes.strip_prefix(MAGIC)?).ok()
     }
 
+    /// The envelope after its magic number, as a body has it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(MAGIC.len() + self.encoded_len());
         bytes.extend_from_slice(MAGIC);

@@ -39,7 +39,7 @@ pub struct LabelSelectorRequirement {
 
 /// The errors of labels. Kubernetes reports them in any order.
 // ValidateLabels
-pub fn label_errors(labels: &BTreeMap<String, String>, field: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn label_errors(labels: &BTreeMap<String, String>, field: &str, errors: &mut Vec<FieldError>) {
     for (key, value) in labels {
         label_key_errors(key, field, errors);
         let problems = label_value_problems(value).into_iter();
@@ -56,7 +56,11 @@ pub fn label_key_errors(key: &str, field: &str, errors: &mut Vec<FieldError>) {
 
 /// The errors of annotations. Kubernetes reports them in any order.
 // ValidateAnnotations
-pub fn annotation_errors(annotations: &BTreeMap<String, String>, field: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn annotation_errors(
+    annotations: &BTreeMap<String, String>,
+    field: &str,
+    errors: &mut Vec<FieldError>,
+) {
     for key in annotations.keys() {
         let problems = label_key_problems(&key.to_lowercase()).into_iter();
         errors.extend(problems.map(|problem| FieldError::invalid(field, key, &problem).fix(KEY_FIX)));

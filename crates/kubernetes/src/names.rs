@@ -71,7 +71,7 @@ pub fn dns_1035_label_problems(text: &str) -> Vec<&'static str> {
 
 /// The problems of a text that is no label key: a name, after a DNS subdomain and a slash or alone.
 // IsLabelKey, also known as IsQualifiedName
-pub fn label_key_problems(text: &str) -> Vec<String> {
+pub(crate) fn label_key_problems(text: &str) -> Vec<String> {
     let (prefix, name) = match text.split_once('/') {
         Some((_, rest)) if rest.contains('/') => {
             return vec![format!(
@@ -103,7 +103,7 @@ pub fn label_key_problems(text: &str) -> Vec<String> {
 
 /// The problems of a text that is no label value.
 // IsLabelValue
-pub fn label_value_problems(text: &str) -> Vec<&'static str> {
+pub(crate) fn label_value_problems(text: &str) -> Vec<&'static str> {
     let mut problems = Vec::new();
     if text.len() > MAX_LABEL {
         problems.push(TOO_LONG_LABEL);
@@ -122,7 +122,7 @@ fn is_label_text(text: &str) -> bool {
 }
 
 /// A part of a text, and its problem.
-pub type NameProblem<'a> = (&'a str, &'static str);
+pub(crate) type NameProblem<'a> = (&'a str, &'static str);
 
 /// The problems of a path below a domain, such as `acme.io/foo`, which is not empty.
 // IsDomainPrefixedPath

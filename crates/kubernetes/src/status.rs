@@ -95,7 +95,7 @@ impl Reason {
     }
 
     /// The default status code of a response with this reason.
-    pub const fn default_code(self) -> StatusCode {
+    pub(crate) const fn default_code(self) -> StatusCode {
         match self {
             Self::Unauthorized => StatusCode::UNAUTHORIZED,
             Self::Forbidden => StatusCode::FORBIDDEN,

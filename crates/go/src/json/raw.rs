@@ -23,11 +23,17 @@ const UNEXPECTED_END: &str = "unexpected end of JSON input";
 /// A type of JSON value, as Go's errors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JsonType {
+    /// `{…}`
     Object,
+    /// `[…]`
     Array,
+    /// `"…"`
     String,
+    /// A number, with or without fraction and exponent.
     Number,
+    /// `true` or `false`.
     Bool,
+    /// `null`
     Null,
 }
 

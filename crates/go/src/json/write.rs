@@ -16,7 +16,7 @@ pub fn encode(value: &impl Serialize) -> Vec<u8> {
 }
 
 /// Appends the encoding of a value, with the limits of [`encode`].
-pub fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
+pub(crate) fn encode_into(out: &mut Vec<u8>, value: &impl Serialize) {
     // Writing to memory cannot fail.
     let _always_ok = value.serialize(&mut Serializer::with_formatter(out, GoFormatter));
 }
@@ -137,7 +137,7 @@ fn is_special(byte: u8, in_string: bool) -> bool {
 /// Escapes the characters that could end an HTML element, compacts embedded JSON, and gives floating-point numbers Go's
 /// form.
 #[derive(Debug, Clone, Copy)]
-pub struct GoFormatter;
+pub(crate) struct GoFormatter;
 
 impl Formatter for GoFormatter {
     fn write_string_fragment<W: ?Sized + io::Write>(

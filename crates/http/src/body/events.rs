@@ -8,11 +8,13 @@ use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
 /// Follows the events of a watch without reading them.
+#[derive(Debug)]
 pub struct EventTracker {
     framing: Framing,
     is_between: Arc<AtomicBool>,
 }
 
+#[derive(Debug)]
 enum Framing {
     /// JSON: an event is a line.
     Lines,

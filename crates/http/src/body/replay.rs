@@ -52,6 +52,13 @@ impl ReplayBudget {
 /// A body that can be sent several times. While it lives, the bytes that were sent are kept.
 pub struct Replay(Arc<Mutex<Kept>>);
 
+/// Without the bytes, which may be secret.
+impl std::fmt::Debug for Replay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Replay")
+    }
+}
+
 /// The body for one attempt.
 pub(super) struct ReplayedBody {
     shared: Arc<Mutex<Kept>>,

@@ -1,5 +1,14 @@
 //! A small HTTPS server with configurable responses, which records its requests.
 
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "only tests use it"
+)]
+
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +64,6 @@ pub fn full(body: impl Into<Bytes>) -> BoxBody<Bytes, Infallible> {
     Full::new(body.into()).boxed()
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "the return type of handlers")]
 pub fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
     Ok(http::Response::builder().status(status).body(full(body)).unwrap())
 }

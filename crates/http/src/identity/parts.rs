@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest::Digest;
 
 /// Texts, each prefixed with its length, and lists with theirs.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Parts(Vec<u8>);
 
 impl Parts {

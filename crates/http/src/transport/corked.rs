@@ -48,6 +48,7 @@ struct CorkState<S> {
 }
 
 impl<S> CorkedStream<S> {
+    /// Wraps a stream; nothing is collected before the first poll of its connection.
     pub fn new(stream: S) -> Self {
         Self(Arc::new(Mutex::new(CorkState {
             stream,
@@ -198,6 +199,7 @@ pin_project! {
 }
 
 impl<F, S> UncorkOnPoll<F, S> {
+    /// Wraps the future of a connection and the stream that it writes to.
     pub fn new(future: F, corked: CorkedStream<S>) -> Self {
         corked.state().has_uncorker = true;
         Self { future, corked }

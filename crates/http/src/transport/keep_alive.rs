@@ -16,6 +16,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Sends a ping when the peer is silent, and times out without a reply.
+#[derive(Debug)]
 pub struct Http2KeepAlive<S> {
     corked: CorkedStream<S>,
     pings: Option<PingPong>,

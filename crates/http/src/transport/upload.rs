@@ -44,6 +44,7 @@ enum UnreadState {
 }
 
 impl Http1Upload {
+    /// Wraps the body of a request; the second part tells how it was read.
     pub fn new(body: Incoming) -> (Self, UnreadBody) {
         let rest = Arc::new(Mutex::new(UnreadState::Unknown));
         (Self { body: Some(body), was_read: false, rest: Arc::clone(&rest) }, UnreadBody(rest))

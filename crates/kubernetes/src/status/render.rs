@@ -299,14 +299,18 @@ struct Typed {
 pub struct StatusObject {
     #[prost(message, required, tag = "1")]
     metadata: ListMeta,
+    /// `Success` or `Failure`.
     #[prost(string, required, tag = "2")]
     pub status: String,
+    /// The text for people.
     #[prost(string, required, tag = "3")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// The reason for programs.
     #[prost(string, required, tag = "4")]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// Further data of the reason.
     #[prost(message, optional, tag = "5")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Details>,

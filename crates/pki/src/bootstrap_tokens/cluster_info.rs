@@ -21,7 +21,7 @@ pub const NAME: &str = "cluster-info";
 /// The key of the signed kubeconfig.
 pub const KUBECONFIG: &str = "kubeconfig";
 /// The prefix of the signatures' keys; the token ID follows.
-pub const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
+pub(crate) const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
 /// The data of the `ConfigMap` with a signature by each of these keys and no others; `None` if that changes nothing.
 /// Without a kubeconfig there is nothing to sign, and the data stays as it is.

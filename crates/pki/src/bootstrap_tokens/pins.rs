@@ -50,7 +50,7 @@ impl PublicKeyPins {
     /// Whether the public key of one of the certificates is pinned.
     // kubeadm: util/pubkeypin/pubkeypin.go, CheckAny
     // threat: impersonated-cluster
-    pub fn match_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
+    pub(crate) fn match_any(&self, certificates: &[CertificateDer<'_>]) -> bool {
         certificates.iter().filter_map(Self::of).any(|pin| self.0.contains(&pin))
     }
 }

@@ -22,9 +22,13 @@ pub const GROUP_PREFIX: &str = "system:bootstrappers:";
 const GROUP_NAME_LENGTH: usize = 256;
 
 // cluster-bootstrap: token/api/types.go
+/// The key of the token ID.
 pub const ID: &str = "token-id";
+/// The key of the token secret.
 pub const SECRET: &str = "token-secret";
+/// The key of the expiration.
 pub const EXPIRATION: &str = "expiration";
+/// The key of the groups beside `system:bootstrappers`.
 pub const EXTRA_GROUPS: &str = "auth-extra-groups";
 const DESCRIPTION: &str = "description";
 const USAGE_PREFIX: &str = "usage-bootstrap-";

@@ -48,7 +48,7 @@ impl TokenId {
 
     /// The ID in the name of a Secret.
     // cluster-bootstrap: util/secrets/secrets.go, ParseName
-    pub fn of_secret(name: &str) -> Option<Self> {
+    pub(crate) fn of_secret(name: &str) -> Option<Self> {
         Self::parse(name.strip_prefix(NAME_PREFIX)?)
     }
 

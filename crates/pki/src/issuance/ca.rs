@@ -23,7 +23,9 @@ use crate::x509::certificate::Certificate;
 /// The fields of a CA certificate.
 #[derive(Debug, Clone, Copy)]
 pub struct CaCertificate<'a> {
+    /// The common name of the subject.
     pub common_name: &'a str,
+    /// The time in which the certificate is valid.
     pub validity: Validity,
     /// `pathLenConstraint`.
     pub path_length: u8,
@@ -36,16 +38,20 @@ pub struct CaCertificate<'a> {
 /// The certificate that signs, and its key.
 #[derive(Debug, Clone, Copy)]
 pub struct CaIssuer<'a> {
+    /// The certificate of the issuer.
     pub certificate: &'a Certificate,
+    /// The key of the issuer.
     pub key: &'a dyn Signer,
 }
 
 impl CaCertificate<'_> {
+    /// The certificate of a root authority.
     pub fn self_signed(&self, key: &dyn Signer) -> Result<Certificate, IssueError> {
         let name = self.name()?;
         self.sign(key.public_key(), &name, &[], key)
     }
 
+    /// The certificate of an intermediate authority, for the key `spki`.
     pub fn signed_by(&self, spki: &[u8], issuer: CaIssuer<'_>) -> Result<Certificate, IssueError> {
         let CaIssuer { certificate, key } = issuer;
         self.sign(spki, &certificate.raw_subject, &certificate.extensions.subject_key_id, key)

@@ -24,9 +24,13 @@ const MAX_NUMBER: usize = 20;
 /// The fields of a CRL.
 #[derive(Debug, Clone, Copy)]
 pub struct CrlPlan<'a> {
+    /// The CRL number, RFC 5280 section 5.2.3.
     pub number: &'a BigUint,
+    /// The time of the list.
     pub this_update: UnixTime,
+    /// The time by which the next list is issued.
     pub next_update: UnixTime,
+    /// The revoked certificates.
     pub entries: &'a [RevokedEntry],
 }
 

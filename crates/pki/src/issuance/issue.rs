@@ -228,7 +228,7 @@ pub(super) fn sign(
 
 /// A random serial number. Serial numbers of one issuer must be unique.
 // RFC 5280 §4.1.2.2
-pub fn new_serial() -> Result<[u8; SERIAL_LENGTH], SignError> {
+pub(crate) fn new_serial() -> Result<[u8; SERIAL_LENGTH], SignError> {
     let mut serial = [0; SERIAL_LENGTH];
     rand::fill(&mut serial)
         .map_err(|_| SignError::Failed("unable to generate a serial number".to_owned()))?;

@@ -21,7 +21,7 @@ pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// `kubernetes.io/kubelet-serving`
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 /// `kubernetes.io/legacy-unknown`
-pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+pub(crate) const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 /// The group of superusers, which bypasses authorization: RBAC cannot restrict it.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup

@@ -167,9 +167,11 @@ impl From<ParseError> for RequestError {
 }
 
 /// The parts of an encoded request.
+#[derive(Debug)]
 pub struct RequestParts<'a> {
     /// The encoded `CertificationRequestInfo`, which the signature covers.
     signed: &'a [u8],
+    /// The subject, in DER.
     pub subject: &'a [u8],
     spki: &'a [u8],
     /// The content of the attributes.

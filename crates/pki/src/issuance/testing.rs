@@ -1,5 +1,14 @@
 //! CAs and requests for tests.
 
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "only tests use it"
+)]
+
 use std::process::Command;
 use std::time::Duration;
 
@@ -26,7 +35,7 @@ pub const KINDS: [KeyKind; 5] =
     [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
 
 /// Parameters of a CA certificate, valid from a year ago for eleven years.
-pub fn ca_params(name: &str) -> CertificateParams {
+pub(crate) fn ca_params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -47,7 +56,7 @@ pub fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
     params.self_signed(&key).unwrap().pem()
 }
 
-pub fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
+pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
     let key = PemKey::generate(kind).unwrap();
     CertificateAuthority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
 }

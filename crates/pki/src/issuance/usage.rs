@@ -165,12 +165,12 @@ fn quoted(words: &[String]) -> String {
 
 /// The usages of a request, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CertificateUsages(Vec<CertificateUsage>);
+pub(crate) struct CertificateUsages(Vec<CertificateUsage>);
 
 impl CertificateUsages {
     /// Parses `spec.usages`; the error lists every unknown name.
     // kubernetes: pkg/controller/certificates/authority/policies.go, keyUsagesFromStrings
-    pub fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
+    pub(crate) fn parse(words: &[String]) -> Result<Self, UnknownUsages> {
         let (known, unknown): (Vec<_>, Vec<_>) =
             words.iter().map(|word| word.parse()).partition(Result::is_ok);
         let unknown: Vec<String> =
@@ -183,7 +183,7 @@ impl CertificateUsages {
 
     /// The usages, in order.
     #[cfg(test)]
-    pub fn as_slice(&self) -> &[CertificateUsage] {
+    pub(crate) fn as_slice(&self) -> &[CertificateUsage] {
         &self.0
     }
 

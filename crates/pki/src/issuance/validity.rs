@@ -13,7 +13,7 @@ pub const BACKDATE: Duration = Duration::from_mins(5);
 pub const SHORT_LIFETIME: Duration = Duration::from_hours(8);
 /// The minimum of a requested lifetime.
 // kubernetes: pkg/controller/certificates/signer/signer.go, duration
-pub const MIN_LIFETIME: Duration = Duration::from_mins(10);
+pub(crate) const MIN_LIFETIME: Duration = Duration::from_mins(10);
 
 /// The validity of a certificate, in whole seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

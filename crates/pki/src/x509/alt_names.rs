@@ -8,7 +8,9 @@ use super::der::{DerReader, tag};
 /// The names of a subject alternative name extension, of the four kinds that Go parses.
 #[derive(Debug, Clone, Default)]
 pub struct SubjectAltNames {
+    /// The DNS names.
     pub dns: Vec<String>,
+    /// The e-mail addresses.
     pub emails: Vec<String>,
     /// Each URI as encoded, and as Go parses it.
     pub uris: Vec<(String, Url)>,
@@ -18,6 +20,7 @@ pub struct SubjectAltNames {
 
 impl SubjectAltNames {
     // go: crypto/x509/parser.go, parseSANExtension
+    /// Parses the value of the extension.
     pub fn parse(mut der: DerReader<'_>) -> Result<Self, ParseError> {
         let mut names = Self::default();
         let mut list =
@@ -48,6 +51,7 @@ impl SubjectAltNames {
         Ok(names)
     }
 
+    /// Whether the extension has no name of a known kind.
     pub fn is_empty(&self) -> bool {
         self.dns.is_empty() && self.emails.is_empty() && self.uris.is_empty() && self.ips.is_empty()
     }
@@ -55,7 +59,7 @@ impl SubjectAltNames {
 
 /// Whether Go accepts a domain name: no trailing period, no empty label, printable characters.
 // go: crypto/x509/parser.go, domainNameValid
-pub fn domain_valid(domain: &str, constraint: bool) -> bool {
+pub(crate) fn domain_valid(domain: &str, constraint: bool) -> bool {
     if domain.is_empty() {
         return true;
     }
@@ -66,6 +70,7 @@ pub fn domain_valid(domain: &str, constraint: bool) -> bool {
     domain.split('.').all(|label| !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_graphic()))
 }
 
+/// The text of an `IA5String`.
 pub fn ia5(content: &[u8]) -> Option<String> {
     content.is_ascii().then(|| content.iter().copied().map(char::from).collect())
 }

@@ -68,14 +68,17 @@ impl CaBundle {
         self.certificates.iter().any(|certificate| other.contains(certificate))
     }
 
+    /// The trusted certificates, in the order of the bundle.
     pub fn certificates(&self) -> &[Certificate] {
         &self.certificates
     }
 
+    /// Whether this certificate is trusted itself.
     pub fn contains(&self, certificate: &Certificate) -> bool {
         self.certificates.iter().any(|own| own.der == certificate.der)
     }
 
+    /// The digest of the bundle.
     pub fn fingerprint(&self) -> BundleFingerprint {
         self.fingerprint
     }

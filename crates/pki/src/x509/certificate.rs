@@ -22,6 +22,7 @@ pub struct ParseError(pub &'static str);
 /// A parsed certificate, not verified.
 #[derive(Debug, Clone)]
 pub struct Certificate {
+    /// The certificate in DER.
     pub der: CertificateDer<'static>,
     /// The encoded `TBSCertificate`, which the signature covers.
     pub tbs: Vec<u8>,
@@ -29,11 +30,13 @@ pub struct Certificate {
     pub version: i64,
     /// Big-endian, without leading zeros except for zero itself.
     pub serial: Vec<u8>,
+    /// The algorithm of the signature.
     pub algorithm: SignatureAlgorithm,
     /// The encoded issuer; names are compared in their encoding.
     pub issuer: Vec<u8>,
     /// The encoded subject.
     pub raw_subject: Vec<u8>,
+    /// The subject.
     pub subject: CertificateSubject,
     /// Seconds since 1970.
     pub not_before: i64,
@@ -41,11 +44,14 @@ pub struct Certificate {
     pub not_after: i64,
     /// The encoded `SubjectPublicKeyInfo`.
     pub spki: Vec<u8>,
+    /// The subject's public key.
     pub public_key: PublicKey,
+    /// The signature over the certificate without it.
     pub signature: Vec<u8>,
     /// Whether the parts that the signature does not cover have their only regular encoding. Like Go, the parser accepts
     /// others: unused bits in the signature, elements after it.
     pub is_regular: bool,
+    /// The extensions that path validation reads.
     pub extensions: CertificateExtensions,
 }
 
@@ -54,7 +60,9 @@ pub struct Certificate {
 pub struct CertificateExtensions {
     /// Bit 0 is digitalSignature, bit 5 keyCertSign; zero if the extension is absent.
     pub key_usage: u16,
+    /// Whether the certificate is a CA's, if it says so.
     pub basic_constraints: Option<BasicConstraints>,
+    /// The purposes.
     pub extended_key_usage: ExtendedKeyUsage,
     /// Empty if absent.
     pub subject_key_id: Vec<u8>,
@@ -62,15 +70,22 @@ pub struct CertificateExtensions {
     pub authority_key_id: Vec<u8>,
     /// The content of the subject alternative name extension.
     pub alternative_names: Option<Vec<u8>>,
+    /// The subject alternative names.
     pub names: SubjectAltNames,
+    /// The name constraints of a CA.
     pub constraints: Option<NameConstraints>,
+    /// The certificate policies.
     pub policies: CertificatePolicies,
+    /// Whether a critical extension is unknown: path validation refuses it.
     pub unhandled_critical: bool,
 }
 
+/// The extension `basicConstraints`, RFC 5280 section 4.2.1.9.
 #[derive(Debug, Clone, Copy)]
 pub struct BasicConstraints {
+    /// Whether the subject is a CA.
     pub is_ca: bool,
+    /// The number of intermediate certificates that may follow.
     pub path_length: Option<u64>,
 }
 
@@ -79,14 +94,17 @@ pub struct BasicConstraints {
 pub struct ExtendedKeyUsage {
     /// Whether the extension lists a purpose; an empty list does not limit the certificate.
     pub limited: bool,
+    /// Whether `anyExtendedKeyUsage` is among them.
     pub any: bool,
+    /// Whether `clientAuth` is among them.
     pub client_auth: bool,
     /// The content of each OID, except anyExtendedKeyUsage.
     pub purposes: Vec<Vec<u8>>,
 }
 
+/// The bit `keyCertSign` of `keyUsage`, RFC 5280 section 4.2.1.3.
 pub const KEY_CERT_SIGN: u16 = 1 << 5;
-pub const KEY_CRL_SIGN: u16 = 1 << 6;
+pub(crate) const KEY_CRL_SIGN: u16 = 1 << 6;
 
 impl Certificate {
     /// Parses a certificate; `der` must have no trailing data.

@@ -6,21 +6,28 @@
 
 /// Identifier octets.
 pub mod tag {
+    /// `BOOLEAN`
     pub const BOOLEAN: u8 = 0x01;
+    /// `INTEGER`
     pub const INTEGER: u8 = 0x02;
+    /// `BIT STRING`
     pub const BIT_STRING: u8 = 0x03;
+    /// `OCTET STRING`
     pub const OCTET_STRING: u8 = 0x04;
+    /// `OBJECT IDENTIFIER`
     pub const OID: u8 = 0x06;
-    pub const ENUMERATED: u8 = 0x0a;
-    pub const UTF8_STRING: u8 = 0x0c;
-    pub const NUMERIC_STRING: u8 = 0x12;
-    pub const PRINTABLE_STRING: u8 = 0x13;
-    pub const T61_STRING: u8 = 0x14;
-    pub const IA5_STRING: u8 = 0x16;
-    pub const UTC_TIME: u8 = 0x17;
-    pub const GENERALIZED_TIME: u8 = 0x18;
-    pub const BMP_STRING: u8 = 0x1e;
+    pub(crate) const ENUMERATED: u8 = 0x0a;
+    pub(crate) const UTF8_STRING: u8 = 0x0c;
+    pub(crate) const NUMERIC_STRING: u8 = 0x12;
+    pub(crate) const PRINTABLE_STRING: u8 = 0x13;
+    pub(crate) const T61_STRING: u8 = 0x14;
+    pub(crate) const IA5_STRING: u8 = 0x16;
+    pub(crate) const UTC_TIME: u8 = 0x17;
+    pub(crate) const GENERALIZED_TIME: u8 = 0x18;
+    pub(crate) const BMP_STRING: u8 = 0x1e;
+    /// `SEQUENCE`
     pub const SEQUENCE: u8 = 0x30;
+    /// `SET`
     pub const SET: u8 = 0x31;
 
     /// `[n]`, primitive.
@@ -41,7 +48,9 @@ pub struct DerReader<'a>(&'a [u8]);
 /// An encoded element.
 #[derive(Debug, Clone, Copy)]
 pub struct DerElement<'a> {
+    /// The tag, of one octet.
     pub tag: u8,
+    /// The content.
     pub content: &'a [u8],
     /// Tag, length and content.
     pub whole: &'a [u8],
@@ -59,10 +68,12 @@ pub struct BitString<'a> {
 }
 
 impl<'a> DerReader<'a> {
+    /// A reader of these elements.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
+    /// Whether no element is left.
     pub fn is_empty(self) -> bool {
         self.0.is_empty()
     }
@@ -129,6 +140,7 @@ impl<'a> DerReader<'a> {
         self.read(tag).map(Some).ok_or(MalformedDer)
     }
 
+    /// Reads a `BOOLEAN`.
     pub fn boolean(&mut self) -> Option<bool> {
         match self.read(tag::BOOLEAN)? {
             [0] => Some(false),
@@ -142,11 +154,12 @@ impl<'a> DerReader<'a> {
         self.read(tag::INTEGER).filter(|content| minimal(content))
     }
 
+    /// Reads an `INTEGER` of at most 64 bits.
     pub fn int64(&mut self) -> Option<i64> {
         self.int64_tagged(tag::INTEGER)
     }
 
-    pub fn int64_tagged(&mut self, tag: u8) -> Option<i64> {
+    pub(crate) fn int64_tagged(&mut self, tag: u8) -> Option<i64> {
         let content = self.read(tag).filter(|content| minimal(content) && content.len() <= 8)?;
         let fill = if content.first()? & 0x80 == 0 { 0 } else { 0xff };
         let mut octets = [fill; 8];
@@ -175,6 +188,7 @@ impl<'a> DerReader<'a> {
         })
     }
 
+    /// Reads a `BIT STRING`.
     pub fn bits(&mut self) -> Option<BitString<'a>> {
         let [unused, bytes @ ..] = self.read(tag::BIT_STRING)? else {
             return None;
@@ -195,12 +209,12 @@ impl BitString<'_> {
     }
 
     /// Whether no bit of the last octet is unused.
-    pub fn is_of_octets(&self) -> bool {
+    pub(crate) fn is_of_octets(&self) -> bool {
         self.unused == 0
     }
 
     /// The bits as octets, shifted right by the number of unused bits.
-    pub fn right_aligned(&self) -> Vec<u8> {
+    pub(crate) fn right_aligned(&self) -> Vec<u8> {
         if self.unused == 0 {
             return self.bytes.to_vec();
         }

@@ -160,7 +160,7 @@ fn signing_key(block: pem::Block, leaf: Option<&Certificate>) -> Result<Arc<dyn 
 
 /// The content of every `CERTIFICATE` block, at least one; else Go's error text.
 // go: crypto/tls/tls.go, X509KeyPair
-pub fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+pub(crate) fn certificate_blocks(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let (found, skipped): (Vec<_>, Vec<_>) =
         pem::blocks(pem).into_iter().partition(|block| block.kind == b"CERTIFICATE");
     if !found.is_empty() {

@@ -37,6 +37,7 @@ pub struct DistinguishedName {
 /// The subject of a certificate: its name, and the UIDs of the user.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateSubject {
+    /// The distinguished name.
     pub name: DistinguishedName,
     /// Every UID attribute, in order.
     pub uids: Vec<String>,

@@ -24,7 +24,7 @@ pub struct CertificatePolicies {
 }
 
 impl CertificatePolicies {
-    pub fn parse_policies(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_policies(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid certificate policies");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         let mut seen = BTreeSet::new();
@@ -38,7 +38,7 @@ impl CertificatePolicies {
         Ok(())
     }
 
-    pub fn parse_mappings(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_mappings(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy mappings extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         while !list.is_empty() {
@@ -50,7 +50,7 @@ impl CertificatePolicies {
         Ok(())
     }
 
-    pub fn parse_constraints(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_constraints(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         const INVALID: ParseError = ParseError("x509: invalid policy constraints extension");
         let mut list = der.enter(tag::SEQUENCE).ok_or(INVALID)?;
         if list.peek(tag::context(0)) {
@@ -62,7 +62,7 @@ impl CertificatePolicies {
         Ok(())
     }
 
-    pub fn parse_inhibit_any(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
+    pub(crate) fn parse_inhibit_any(&mut self, mut der: DerReader<'_>) -> Result<(), ParseError> {
         let skip = der.int64().ok_or(ParseError("x509: invalid inhibit any policy extension"))?;
         self.inhibit_any = Some(skip);
         Ok(())
@@ -90,7 +90,7 @@ fn lower(counter: &mut i64, to: Option<i64>) {
 
 /// Whether the policies of a chain, leaf first, are valid.
 // go: crypto/x509/verify.go, policiesValid
-pub fn chain_allowed(chain: &[&Certificate]) -> bool {
+pub(crate) fn chain_allowed(chain: &[&Certificate]) -> bool {
     let Some((_anchor, below)) = chain.split_last().filter(|(_, below)| !below.is_empty()) else {
         return true;
     };

@@ -15,21 +15,26 @@ use super::certificate::ParseError;
 use super::der::{DerReader, tag};
 
 /// P-224, which Go supports and aws-lc-rs does not.
-pub const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
+pub(crate) const P224_UNSUPPORTED: ParseError = ParseError("x509: P-224 keys are not supported");
 
 /// A public key, parsed like Go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicKey {
     /// Modulus and exponent, big-endian without leading zeros.
     Rsa {
+        /// The modulus, big-endian.
         modulus: Vec<u8>,
+        /// The public exponent, big-endian.
         exponent: Vec<u8>,
     },
     /// An uncompressed point that is on its curve.
     Ecdsa {
+        /// The curve.
         curve: EllipticCurve,
+        /// The point, in the form of SEC 1.
         point: Vec<u8>,
     },
+    /// An Ed25519 key, RFC 8410.
     Ed25519(Vec<u8>),
     /// Parsed, but never used to verify.
     Dsa,
@@ -37,10 +42,14 @@ pub enum PublicKey {
     Unknown,
 }
 
+/// The elliptic curves whose keys are verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EllipticCurve {
+    /// NIST P-256
     P256,
+    /// NIST P-384
     P384,
+    /// NIST P-521
     P521,
 }
 
@@ -49,26 +58,37 @@ pub enum EllipticCurve {
 pub enum SignatureAlgorithm {
     /// MD5 or SHA-1, with the name that Go prints.
     Insecure(&'static str, KeyFamily),
+    /// RSA with PKCS #1 v1.5.
     RsaPkcs1(HashAlgorithm),
+    /// RSA with PSS.
     RsaPss(HashAlgorithm),
+    /// ECDSA
     Ecdsa(HashAlgorithm),
+    /// Ed25519
     Ed25519,
     /// DSA with SHA-256, and unknown algorithms.
     Unsupported,
 }
 
+/// The hash functions of signatures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HashAlgorithm {
+    /// SHA-256
     Sha256,
+    /// SHA-384
     Sha384,
+    /// SHA-512
     Sha512,
 }
 
 /// The kind of key that an algorithm needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyFamily {
+    /// RSA
     Rsa,
+    /// DSA, which nothing verifies.
     Dsa,
+    /// ECDSA
     Ecdsa,
 }
 
@@ -412,7 +432,7 @@ fn positive(content: &[u8]) -> Option<&[u8]> {
     }
 }
 
-pub fn bit_length(octets: &[u8]) -> usize {
+pub(crate) fn bit_length(octets: &[u8]) -> usize {
     let leading = octets.first().map_or(0, |first| first.leading_zeros());
     (octets.len() * 8).saturating_sub(usize::try_from(leading).unwrap_or(0))
 }
