@@ -15,12 +15,12 @@
 //!      deadline. Then every credential is taken out of the request, so that none can be forwarded.
 //!    - `Identified`: the cluster's chain of authenticators ([`authn`]) has authenticated the client.
 //!    - `Impersonated`: the identity under which the request is made is decided. It is refused unless headers can carry it
-//!      byte for byte (`user::encode`).
+//!      byte for byte (`portcullis_http::identity`).
 //!    - `Scheduled`: the request has a place among those in flight, if they are limited ([`limits`]).
 //!    - `Authorized`: the gateway's own authorizers allow the request, if there are any ([`authz`]).
 //!    - `Admitted`: the request may be forwarded.
 //! 3. `pipeline::forward::prepare` makes the request for the backend; it has the table of all headers that are removed.
-//!    One function writes the identity (`http::identity_headers`); after it come only `Impersonate-*` headers that the
+//!    One function writes the identity (`portcullis_http::identity_headers`); after it come only `Impersonate-*` headers that the
 //!    backend authorizes, and the gateway's own credential. A fault of the client that shows only now ends here.
 //! 4. [`backend`] sends it to an endpoint that has passed the identity self-check, over connections that no client can
 //!    break for another, and the answer streams back. A few answers are post-processed (health checks, `TokenReview`,
@@ -64,21 +64,25 @@
 //! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
 //! | [`traces`] | the spans of requests, for a collector |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
-//! | [`http`] | bodies, hop-by-hop and identity headers, transport, `Status`, the HTTPS client |
-//! | [`pki`] | X.509 as Go reads it, certificate issuance, bootstrap tokens |
 //! | [`tasks`] | background tasks: restart after a panic, threads with a runtime |
 //! | [`metrics`] | every metric and its labels |
-//! | [`user`] | an identity, and its encoding as header lines |
-//! | [`go`] | everything that must equal Go's library: PEM, CSV, JSON, RFC 3339; URLs, durations and quoting from `crates/go` |
-//! | [`input_file`] | files that the configuration names: regular, of at most 16 MiB |
-//! | [`expiring_lru`] | a map whose entries end and are bounded |
-//! | [`names`] | names as Kubernetes validates them, from `crates/apimachinery` |
-//! | [`text`] | untrusted text for people |
-//! | [`sync`] | the helper that locks a mutex |
-//! | [`clock`] | the injected wall clock |
 //!
-//! `crates/apimachinery` validates and decodes as Kubernetes does, `crates/cel` evaluates CEL `crates/admission` runs admission webhooks and `crates/audit` stores audit events, and `crates/otlp` exports traces; they know nothing of the rest. `crates/go` has the part of Go's library that CEL needs, too.
-//! Tests: `tests/README.md` says which test goes where, and `crates/testkit` has their fake backends, PKI and processes.
+//! Below the gateway, each with an interface of its own, from the top to the bottom; none knows the gateway:
+//!
+//! | package | purpose |
+//! |---|---|
+//! | `crates/admission` | admission webhooks as kube-apiserver runs them: configuration, matching, reviews |
+//! | `crates/audit` | audit as kube-apiserver does it: policies, events, the backends that store them |
+//! | `crates/cel` | CEL as kube-apiserver evaluates it |
+//! | `crates/otlp` | traces for a collector |
+//! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |
+//! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
+//! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |
+//! | `crates/go` | what must equal Go's library: URL, PEM, CSV, JSON, quotes, durations, times |
+//! | `crates/system` | the injected clock, input files, locks |
+//! | `crates/testkit` | for tests: fake backends, PKI, processes |
+//!
+//! Tests: `tests/README.md` says which test goes where.
 //!
 //! # Words
 //!

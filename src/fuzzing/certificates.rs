@@ -39,7 +39,7 @@ pub fn x509(data: &[u8]) {
     let certificates = elements(data);
     let ders: Vec<_> = certificates.iter().map(|der| CertificateDer::from(der.to_vec())).collect();
     let chain = UnverifiedChain::new(ders.clone());
-    let verdict = chain.verify(&bundle, NOW);
+    let verdict = chain.verify(bundle, NOW);
 
     // The handshake and the verification agree about malformed certificates.
     if let Some((leaf, others)) = ders.split_first() {
@@ -59,9 +59,9 @@ pub fn x509(data: &[u8]) {
     let (from, until) = (verified.valid_from(), verified.valid_until());
     let tick = UnixTime::from_nanos(1);
     assert!(from <= NOW && NOW <= until, "{verified:?}");
-    assert!(chain.verify(&bundle, from).is_ok() && chain.verify(&bundle, until).is_ok(), "{verified:?}");
-    assert!(chain.verify(&bundle, from.saturating_sub(tick)).is_err(), "{verified:?}");
-    assert!(chain.verify(&bundle, until.saturating_add(tick)).is_err(), "{verified:?}");
+    assert!(chain.verify(bundle, from).is_ok() && chain.verify(bundle, until).is_ok(), "{verified:?}");
+    assert!(chain.verify(bundle, from.saturating_sub(tick)).is_err(), "{verified:?}");
+    assert!(chain.verify(bundle, until.saturating_add(tick)).is_err(), "{verified:?}");
 }
 
 /// The input is a CA bundle.

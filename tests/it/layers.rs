@@ -1,7 +1,8 @@
-//! The source matches its documentation: imports point down, and the request path has the documented stages.
+//! The source matches its documentation: imports point down, in the gateway and between the packages below it, and the
+//! request path has the documented stages.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The modules from the top to the bottom, as the map of `src/lib.rs` lists them. A module may import only modules
 /// below it.
@@ -13,7 +14,41 @@ fn order() -> Vec<String> {
     ["main".to_owned()].into_iter().chain(names).collect()
 }
 
-fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The folders of the product's sources: the gateway's, and those of the packages below it.
+fn source_folders() -> Vec<PathBuf> {
+    let packages = std::fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let packages = packages.filter(|package| !package.ends_with("testkit"));
+    let mut folders: Vec<PathBuf> = packages.map(|package| package.join("src")).collect();
+    folders.push(root().join("src"));
+    folders
+}
+
+/// The source files outside tests, each with its path from the root of the repository and its code outside tests.
+fn product_code() -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    for folder in source_folders() {
+        sources(&folder, &mut files);
+    }
+    let is_test = |file: &Path| {
+        let names = ["tests", "tests.rs", "testing", "testing.rs", "fuzzing"];
+        file.iter().any(|part| names.iter().any(|name| part == *name))
+    };
+    let files = files.into_iter().map(|file| file.strip_prefix(root()).unwrap().to_owned());
+    let files = files.filter(|file| !is_test(file));
+    files
+        .map(|file| {
+            let text = std::fs::read_to_string(root().join(&file)).unwrap();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap().to_owned();
+            (file, code)
+        })
+        .collect()
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
@@ -77,51 +112,76 @@ fn imports_point_down() {
     assert!(upward.is_empty(), "upward imports:\n{}", upward.join("\n"));
 }
 
+/// The packages that each package of the workspace depends on, outside tests.
+fn package_dependencies() -> BTreeMap<String, Vec<String>> {
+    let mut packages = BTreeMap::new();
+    for package in std::fs::read_dir(root().join("crates")).unwrap() {
+        let package = package.unwrap().path();
+        let manifest = std::fs::read_to_string(package.join("Cargo.toml")).unwrap();
+        let (_, section) = manifest.split_once("\n[dependencies]\n").unwrap();
+        let section = section.split("\n[").next().unwrap().lines();
+        let names = section.filter(|line| !line.contains("optional = true"));
+        let names = names.filter_map(|line| line.strip_prefix("portcullis-")?.split(' ').next());
+        let name = package.file_name().unwrap().to_str().unwrap().to_owned();
+        packages.insert(name, names.map(str::to_owned).collect());
+    }
+    packages
+}
+
+/// The table of packages in `src/lib.rs` has each package, from the top to the bottom.
+#[test]
+fn packages_are_listed_and_depend_downwards() {
+    let lib = std::fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    let (_, map) = lib.split_once("//! | package |").unwrap();
+    let rows = map.lines().skip(2).map_while(|line| line.strip_prefix("//! | `crates/"));
+    let order: Vec<&str> = rows.map(|row| row.split('`').next().unwrap()).collect();
+    let packages = package_dependencies();
+    let mut listed: Vec<&str> = order.clone();
+    listed.sort_unstable();
+    assert_eq!(listed, packages.keys().map(String::as_str).collect::<Vec<_>>(), "the table of src/lib.rs");
+    let rank = |package: &str| order.iter().position(|known| *known == package).unwrap();
+    for (package, dependencies) in &packages {
+        for dependency in dependencies {
+            assert!(rank(dependency) > rank(package), "{package} depends on {dependency}, above it");
+        }
+    }
+}
+
 /// All PEM is parsed by Go's rules, which decide about approval and trust; another parser may find other blocks in a
 /// text.
 #[test]
 fn pem_has_one_parser() {
     const OTHERS: [&str; 6] =
         ["PemObject", "x509_parser::pem", "parse_x509_pem", "rustls_pemfile", "pem_rfc7468", "DecodePem"];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let is_test = |file: &Path| {
-        let names = ["tests", "tests.rs", "testing.rs", "fuzzing"];
-        file.strip_prefix(&root).unwrap().iter().any(|part| names.iter().any(|name| part == *name))
-    };
-    let mut found = Vec::new();
-    for file in files.iter().filter(|file| !is_test(file)) {
-        let text = std::fs::read_to_string(file).unwrap();
-        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-        found.extend(OTHERS.iter().filter(|other| code.contains(*other)).map(|other| (file, other)));
-    }
-    assert!(found.is_empty(), "PEM is parsed by other means than x509::pem: {found:#?}");
+    let code = product_code();
+    assert!(code.iter().any(|(file, _)| file.ends_with("crates/go/src/pem.rs")), "the sources were not read");
+    let found: Vec<_> = code
+        .iter()
+        .flat_map(|(file, code)| {
+            OTHERS.iter().filter(|other| code.contains(**other)).map(move |other| (file, other))
+        })
+        .collect();
+    assert!(found.is_empty(), "PEM is parsed by other means than portcullis_go::pem: {found:#?}");
 }
 
-/// `serde_json::Value` treats some member names specially; `go::json::JsonValue` does not. In a file that uses both,
+/// `serde_json::Value` treats some member names specially; `portcullis_go::json::JsonValue` does not. In a file that uses both,
 /// each call must name its type, so that no type is inferred.
 #[test]
 fn untrusted_json_is_not_parsed_as_serde_json_value() {
     // The operator writes the configuration, and its values are parsed from YAML.
-    const TRUSTED: [&str; 1] = ["config"];
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
-    let is_left_out = |file: &Path| {
-        let names = ["tests", "tests.rs", "testing.rs", "fuzzing"];
-        let file = file.strip_prefix(&root).unwrap();
-        file.iter().any(|part| names.iter().chain(&TRUSTED).any(|name| part == *name))
-    };
+    const TRUSTED: [&str; 3] =
+        ["src/config", "crates/admission/src/configuration", "crates/kubernetes/src/metadata.rs"];
     let has_word = |text: &str, word: &str| {
         text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
     };
     let (mut found, mut readings) = (Vec::new(), 0);
-    for file in files.iter().filter(|file| !is_left_out(file)) {
-        let text = std::fs::read_to_string(file).unwrap();
-        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+    let files = product_code();
+    assert!(files.iter().any(|(file, _)| file.starts_with("crates")), "the packages were not read");
+    for (file, code) in
+        files.iter().filter(|(file, _)| !TRUSTED.iter().any(|trusted| file.starts_with(trusted)))
+    {
+        let name = file.display();
         let code: String = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
-        let name = file.strip_prefix(&root).unwrap().display();
         let knows_values = code.split(';').any(|item| {
             item.contains("use serde_json::")
                 && !item.contains("use serde_json::value")

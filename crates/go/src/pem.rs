@@ -10,7 +10,7 @@ use base64::alphabet;
 use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use rustls_pki_types::CertificateDer;
-use zeroize::Zeroizing;
+use secrecy::zeroize::Zeroizing;
 
 /// A PEM block.
 #[derive(Clone, PartialEq, Eq)]

@@ -12,8 +12,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, KeyUsagePurpose, SerialNumber};
-use secrecy::ExposeSecret as _;
 use x509_cert::der::asn1::Any;
 use x509_cert::der::{Encode as _, Tag};
 
@@ -26,6 +24,11 @@ use super::signer::{KeyKind, PemKey, Signer as _};
 use super::subject::Subject;
 use super::tbs;
 
+#[cfg(test)]
+mod authorities;
+#[cfg(test)]
+pub(crate) use authorities::{authority, authority_of, ca_params, ca_pem, date};
+
 /// 2026-01-01T00:00:00Z.
 pub const NOW: Duration = Duration::new(1_767_225_600, 0);
 
@@ -33,37 +36,6 @@ pub const YEAR: Duration = Duration::from_hours(8760);
 
 pub const KINDS: [KeyKind; 5] =
     [KeyKind::Rsa2048, KeyKind::EcdsaP256, KeyKind::EcdsaP384, KeyKind::EcdsaP521, KeyKind::Ed25519];
-
-/// Parameters of a CA certificate, valid from a year ago for eleven years.
-pub(crate) fn ca_params(name: &str) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    params.serial_number = Some(SerialNumber::from(1_u64));
-    params.not_before = date(NOW.saturating_sub(YEAR));
-    params.not_after = date(NOW + 10 * YEAR);
-    params
-}
-
-pub fn date(time: Duration) -> time::OffsetDateTime {
-    time::OffsetDateTime::from_unix_timestamp(i64::try_from(time.as_secs()).unwrap()).unwrap()
-}
-
-/// A CA certificate, in PEM.
-pub fn ca_pem(params: &CertificateParams, key: &PemKey) -> String {
-    let key = KeyPair::from_pem(key.to_pem().expose_secret()).unwrap();
-    params.self_signed(&key).unwrap().pem()
-}
-
-pub(crate) fn authority_of(params: &CertificateParams, kind: KeyKind) -> CertificateAuthority {
-    let key = PemKey::generate(kind).unwrap();
-    CertificateAuthority::new(ca_pem(params, &key).as_bytes(), Box::new(key)).unwrap()
-}
-
-pub fn authority(kind: KeyKind) -> CertificateAuthority {
-    authority_of(&ca_params("test-ca"), kind)
-}
 
 pub fn subject(common_name: &str, organizations: &[&str]) -> Subject {
     Subject {
