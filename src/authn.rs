@@ -10,7 +10,6 @@ pub(crate) mod bootstrap;
 pub(crate) mod cache;
 pub(crate) mod chain;
 pub(crate) mod expiry;
-pub(crate) mod jwt;
 pub(crate) mod oidc;
 pub(crate) mod request_header;
 pub(crate) mod revocation;
@@ -31,12 +30,12 @@ use std::sync::{Arc, OnceLock};
 
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_system::clock::UnixTime;
 
 pub use futures_util::future::BoxFuture;
 
 use crate::request::credentials::Credentials;
-use revocation::path::CertificatePath;
 use revocation::{Revoked, UnrevokedCredential};
 use trace::AuthnTrace;
 use x509::UnverifiedChain;
@@ -287,7 +286,7 @@ impl BearerToken {
     /// The `iss` claim of a JSON Web Token, see [`jwt::unverified_issuer`]. Parsed once for all configured issuers: any
     /// client can send a token that is expensive to parse.
     pub(crate) fn issuer(&self) -> Option<&str> {
-        self.0.issuer.get_or_init(|| jwt::unverified_issuer(self.expose())).as_deref()
+        self.0.issuer.get_or_init(|| portcullis_openid::jwt::unverified_issuer(self.expose())).as_deref()
     }
 }
 

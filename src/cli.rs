@@ -6,31 +6,24 @@
 mod admit;
 mod certs;
 mod check;
-mod cluster;
-mod cluster_info;
 mod clusters;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
 mod foreign_flags;
-mod login;
+mod kubeconfig;
 mod serve;
-mod table;
-mod terminal;
-mod token;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
+use portcullis_tools::output::{BAD_CONFIGURATION, failed, print_error};
+use portcullis_tools::{cluster_info, login, token};
 
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
-
-/// Exit code for a usage or configuration error.
-// sysexits.h, EX_USAGE
-const BAD_CONFIGURATION: u8 = 64;
 
 /// An authenticating and admitting front proxy for Kubernetes-style API servers.
 #[derive(Debug, Parser)]
@@ -96,8 +89,8 @@ enum Command {
     /// client allows it and standard input is a terminal. Machines use --flow client-credentials or token-file.
     Credential(Box<login::CredentialFlags>),
     /// Print a kubeconfig for users of the gateway, who log in with it: it has no secret.
-    #[command(after_help = login::KUBECONFIG_EXAMPLE)]
-    Kubeconfig(Box<login::KubeconfigFlags>),
+    #[command(after_help = kubeconfig::EXAMPLE)]
+    Kubeconfig(Box<kubeconfig::KubeconfigFlags>),
     /// Try the gateway: start it in front of a small in-memory backend, and print commands to run.
     ///
     /// Has no other dependencies. Creates a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
@@ -155,7 +148,7 @@ impl Cli {
             Command::Login(flags) => login::run_login(&flags),
             Command::Logout(flags) => login::run_logout(&flags),
             Command::Credential(flags) => login::run_credential(&flags),
-            Command::Kubeconfig(flags) => login::run_kubeconfig(&flags),
+            Command::Kubeconfig(flags) => kubeconfig::run(&flags),
             #[cfg(feature = "dev")]
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {
@@ -167,21 +160,8 @@ impl Cli {
     }
 }
 
-/// Prints a failure to standard error.
-fn failed(message: &str) -> ExitCode {
-    print_error(message);
-    ExitCode::FAILURE
-}
-
 /// Prints configuration errors to standard error.
 fn misconfigured(errors: &ConfigErrors) -> ExitCode {
     print_error(&errors.to_string());
     ExitCode::from(BAD_CONFIGURATION)
-}
-
-/// Prints to standard error. The message may contain untrusted text, of an API server or an object.
-fn print_error(message: &str) {
-    let message = message.split('\n').map(terminal::sanitized).collect::<Vec<_>>().join("\n");
-    // A closed standard error is ignored: no other place for the message is left.
-    writeln!(std::io::stderr(), "portcullis: {message}").ok();
 }

@@ -28,11 +28,5 @@ pub(crate) mod sections;
 pub(crate) mod settings;
 pub(crate) mod source;
 mod validity;
-mod yaml;
 
 pub(crate) use error::{ConfigError, ConfigErrors};
-
-/// The value of a YAML or JSON document, with limits of depth and size.
-pub(crate) fn yaml_value(text: &[u8]) -> Result<serde_json::Value, String> {
-    yaml::parse(text).map(|document| document.value)
-}

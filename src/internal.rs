@@ -1,8 +1,6 @@
 //! The parts of the crate that its tests and benchmarks use. No stability promise.
 
 pub use crate::authn::anonymous::AnonymousAuth;
-pub use crate::authn::jwt::key_file::read as read_key_file;
-pub use crate::authn::jwt::keys::{JwsAlgorithm, VerificationKey};
 pub use crate::authn::oidc::compared::StaticIdTokenAuthenticator;
 pub use crate::authn::oidc::settings::{
     AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
@@ -47,6 +45,8 @@ pub use portcullis_go::url::{Url, decode_path};
 pub use portcullis_http::identity::IdentityMode;
 pub use portcullis_kubernetes::extra_key::{decode_extra_key, encode_extra_key};
 pub use portcullis_kubernetes::user::UserInfo;
+pub use portcullis_openid::jwt::key_file::read as read_key_file;
+pub use portcullis_openid::jwt::keys::{JwsAlgorithm, VerificationKey};
 pub use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
 pub use portcullis_pki::issuance::alt_names::AltNames;
 pub use portcullis_pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};

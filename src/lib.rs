@@ -54,7 +54,6 @@
 //! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
-//! | [`openid_client`] | a client of an OpenID provider: logins and their ID tokens |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
@@ -126,7 +125,6 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
-mod openid_client;
 mod page;
 mod pipeline;
 mod request;

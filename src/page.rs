@@ -31,6 +31,7 @@ mod session;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use portcullis_openid::provider::OpenIdClientSettings;
 use portcullis_system::clock::Clock;
 use portcullis_system::sync::lock;
 use rustls::ServerConfig;
@@ -46,7 +47,6 @@ use crate::cluster::Cluster;
 use crate::config::page_settings::PageSettings;
 use crate::listener::{Listener, ShutdownPhase, ShutdownSignals};
 use crate::metrics::Metrics;
-use crate::openid_client::provider::OpenIdClientSettings;
 use crate::pipeline::Gateway;
 use crate::state::Live;
 use crate::tasks::RuntimeThread;

@@ -5,21 +5,19 @@
 //! every success, after every cache, and only its result can become an identity.
 
 pub(crate) mod crls;
-pub(crate) mod deny_list;
-pub(crate) mod path;
 pub(crate) mod watch;
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_system::clock::UnixTime;
 use tokio::sync::watch::Receiver;
 
 use super::Authenticated;
 use crate::metrics::Metrics;
 use crls::ClientCrls;
-use path::CertificatePath;
 use watch::{LoadedDenyList, RevocationWatch, WatchedDenyList};
 
 /// What revokes the credentials of a cluster.

@@ -16,8 +16,9 @@ mod verify;
 
 use std::sync::Arc;
 
-use super::jwt::key_set::KeySet;
-use super::jwt::keys::VerificationKey;
+use portcullis_openid::jwt::key_set::KeySet;
+use portcullis_openid::jwt::keys::VerificationKey;
+
 use super::{Audience, TokenAuthenticator};
 use crate::authn::token_getter::TokenGetter;
 use crate::metrics::service_accounts::ServiceAccountMetrics;

@@ -19,6 +19,7 @@ use portcullis_go::quote::Quoted;
 use portcullis_go::time;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
+use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_pki::x509::certificate::{self, Certificate};
 use portcullis_pki::x509::name::CertificateSubject;
 use portcullis_pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
@@ -26,7 +27,6 @@ use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
 
-use crate::authn::revocation::path::CertificatePath;
 use crate::authn::trace::{Check, StepOutcome};
 use crate::authn::{
     Authenticated, AuthnError, AuthnInput, AuthnMethod, AuthnVerdict, BoxFuture, RequestAuthenticator,

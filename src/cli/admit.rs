@@ -10,17 +10,18 @@ use clap::{Args, ValueEnum};
 use portcullis_admission::{
     Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo,
 };
+use portcullis_kubernetes::yaml;
+use portcullis_tools::output::{Output, print};
+use portcullis_tools::table;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::check::{Output, print};
-use super::{failed, misconfigured, table};
+use super::{failed, misconfigured};
 use crate::admission::{Trial, TrialResult};
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::resolve;
-use crate::config::yaml_value;
 
 /// The largest file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -268,7 +269,7 @@ fn read(path: &PathBuf) -> Result<Value, String> {
         let file = std::fs::File::open(path).map_err(|error| problem(&error))?;
         file.take(MAX_FILE_BYTES).read_to_end(&mut content).map_err(|error| problem(&error))?;
     }
-    let object = yaml_value(&content).map_err(|error| problem(&error))?;
+    let object = yaml::value(&content).map_err(|error| problem(&error))?;
     if text(&object, "kind").is_empty() {
         return Err(problem(&"it has no kind: give one object, or an AdmissionReview"));
     }

@@ -1,112 +1,50 @@
-//! `portcullis certs`: CAs, certificates and certificate requests, as files and in a cluster. A private key is never
-//! printed, and never on disk without 0600 permissions.
+//! `portcullis certs`: the commands of `crates/tools`, and those that need the gateway's configuration.
 
-mod authority;
-mod error;
-pub(super) mod files;
-pub(super) mod flags;
-mod index;
-mod init;
-mod inspect;
-mod issue;
-mod kind;
-mod kubeconfig;
-mod listing;
-mod making;
-mod passphrase;
-mod profile;
-pub(super) mod progress;
-mod renew;
-pub(super) mod requests;
-mod revocations;
-mod revoke;
-mod sign;
-pub(super) mod signing;
 mod verify;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use portcullis_go::hex::hex;
-use x509_parser::certificate::X509Certificate;
+use portcullis_tools::certs::profile::SignerProfile;
 
-use error::CommandError;
-
-use super::table;
+use crate::config::resolve::signer_profiles;
 
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
-    /// Create CAs: a root, and below it one CA each for clients, servers and front proxies.
-    #[command(after_help = init::EXAMPLE)]
-    Init(init::InitFlags),
-    /// Renew a CA: the root signs a new certificate, for the same key or a new one.
-    #[command(after_help = renew::EXAMPLE)]
-    RenewCa(renew::RenewFlags),
-    /// Issue a certificate with a new key.
-    #[command(after_help = issue::EXAMPLE)]
-    Issue(issue::IssueFlags),
-    /// Sign a certificate request; the private key stays with its owner.
-    #[command(after_help = sign::EXAMPLE)]
-    Sign(sign::SignFlags),
-    /// Inspect certificates, requests, keys, kubeconfigs or a server: print their contents and problems.
-    #[command(after_help = inspect::EXAMPLE)]
-    Inspect(inspect::InspectFlags),
+    #[command(flatten)]
+    WithoutGateway(portcullis_tools::certs::CertsCommand),
     /// Verify a client certificate as the gateway does, and print the user that it authenticates.
     ///
     /// Uses the gateway's own authenticator, with the CAs of --client-ca-file or of a cluster in the configuration.
     /// Exits 0 if the certificate is accepted, 1 if not, 64 if the configuration is invalid.
-    #[command(after_help = verify::EXAMPLE)]
+    // Beside `inspect`.
+    #[command(after_help = verify::EXAMPLE, display_order = 4)]
     Verify(Box<verify::CertificateVerifyFlags>),
-    /// Request a certificate in a cluster, wait for approval and signature, and write it to a file.
-    #[command(after_help = requests::create::EXAMPLE)]
-    Request(Box<requests::create::RequestFlags>),
-    /// List the requests in a cluster, as `kubectl get csr` does.
-    List(requests::list::RequestListFlags),
-    /// Approve requests in a cluster, after printing their contents.
-    Approve(requests::decide::ApproveFlags),
-    /// Deny requests in a cluster.
-    Deny(requests::decide::DenyFlags),
-    /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
-    Watch(requests::watch::WatchFlags),
-    /// Revoke certificates: write a CRL, a deny list, or both.
-    #[command(after_help = revoke::EXAMPLE)]
-    Revoke(Box<revoke::RevokeFlags>),
-    /// List the certificates that a CA has signed.
-    ///
-    /// Each CA has an index file beside its certificate, client-ca.index.jsonl beside client-ca.crt. Before a
-    /// certificate is written, it is recorded there as a line of JSON with its serial number, subject, profile,
-    /// expiration and SHA-256, and the SHA-256 of the CA certificate. Revocations are in client-ca.revoked.jsonl.
-    Index(listing::IndexFlags),
 }
 
 impl CertsCommand {
     pub(super) fn run(&self) -> ExitCode {
-        let done = match self {
-            Self::Init(flags) => init::run(flags),
-            Self::RenewCa(flags) => renew::run(flags),
-            Self::Issue(flags) => issue::run(flags),
-            Self::Sign(flags) => sign::run(flags),
-            Self::Inspect(flags) => inspect::run(flags),
-            Self::Verify(flags) => return verify::run(flags),
-            Self::Request(flags) => requests::create::run(flags),
-            Self::List(flags) => requests::list::run(flags),
-            Self::Approve(flags) => requests::decide::approve(flags),
-            Self::Deny(flags) => requests::decide::deny(flags),
-            Self::Watch(flags) => requests::watch::run(flags),
-            Self::Revoke(flags) => revoke::run(flags),
-            Self::Index(flags) => listing::run(flags),
-        };
-        done.unwrap_or_else(|error: CommandError| error.report())
+        match self {
+            Self::WithoutGateway(command) => command.run(read_profiles),
+            Self::Verify(flags) => verify::run(flags),
+        }
     }
 }
 
-/// The serial number of a certificate in hexadecimal, without the leading zero octet of its DER encoding.
-fn serial(certificate: &X509Certificate<'_>) -> String {
-    hex(&certificate.serial.to_bytes_be())
-}
-
-/// The SHA-256 of a certificate, in hexadecimal.
-fn fingerprint(der: &[u8]) -> String {
-    hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der).as_ref())
+/// Reads the profiles of `certs issue` and `certs sign` as `--signer-profiles` of the gateway does.
+fn read_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, String> {
+    let read = signer_profiles(key, file).map_err(|errors| {
+        let errors: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        errors.join("\n")
+    })?;
+    let profiles = read.into_iter().map(|signer| {
+        let ((cert_key, certificate), (key_key, key)) =
+            (signer.authority.certificate(), signer.authority.key());
+        let (certificate, key) =
+            ((cert_key.to_owned(), certificate.to_owned()), (key_key.to_owned(), key.clone()));
+        SignerProfile { name: signer.name, rules: signer.rules, certificate, key }
+    });
+    Ok(profiles.collect())
 }

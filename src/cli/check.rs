@@ -11,11 +11,12 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use portcullis_go::time;
 use portcullis_kubernetes::user::GATEWAY;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
+use portcullis_tools::output::{Output, print};
 use serde::Serialize;
 
 use super::{failed, misconfigured};
 use crate::authn::anonymous::AnonymousAuth;
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::revocation::crls::IssuerCrl;
 use crate::authn::settings::Authentication;
@@ -41,28 +42,6 @@ pub(super) struct CheckFlags {
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
-}
-
-/// The output formats.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    /// A table, for people.
-    Text,
-    /// JSON, for programs.
-    Json,
-    /// YAML, for both.
-    Yaml,
-}
-
-impl Output {
-    /// JSON or YAML; `None` for [`Self::Text`].
-    pub(super) fn rendered(self, value: &impl Serialize) -> Option<String> {
-        match self {
-            Self::Text => None,
-            Self::Json => serde_json::to_string_pretty(value).ok().map(|text| text + "\n"),
-            Self::Yaml => serde_saphyr::to_string(value).ok(),
-        }
-    }
 }
 
 /// The configuration that `serve` would run.
@@ -216,10 +195,6 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
     }
     let report = CheckReport::of(resolved);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
-}
-
-pub(super) fn print(text: &str) -> ExitCode {
-    std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 impl CheckReport {

@@ -12,12 +12,12 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use portcullis_go::time::Time;
 use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_tools::output::{Output, print};
+use portcullis_tools::table::columns;
+use portcullis_tools::terminal::when;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use super::check::{Output, print};
-use super::table::columns;
-use super::terminal::when;
 use super::{failed, print_error};
 use crate::server::cluster_status::{
     API_VERSION, CertificateStatus, ClusterHealth, ClusterStatus, ClusterStatusList, ConfigurationState,

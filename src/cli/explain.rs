@@ -17,10 +17,10 @@ use clap::Args;
 use portcullis_go::quote::Quoted;
 use portcullis_http::identity::IdentityMode;
 use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_tools::output::{Output, print};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::EnvFilter;
 
-use super::check::{Output, print};
 use super::{failed, misconfigured, print_error};
 use access::{ExplainedRequest, RequestFlags};
 use advice::reasons;

@@ -21,6 +21,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use portcullis_go::url::path_segment;
 use portcullis_http::identity::TEXT_OVERHEAD;
+use portcullis_openid::jwt::key_set::KeySet;
 use portcullis_system::clock::UnixTime;
 use secrecy::{ExposeSecret as _, SecretSlice};
 use serde_json::json;
@@ -30,7 +31,6 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::KeySet;
 use crate::authn::service_account::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
 use crate::authn::token_getter::{
     GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter, TokenGetterError,

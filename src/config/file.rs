@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use portcullis_kubernetes::yaml::{self, KeyLines};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::{ConfigError, FilePosition};
 use super::inputs::ConfigInputs;
 use super::sections::{ConfigLayer, MergedSection, ValueOrigin};
-use super::yaml::{self, KeyLines};
 
 /// The expected `apiVersion` and `kind` of a file.
 pub(super) type FileEnvelope = [(&'static str, &'static str); 2];

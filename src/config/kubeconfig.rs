@@ -19,6 +19,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
 use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_pki::x509::CaBundle;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_system::input_file::ReadFileError;
@@ -350,21 +351,6 @@ fn parse_server(server: &str) -> Result<(HostPort, String), String> {
     }
     let port = authority.port_u16().unwrap_or(443);
     Ok((HostPort { host, port }, uri.path().trim_end_matches('/').to_owned()))
-}
-
-/// Describes why a kubeconfig cannot be parsed. Shows only the position: the parser's error would quote the lines
-/// around it, secrets included.
-pub(crate) fn unreadable(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::Parse(error) => match error.location() {
-            Some(place) => {
-                let (line, column) = (place.line(), place.column());
-                format!("it is not a kubeconfig in YAML: syntax error at line {line}, column {column}")
-            }
-            None => "it is not a kubeconfig in YAML".to_owned(),
-        },
-        error => error.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use portcullis_openid::provider::OpenIdClientSettings;
 use portcullis_pki::x509::CertificateKeyPair;
 use rustls::SupportedProtocolVersion;
 use rustls::crypto::CryptoProvider;
 use secrecy::SecretBox;
 
 use crate::listener::settings::ProxyProtocol;
-use crate::openid_client::provider::OpenIdClientSettings;
 
 /// The page: its listener, its host name, its client at the provider, and how users reach the API.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, US
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use portcullis_http::transport::Incoming;
+use portcullis_openid::provider::OpenIdClientSettings;
 use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
 use serde::Deserialize;
@@ -28,7 +29,6 @@ use crate::authn::settings::Authentication;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
 use crate::listener::{Connection, RequestHandler as _};
-use crate::openid_client::provider::OpenIdClientSettings;
 use crate::state::Snapshot;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -320,12 +320,12 @@ impl ClusterAddress {
 #[cfg(test)]
 mod tests {
     use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+    use portcullis_openid::jwt::keys::JwsAlgorithm;
+    use portcullis_openid::provider::ScopeChoice;
 
     use super::*;
-    use crate::authn::jwt::keys::JwsAlgorithm;
     use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
     use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
-    use crate::openid_client::provider::ScopeChoice;
 
     #[test]
     fn a_cluster_is_reached_by_its_name_or_path() {

@@ -222,10 +222,10 @@ fn rendered(status: StatusCode, page: &impl Template) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use http_body_util::BodyExt as _;
+    use portcullis_openid::SecretText;
+    use portcullis_openid::error::ProviderRefusal;
 
     use super::*;
-    use crate::openid_client::SecretText;
-    use crate::openid_client::error::ProviderRefusal;
 
     const ATTACKS: [&str; 8] = [
         "<script>alert(1)</script>",

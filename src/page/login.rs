@@ -15,6 +15,10 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 use openidconnect::PkceCodeVerifier;
 use openidconnect::url::form_urlencoded;
+use portcullis_openid::SecretText;
+use portcullis_openid::error::{LoginError, ProviderRefusal};
+use portcullis_openid::id_token::{self, ExpectedIdToken, IdTokenError};
+use portcullis_openid::provider::{LoginProvider, OpenIdClientSettings};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -23,10 +27,6 @@ use super::problem::Problem;
 use super::sealing::Purpose;
 use super::session::Session;
 use super::{Page, PageInForce, cookies};
-use crate::openid_client::SecretText;
-use crate::openid_client::error::{LoginError, ProviderRefusal};
-use crate::openid_client::id_token::{self, ExpectedIdToken, IdTokenError};
-use crate::openid_client::provider::{LoginProvider, OpenIdClientSettings};
 
 pub(super) const CALLBACK: &str = "/callback";
 /// How long a user may take at the provider.
@@ -252,10 +252,10 @@ pub(super) fn see_other(
 #[cfg(test)]
 mod tests {
     use portcullis_http::client_tls::TrustedRoots;
+    use portcullis_openid::provider::ScopeChoice;
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::openid_client::provider::ScopeChoice;
 
     #[tokio::test(start_paused = true)]
     async fn a_provider_that_accepts_and_never_answers_ends_with_the_deadline_for_all_who_wait() {

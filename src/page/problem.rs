@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 
 use http::StatusCode;
+use portcullis_openid::error::{LoginError, ProviderRefusal, shortened};
+use portcullis_openid::id_token::IdTokenError;
 
 use super::login_rate::TooManyLogins;
 use super::sealing::UnusableKey;
-use crate::openid_client::error::{LoginError, ProviderRefusal, shortened};
-use crate::openid_client::id_token::IdTokenError;
 
 /// A problem, for the user.
 #[derive(Debug, Clone, PartialEq, Eq)]

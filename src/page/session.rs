@@ -7,15 +7,15 @@ use aws_lc_rs::rand;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue};
+use portcullis_openid::SecretText;
+use portcullis_openid::error::shortened;
+use portcullis_openid::id_token::IdTokenClaims;
+use portcullis_openid::jwt::Jwt;
 use portcullis_system::clock::UnixTime;
 use serde::{Deserialize, Serialize};
 
 use super::sealing::{Purpose, UnusableKey};
 use super::{PageInForce, cookies};
-use crate::authn::jwt::Jwt;
-use crate::openid_client::SecretText;
-use crate::openid_client::error::shortened;
-use crate::openid_client::id_token::IdTokenClaims;
 
 /// A signed-in user.
 #[derive(Debug, Serialize, Deserialize)]

@@ -128,11 +128,11 @@ pub fn write_identity(headers: &mut HeaderMap, identity: &EncodedIdentity) {
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
+    use portcullis_kubernetes::user::UserInfo;
 
     use super::*;
     use crate::identity::{Identity, IdentityMode};
     use crate::testing::{headers, names};
-    use portcullis_kubernetes::user::UserInfo;
 
     #[test]
     fn writing_an_identity_removes_existing_identity_headers() {

@@ -5,6 +5,7 @@
 //! | [`encoding`] | `apimachinery/pkg/runtime/serializer` | the twin |
 //! | [`extra_key`] | `headerrequest` of the API server, `transport` of client-go | `tests/it/parsers` |
 //! | [`field`] | `apimachinery/pkg/util/validation/field` | `tests/it/compared_configurations.rs` |
+//! | [`kubeconfig`] | `client-go/tools/clientcmd` | tables |
 //! | [`labels`] | `apimachinery/pkg/apis/meta/v1/validation` | `tests/it/compared_configurations.rs` |
 //! | [`metadata`] | `apimachinery/pkg/api/validation/objectmeta.go` | `tests/it/compared_configurations.rs` |
 //! | [`names`] | `apimachinery/pkg/api/validate/content` | tables; `tests/it/compared_configurations.rs` |
@@ -13,10 +14,12 @@
 //! | [`status`] | `apimachinery/pkg/api/errors`, `apiserver/pkg/endpoints/handlers/responsewriters` | the twin |
 //! | [`strict`] | `apimachinery/pkg/runtime/serializer/json` | `tests/it/compared_configurations.rs` |
 //! | [`user`] | `apiserver/pkg/authentication/user` | the twin |
+//! | [`yaml`] | `sigs.k8s.io/yaml`, with limits | `tests/it/compared_configurations.rs` |
 
 pub mod encoding;
 pub mod extra_key;
 pub mod field;
+pub mod kubeconfig;
 pub mod labels;
 pub mod metadata;
 pub mod names;
@@ -25,3 +28,4 @@ pub mod service_account;
 pub mod status;
 pub mod strict;
 pub mod user;
+pub mod yaml;

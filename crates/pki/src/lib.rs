@@ -5,4 +5,5 @@
 
 pub mod bootstrap_tokens;
 pub mod issuance;
+pub mod revocation;
 pub mod x509;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::future::join_all;
+use portcullis_openid::jwt::key_set::REFRESH_INTERVAL;
 use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep};
 
 use super::provider::{DISCOVERY_BACKOFF, OidcProvider};
-use crate::authn::jwt::key_set::REFRESH_INTERVAL;
 
 /// Maximum number of cached issuers of distributed claims.
 pub(super) const MAX_ISSUERS: usize = 64;

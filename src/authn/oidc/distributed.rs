@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
+use portcullis_openid::jwt::{self, members};
 use portcullis_system::clock::UnixTime;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -22,11 +23,10 @@ use super::steps::StepRecorder;
 use super::verify::{IdToken, VerifiedIdToken};
 use super::with_prefix;
 use crate::authn::AuthnError;
-use crate::authn::jwt::{self, members};
 use crate::authn::trace::Check;
 
 /// Maximum number of tokens waiting for claims, limited for the same reason as in
-/// [`KeySet`](crate::authn::jwt::key_set::KeySet).
+/// [`KeySet`](portcullis_openid::jwt::key_set::KeySet).
 const MAX_WAITING: usize = 32;
 
 /// The sources of distributed claims: `_claim_names` and `_claim_sources`.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use portcullis_go::json::Object;
 use portcullis_go::quote::Quoted;
+use portcullis_openid::jwt::key_set::{self, JwksSource, KeySet};
 use portcullis_system::sync::lock;
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::fetch::DocumentFetcher;
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::{self, JwksSource, KeySet};
 use crate::metrics::jwt::JwtIssuerMetrics;
 
 /// Path of the discovery document below the issuer URL.

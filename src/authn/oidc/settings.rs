@@ -4,7 +4,7 @@
 use portcullis_cel::Expression;
 use portcullis_http::client_tls::TrustedRoots;
 
-use crate::authn::jwt::keys::JwsAlgorithm;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 
 /// Settings of one JWT authenticator.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,6 +8,10 @@ use std::time::Duration;
 use portcullis_go::json::JsonValue;
 use portcullis_go::quote::{Quoted, QuotedList};
 use portcullis_go::time::format_utc;
+use portcullis_openid::jwt::Jwt;
+use portcullis_openid::jwt::key_set::{KeySet, KeySetError};
+use portcullis_openid::jwt::keys::VerificationKey;
+use portcullis_openid::jwt::members;
 use portcullis_pki::x509::time::{is_after, is_before};
 use portcullis_system::clock::UnixTime;
 use serde_json::Value;
@@ -18,10 +22,6 @@ use super::distributed::ClaimSources;
 use super::settings::JwtAuthenticator;
 use super::steps::StepRecorder;
 use crate::authn::AuthnError;
-use crate::authn::jwt::Jwt;
-use crate::authn::jwt::key_set::{KeySet, KeySetError};
-use crate::authn::jwt::keys::VerificationKey;
-use crate::authn::jwt::members;
 use crate::authn::trace::{Check, StepOutcome};
 
 /// Clock skew accepted for `nbf`.

@@ -12,12 +12,12 @@ use num_bigint::BigUint;
 use portcullis_go::hex::hex;
 use portcullis_go::pem;
 use portcullis_go::time::format_utc;
+use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_pki::x509::name_text::rfc4514;
 use portcullis_pki::x509::{Crl, time};
 use portcullis_system::clock::UnixTime;
 
-use super::path::CertificatePath;
 use super::{RevocationSource, Revoked};
 
 /// How far ahead of ours the clock of a CA may be.

@@ -1,6 +1,7 @@
 //! What is revoked, whichever way a credential comes in.
 
 use portcullis_kubernetes::user::CREDENTIAL_ID_KEY;
+use portcullis_pki::revocation::path;
 use portcullis_pki::x509::CaBundle;
 use testkit::pki::{Ca, Issued, KeyKind, bits, seq, tlv};
 

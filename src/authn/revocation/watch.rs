@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use aws_lc_rs::digest;
+use portcullis_pki::revocation::deny_list::DenyList;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file::{self, ReadFileError};
 use portcullis_system::sync::lock;
@@ -21,7 +22,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use tracing::{error, info, warn};
 
 use super::crls::ClientCrls;
-use super::deny_list::DenyList;
 use crate::metrics::Metrics;
 
 /// How often the metadata of a file is compared.
@@ -97,7 +97,7 @@ pub enum DenyListLoadError {
     Read(#[from] ReadFileError),
     /// The file does not parse.
     #[error(transparent)]
-    Parse(#[from] super::deny_list::DenyListError),
+    Parse(#[from] portcullis_pki::revocation::deny_list::DenyListError),
 }
 
 impl LoadedDenyList {

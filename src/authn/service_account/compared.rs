@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_openid::jwt::keys::VerificationKey;
 use portcullis_system::clock::UnixTime;
 
 use super::{AccountTokenDeps, KeyRing, ServiceAccountKeys, ServiceAccountSettings, authenticators_with};
 use crate::authn::chain::{UnionErrorPolicy, token_union};
-use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::token_getter::TokenGetter;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{Audience, BearerToken, TokenAuthenticator, TokenContext};

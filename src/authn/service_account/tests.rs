@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use portcullis_openid::jwt::testing::Signer;
 use portcullis_system::clock::UnixTime;
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
 
-use super::super::jwt::tests::Signer;
 use super::super::testing::audiences_of;
 use super::super::{AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenContext};
 use super::*;

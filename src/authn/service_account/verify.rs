@@ -3,14 +3,14 @@
 
 use portcullis_go::json::DistinctObject;
 use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_openid::jwt::Jwt;
+use portcullis_openid::jwt::key_set::KeySetError;
 use serde::de::DeserializeOwned;
 
 use super::checks::CheckRecorder;
 use super::claims::PublicClaims;
 use super::{AccountTokenDeps, KeyRing};
 use crate::authn::chain::intersection;
-use crate::authn::jwt::Jwt;
-use crate::authn::jwt::key_set::KeySetError;
 use crate::authn::trace::Check;
 use crate::authn::{Audience, AuthnError, BearerToken, TokenContext};
 

@@ -10,9 +10,9 @@ use clap::Args;
 use portcullis_http::identity::IdentityMode;
 use portcullis_pki::x509::CaBundle;
 use portcullis_system::clock::Clock;
+use portcullis_tools::cluster::runtime;
+use portcullis_tools::output::{Output, print};
 
-use super::super::check::{Output, print};
-use super::super::cluster::runtime;
 use super::super::explain::{Credential, Explainer};
 use super::super::{failed, misconfigured};
 use crate::authn::chain::AuthnChain;

@@ -1,9 +1,9 @@
 //! The table of admission webhooks: which webhook sees which requests.
 
 use portcullis_admission::{FailurePolicy, Operation, Rule, Scope, Webhook, WebhookKind};
+use portcullis_tools::table;
 use serde::Serialize;
 
-use super::super::table;
 use crate::admission::settings::AdmissionSettings;
 
 /// An admission webhook, with one of its rules. A webhook without rules is called for no request.

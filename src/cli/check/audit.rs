@@ -2,9 +2,9 @@
 
 use portcullis_audit::event::Stage;
 use portcullis_audit::policy::{Decision, ResourceRule, Rule};
+use portcullis_tools::table;
 use serde::Serialize;
 
-use super::super::table;
 use crate::audit::settings::AuditSettings;
 
 /// The audit of a cluster.

@@ -10,11 +10,11 @@ use portcullis_http::identity::Identity;
 use portcullis_kubernetes::extra_key::encode_extra_key;
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_system::clock::Clock;
+use portcullis_tools::table;
+use portcullis_tools::terminal::plain;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
-use super::super::table;
-use super::super::terminal::plain;
 use super::report::User;
 use crate::audit::attributes;
 use crate::authz::impersonation::{ImpersonationError, WantedUser};

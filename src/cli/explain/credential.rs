@@ -5,15 +5,15 @@ use std::path::Path;
 
 use portcullis_go::pem;
 use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_openid::jwt::Jwt;
 use portcullis_system::clock::UnixTime;
+use portcullis_tools::terminal::when;
 use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
-use super::super::terminal::when;
 use crate::authn::bootstrap;
-use crate::authn::jwt::Jwt;
 
 /// A credential. Shown nowhere.
 pub(in crate::cli) enum Credential {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use portcullis_http::identity::UnencodableIdentity;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_tools::table;
+use portcullis_tools::terminal::{plain, sanitized};
 use serde::{Serialize, Serializer};
 
-use super::super::table;
-use super::super::terminal::{plain, sanitized};
 use super::access::AccessExplanation;
 use super::advice::RefusalReason;
 use crate::authn::trace::{Check, StepOutcome, TraceStep};

@@ -4,6 +4,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use portcullis_http::https_client::testing::{H2, TestServer, reply};
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use portcullis_pki::x509::CaBundle;
 use serde_json::json;
 use testkit::pki::Ca;
@@ -11,7 +12,6 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::*;
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::AttributeMapping;
 use crate::authn::testing::TestRequest;
 use crate::authn::{AuthnError, BearerToken};

@@ -9,10 +9,10 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use kube::Client;
 use kube::client::Body;
+use portcullis_openid::jwt::key_set::JwksSource;
 use tokio::time::timeout;
 
 use crate::authn::BoxFuture;
-use crate::authn::jwt::key_set::JwksSource;
 use crate::metrics::Metrics;
 
 const JWKS_PATH: &str = "/openid/v1/jwks";

@@ -4,10 +4,10 @@
 
 use portcullis_go::quote::Quoted;
 use portcullis_kubernetes::strict::{self, DecodeError as StrictError};
+use portcullis_kubernetes::yaml::{self, KeyLines};
 use serde_json::Value;
 
 use super::{ConfigKind, GROUP};
-use crate::config::yaml::{self, KeyLines};
 
 /// Why a file cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]

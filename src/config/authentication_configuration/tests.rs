@@ -6,11 +6,11 @@ mod decode;
 mod issuer;
 mod rules;
 
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use serde_json::{Value, json};
 
 use super::AuthenticationConfiguration;
 use super::validation::validate;
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::config::apiserver_config::decode::decode;
 

@@ -7,12 +7,12 @@ mod extra;
 use std::collections::BTreeSet;
 
 use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 
 use super::{
     AuthenticationConfiguration, ClaimMappings, ClaimOrExpression, ClaimValidationRule, ExtraMapping,
     JwtAuthenticator, PrefixedClaimOrExpression, UserValidationRule,
 };
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{self, AttributeMapping, ClaimRule, ExpressionRule};
 use crate::config::apiserver_config::field::{FieldError, json_string};
 

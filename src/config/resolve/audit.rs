@@ -13,6 +13,7 @@ use portcullis_audit::sink::{
     TruncateOptions, WebhookOptions,
 };
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::yaml;
 
 use super::ConfigResolver;
 use crate::audit::settings::{AuditSettings, WebhookSettings};
@@ -20,7 +21,6 @@ use crate::config::error::ConfigError;
 use crate::config::flags::AuditFlags;
 use crate::config::kubeconfig::{WebhookServer, load_remote};
 use crate::config::sections::{KeyLocation, MergedSection};
-use crate::config::yaml;
 
 const POLICY: &str = "audit-policy-file";
 const LOG: &str = "audit-log-path";

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use portcullis_kubernetes::yaml::KeyLines;
 use serde_json::Value;
 
 use super::ConfigResolver;
@@ -22,7 +23,6 @@ use crate::config::inputs::FileDigest;
 use crate::config::management_cluster::{MAX_SECRET_BYTES, ManagementSettings, directory};
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::settings::{Cluster, ClusterOrigin};
-use crate::config::yaml::KeyLines;
 
 pub(super) const ENVELOPE: FileEnvelope =
     [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "ClusterConfiguration")];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use portcullis_http::identity::IdentityMode;
 use portcullis_kubernetes::names::{is_dns_label, is_dns_subdomain};
+use portcullis_kubernetes::yaml::KeyLines;
 use serde_json::{Map, Value, json};
 
 use super::ConfigResolver;
@@ -16,7 +17,6 @@ use crate::config::inputs::ConfigInputs;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
-use crate::config::yaml::KeyLines;
 
 /// The key of the cluster's document in a Secret.
 const DOCUMENT: &str = "cluster";

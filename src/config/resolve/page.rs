@@ -11,6 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use openidconnect::url::{Host, Url};
 use portcullis_go::pem::encode_pem;
 use portcullis_http::client_tls::TrustedRoots;
+use portcullis_openid::provider::{OpenIdClientSettings, ScopeChoice};
 use portcullis_pki::x509::CaBundle;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{SecretBox, SecretString};
@@ -23,7 +24,6 @@ use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::{CookieKey, KubeconfigSettings, PageSettings};
 use crate::config::sections::MergedSection;
 use crate::config::settings::{Operation, ServingSettings};
-use crate::openid_client::provider::{OpenIdClientSettings, ScopeChoice};
 
 const ADDRESS: &str = "page-bind-address";
 const URL: &str = "page-url";

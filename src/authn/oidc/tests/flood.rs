@@ -1,6 +1,7 @@
 //! Floods of unsigned tokens must not delay valid ones.
 
 use futures_util::future::join_all;
+use portcullis_openid::jwt;
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -10,7 +11,7 @@ use super::support::{
 };
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
 use crate::authn::testing::TestRequest;
-use crate::authn::{BearerToken, TokenAuthenticator as _, jwt};
+use crate::authn::{BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
 
 /// Any client can send a large token: it is parsed once, not once per issuer.

@@ -4,6 +4,7 @@ use aws_lc_rs::hmac;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use serde_json::{Value, json};
 
 use super::support::{
@@ -11,7 +12,6 @@ use super::support::{
     settings, unsigned, user,
 };
 use crate::authn::AuthnError;
-use crate::authn::jwt::keys::JwsAlgorithm;
 
 const NOT_SIGNED: &str =
     "oidc: verify token: failed to verify signature: failed to verify id token signature";

@@ -15,6 +15,7 @@ use aws_lc_rs::signature::{
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use portcullis_system::clock::Clock;
 use serde_json::{Value, json};
 use tokio::time::Duration;
@@ -22,7 +23,6 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::OidcAuthenticator;
 use crate::authn::oidc::fetch::{DocumentFetcher, FetchedDocument};
 use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};

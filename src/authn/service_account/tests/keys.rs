@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::super::super::jwt::key_set::JwksSource;
+use portcullis_openid::jwt::key_set::JwksSource;
+
 use super::*;
 
 const OK: &str = "system:serviceaccount:ns:s for [\"api\"]";

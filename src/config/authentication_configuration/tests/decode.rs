@@ -1,13 +1,13 @@
 //! Errors of files that cannot be decoded. The cases are those of `TestLoadAuthenticationConfig` in
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication_test.go`, and more.
 
+use portcullis_kubernetes::yaml::KeyLines;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use proptest::prelude::*;
 
 use super::super::AuthenticationConfiguration;
 use super::super::validation::validate;
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::config::apiserver_config::decode::{self, DecodeError};
-use crate::config::yaml::KeyLines;
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
 

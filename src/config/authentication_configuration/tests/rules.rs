@@ -1,10 +1,10 @@
 //! Errors of claim rules, mappings and user rules, without those of their expressions.
 
 use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use serde_json::{Value, json};
 
 use super::{Case, authenticator, check, overlay, read};
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::{
     AttributeMapping, ClaimRule, ExpressionRule, IssuerSettings, JwtAuthenticator,
 };

@@ -6,6 +6,7 @@ use portcullis_admission::configuration::manifest::{ManifestProblem, Manifests};
 use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::Url;
+use portcullis_kubernetes::yaml;
 
 use super::super::ConfigResolver;
 use super::connections::{request_url, server_of};
@@ -16,7 +17,6 @@ use crate::config::inputs::ConfigInputs;
 use crate::config::kubeconfig::WebhookUsers;
 use crate::config::manifest_files::documents;
 use crate::config::sections::{ConfigLayer, MergedSection};
-use crate::config::yaml;
 
 /// The webhooks of a manifest; or the text before the errors of validation, and those errors. As kube-apiserver, reports
 /// only the errors of the first object that has any, and nothing else if it is invalid.

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use portcullis_admission::configuration::manifest::{ManifestError, Manifests};
 use portcullis_admission::{Webhook, WebhookKind};
+use portcullis_kubernetes::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
 
 use super::super::ConfigResolver;
 use crate::config::error::ConfigError;
 use crate::config::manifest_files::{Document, documents};
-use crate::config::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
 
 /// Limits of a folder.
 const MAX_FILES: usize = 10_000;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
 use portcullis_http::client_tls::TrustedRoots;
+use portcullis_openid::jwt::keys::JwsAlgorithm;
 use portcullis_pki::x509::CaBundle;
 
 use super::super::{ConfigResolver, listed};
 use crate::authn::anonymous::AnonymousAuth;
-use crate::authn::jwt::keys::JwsAlgorithm;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::config::apiserver_config::decode::decode;
 use crate::config::apiserver_config::field::FieldError;

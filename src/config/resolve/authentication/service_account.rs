@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::{Url, UrlError};
+use portcullis_openid::jwt::key_file;
+use portcullis_openid::jwt::keys::VerificationKey;
 
 use super::ConfigResolver;
-use crate::authn::jwt::key_file;
-use crate::authn::jwt::keys::VerificationKey;
 use crate::authn::service_account::{ServiceAccountKeys, ServiceAccountSettings};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use portcullis_kubernetes::yaml::KeyLines;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 use portcullis_pki::issuance::usage::CertificateUsage;
 use serde_json::Value;
@@ -18,7 +19,6 @@ use crate::config::flags::{ControllerFlags, SignerProfileKeys};
 use crate::config::inputs::ConfigInputs;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
-use crate::config::yaml::KeyLines;
 use crate::controllers::settings::SignerSettings;
 
 const FLAG: &str = "signer-profiles";

@@ -1,0 +1,162 @@
+//! Parses a YAML document into plain values and the line of every key.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, Spanned};
+
+/// A document with the lines of its keys.
+#[derive(Debug)]
+pub struct YamlDocument {
+    pub value: Value,
+    pub lines: KeyLines,
+}
+
+/// The line of each value by its path, such as `clusters[1].name`.
+#[derive(Debug, Default)]
+pub struct KeyLines(BTreeMap<String, u64>);
+
+impl KeyLines {
+    /// The line of a path, or of the nearest enclosing value.
+    pub fn of(&self, mut path: &str) -> u64 {
+        loop {
+            match self.0.get(path) {
+                Some(line) => return *line,
+                None if path.is_empty() => return 1,
+                None => path = path.rsplit_once(['.', '[']).map_or("", |(around, _)| around),
+            }
+        }
+    }
+}
+
+/// The limit of a document's values; that of a manifest is larger, since one may list thousands of webhooks.
+const MAX_NODES: usize = 100_000;
+pub const MAX_MANIFEST_NODES: usize = 2_000_000;
+
+/// Parses one document. Limits depth, size and repetition, so that a malicious document fails early.
+pub fn parse(text: &[u8]) -> Result<YamlDocument, String> {
+    parse_bounded(text, MAX_NODES)
+}
+
+/// The value of a YAML or JSON document, with limits of depth and size.
+pub fn value(text: &[u8]) -> Result<Value, String> {
+    parse(text).map(|document| document.value)
+}
+
+/// As [`parse`], with another limit of values.
+pub fn parse_bounded(text: &[u8], max_nodes: usize) -> Result<YamlDocument, String> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_depth: 24, max_nodes: max_nodes, max_events: max_nodes.saturating_mul(3) },
+        duplicate_keys: DuplicateKeyPolicy::Error,
+        merge_keys: MergeKeyPolicy::Error,
+        with_snippet: false,
+    };
+    let node: Spanned<YamlNode> =
+        serde_saphyr::from_slice_with_options(text, options).map_err(|error| describe(&error))?;
+    let mut lines = BTreeMap::new();
+    let value = flatten(node, "", &mut lines);
+    Ok(YamlDocument { value, lines: KeyLines(lines) })
+}
+
+fn describe(error: &serde_saphyr::Error) -> String {
+    use serde_saphyr::Error;
+    let line = |error: &Error| error.location().map_or(1, |place| place.line());
+    match error.without_snippet() {
+        // The expansion of an alias exceeded the budget.
+        Error::AliasError { error: inner, .. } if matches!(**inner, Error::Budget { .. }) => describe(inner),
+        budget @ Error::Budget { .. } => {
+            format!("line {}: the document is too deep or too large", line(budget))
+        }
+        other => other.render_with_formatter(&serde_saphyr::UserMessageFormatter),
+    }
+}
+
+fn flatten(node: Spanned<YamlNode>, path: &str, lines: &mut BTreeMap<String, u64>) -> Value {
+    lines.insert(path.to_owned(), node.referenced.line());
+    match node.value {
+        YamlNode::Scalar(value) => value,
+        YamlNode::List(items) => {
+            let items = items.into_iter().enumerate();
+            items.map(|(index, item)| flatten(item, &format!("{path}[{index}]"), lines)).collect()
+        }
+        YamlNode::Map(entries) => {
+            let mut map = Map::new();
+            for (key, line, item) in entries {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let item = flatten(item, &path, lines);
+                // The line of the key, not of the beginning of its value.
+                lines.insert(path, line);
+                map.insert(key, item);
+            }
+            Value::Object(map)
+        }
+    }
+}
+
+enum YamlNode {
+    Scalar(Value),
+    List(Vec<Spanned<Self>>),
+    Map(Vec<(String, u64, Spanned<Self>)>),
+}
+
+impl<'de> Deserialize<'de> for YamlNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(YamlNodeVisitor)
+    }
+}
+
+struct YamlNodeVisitor;
+
+impl<'de> Visitor<'de> for YamlNodeVisitor {
+    type Value = YamlNode;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value, a list or a map")
+    }
+
+    fn visit_unit<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(Value::Null))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<YamlNode, E> {
+        Ok(YamlNode::Scalar(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<YamlNode, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        Ok(YamlNode::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlNode, A::Error> {
+        let mut entries = Vec::new();
+        while let Some((key, item)) = map.next_entry::<Spanned<String>, _>()? {
+            entries.push((key.value, key.referenced.line(), item));
+        }
+        Ok(YamlNode::Map(entries))
+    }
+}

@@ -1,0 +1,175 @@
+//! The signing keys of an issuer (JWKS), fetched when no cached key verifies a token.
+//!
+//! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: a token that no cached key verifies triggers a fetch. In addition,
+//! fetches are rate limited, so that bad tokens cannot multiply them; callers that arrive sooner wait and share the
+//! next fetch. The number of waiting callers is limited, so that tokens with unknown keys cannot use up the capacity
+//! for tokens with cached keys. Cached keys stay in use while the issuer is unreachable. A periodic refresh removes
+//! keys that the issuer has revoked, even if no token triggers a fetch.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use jsonwebtoken::jwk::Jwk;
+use portcullis_go::json::JsonValue;
+use portcullis_go::json::Object;
+use serde::Deserialize;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use super::Jwt;
+use super::keys::VerificationKey;
+use futures_util::future::BoxFuture;
+
+/// Minimum time between two fetches.
+const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the periodic refresh: how long a revoked key may stay valid while the issuer is reachable.
+pub const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
+/// Maximum number of tokens waiting for a fetch. Each occupies a slot of the cluster's token cache, and one unreachable
+/// issuer must not occupy all of them.
+const MAX_WAITING: usize = 32;
+
+/// Fetches the key set of an issuer.
+pub trait JwksSource: Send + Sync + fmt::Debug {
+    /// Fetches the key set as JSON (RFC 7517), with a timeout of its own. The error is for the log.
+    fn fetch(&self) -> BoxFuture<'_, Result<Vec<u8>, String>>;
+
+    /// The issuer's name for the log.
+    fn name(&self) -> String;
+}
+
+/// The cached keys of one issuer.
+#[derive(Debug)]
+pub struct KeySet {
+    source: Box<dyn JwksSource>,
+    keys: ArcSwapOption<Vec<VerificationKey>>,
+    last: Mutex<Option<LastFetch>>,
+    waiting: Semaphore,
+    /// Whether the last refresh failed.
+    is_failing: AtomicBool,
+}
+
+/// The last fetch.
+#[derive(Debug)]
+struct LastFetch {
+    began: Instant,
+    /// `None` if the fetch was cancelled.
+    outcome: Option<Result<(), String>>,
+}
+
+/// Why a key set does not verify a token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeySetError {
+    /// None of the keys verifies the signature.
+    #[error("failed to verify id token signature")]
+    NotSigned,
+    /// No cached key verifies the signature, and the current keys could not be fetched.
+    #[error("fetching keys {0}")]
+    Unavailable(String),
+}
+
+impl KeySet {
+    /// Returns an empty set; the first [`Self::verify`] fetches the keys.
+    pub fn new(source: Box<dyn JwksSource>) -> Self {
+        let waiting = Semaphore::new(MAX_WAITING);
+        let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
+        Self { source, keys, last, waiting, is_failing: AtomicBool::new(false) }
+    }
+
+    /// The cached keys, once a fetch has succeeded.
+    pub fn known(&self) -> Option<Arc<Vec<VerificationKey>>> {
+        self.keys.load_full()
+    }
+
+    /// Fetches the keys unless a fetch has succeeded.
+    #[cfg(test)]
+    pub async fn initialize(&self) -> Result<(), KeySetError> {
+        if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
+    }
+
+    /// Refreshes the keys periodically. Never returns.
+    // threat: withdrawn-key
+    pub async fn keep_fresh(&self) {
+        loop {
+            sleep(REFRESH_INTERVAL).await;
+            self.refresh().await;
+        }
+    }
+
+    /// Fetches the keys. After a failure the cached keys stay in use; the first failure in a row is logged.
+    pub async fn refresh(&self) {
+        let fetched = self.fetch_since(Instant::now()).await;
+        let was_failing = self.is_failing.swap(fetched.is_err(), Ordering::Relaxed);
+        let source = || self.source.name();
+        match fetched {
+            Ok(()) if was_failing => info!(source = source(), "token signing keys refreshed again"),
+            Err(error) if !was_failing => warn!(
+                source = source(),
+                %error,
+                "cannot refresh the token signing keys; the cached keys stay in use, including keys revoked since the \
+                 last refresh"
+            ),
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    /// Verifies the signature of a token; fetches the keys if no cached key does.
+    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeySetError> {
+        let requested = Instant::now();
+        if self.is_signed(jwt) {
+            return Ok(());
+        }
+        // Fails instead of queueing: one fetch caches every existing key, and the client can retry.
+        let _waiting = self
+            .waiting
+            .try_acquire()
+            .map_err(|_| KeySetError::Unavailable("refused: too many tokens are waiting".to_owned()))?;
+        self.fetch_since(requested).await?;
+        if self.is_signed(jwt) { Ok(()) } else { Err(KeySetError::NotSigned) }
+    }
+
+    fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
+        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys))
+    }
+
+    /// Completes a fetch that began at or after `requested`, or shares one.
+    async fn fetch_since(&self, requested: Instant) -> Result<(), KeySetError> {
+        let mut last = self.last.lock().await;
+        if let Some(fetch) = last.as_ref() {
+            match &fetch.outcome {
+                Some(outcome) if fetch.began >= requested => {
+                    return outcome.clone().map_err(KeySetError::Unavailable);
+                }
+                _ => sleep_until(fetch.began + MIN_FETCH_INTERVAL).await,
+            }
+        }
+        let began = Instant::now();
+        // Recorded before the fetch: requests cancelled during a fetch must not multiply fetches.
+        *last = Some(LastFetch { began, outcome: None });
+        let outcome = match self.source.fetch().await {
+            Ok(json) => read(&json).map(|keys| self.keys.store(Some(Arc::new(keys)))),
+            Err(error) => Err(error),
+        };
+        *last = Some(LastFetch { began, outcome: Some(outcome.clone()) });
+        outcome.map_err(KeySetError::Unavailable)
+    }
+}
+
+#[derive(Deserialize)]
+struct JwksDocument {
+    keys: Vec<JsonValue>,
+}
+
+/// Parses a key set, without the keys of unsupported types.
+pub fn read(json: &[u8]) -> Result<Vec<VerificationKey>, String> {
+    let Object(document): Object<JwksDocument> =
+        serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
+    let keys = document.keys.into_iter().filter_map(|JsonValue(key)| serde_json::from_value::<Jwk>(key).ok());
+    Ok(keys.filter_map(|key| VerificationKey::from_jwk(&key)).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,474 @@
+//! Writes a set of files, all or none: each file is complete and has mode 0600 before it gets its name. Existing files
+//! stay, unless `--force` replaces them: the new file inherits owner and mode, and a failure restores the old one.
+
+use std::fmt;
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+use secrecy::zeroize::Zeroizing;
+use tempfile::{Builder, NamedTempFile};
+
+/// Why a file was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    /// A file of that name exists.
+    #[error("{}: the file already exists; choose another name, or replace it with --force", .0.display())]
+    Exists(PathBuf),
+    /// The same name was given for two files.
+    #[error("{}: two outputs have this name; choose another name for one of them", .0.display())]
+    Twice(PathBuf),
+    /// The directory is missing.
+    #[error("{}: the directory {} does not exist; create it first", path.display(), directory.display())]
+    NoDirectory {
+        /// The file.
+        path: PathBuf,
+        /// The missing directory.
+        directory: PathBuf,
+    },
+    /// The directory is not writable.
+    #[error("cannot create a file in {}: {source}", directory.display())]
+    NotWritable {
+        /// The directory.
+        directory: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The file that is to be replaced belongs to another user.
+    #[error(
+        "{}: it belongs to the user {owner}, and the new file cannot be given that owner ({source}); run this as that \
+         user, or remove the file first",
+        path.display()
+    )]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// The uid of the owner.
+        owner: u32,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> FileError + use<> {
+    let path = path.to_owned();
+    move |source| FileError::Io { path: path.clone(), source }
+}
+
+/// Files staged in memory. Dropped or killed before [`commit`](Self::commit), it leaves nothing on disk. During
+/// `commit` a new file is unnamed until it gets its final name, except by [`NewFile::name`] with `force` and for
+/// [`NewFile::Named`].
+#[derive(Debug)]
+pub(crate) struct NewFiles {
+    force: bool,
+    staged: Vec<StagedFile>,
+}
+
+struct StagedFile {
+    path: PathBuf,
+    content: Zeroizing<Vec<u8>>,
+    /// The mode bits that a replacement inherits from the old file.
+    shared: u32,
+}
+
+impl fmt::Debug for StagedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.fmt(f)
+    }
+}
+
+/// A replaced secret stays readable for its group.
+const SECRET_MODE_MASK: u32 = 0o640;
+/// A replaced public file keeps all its read permissions.
+const PUBLIC_MODE_MASK: u32 = 0o644;
+
+// threat: left-behind-key
+impl NewFiles {
+    /// With `force`, existing files are replaced.
+    pub(crate) fn new(force: bool) -> Self {
+        Self { force, staged: Vec::new() }
+    }
+
+    /// Stages content that may contain a key. Fails early if the file exists or the directory is not writable.
+    pub(crate) fn stage(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
+        self.add(path, content, SECRET_MODE_MASK)
+    }
+
+    /// Stages content without a key: a replaced certificate stays readable for the servers that use it.
+    pub(crate) fn stage_public(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
+        self.add(path, content, PUBLIC_MODE_MASK)
+    }
+
+    fn add(&mut self, path: &Path, content: &[u8], shared: u32) -> Result<(), FileError> {
+        if self.staged.iter().any(|known| known.path == path) {
+            return Err(FileError::Twice(path.to_owned()));
+        }
+        must_be_free(path, self.force)?;
+        NewFile::create(path).map(drop)?;
+        let content = Zeroizing::new(content.to_vec());
+        self.staged.push(StagedFile { path: path.to_owned(), content, shared });
+        Ok(())
+    }
+
+    /// Writes all files, then gives each its name. If one fails, restores those before it.
+    pub(crate) fn commit(self) -> Result<CommittedFiles, FileError> {
+        let mut written = Vec::new();
+        for staged in &self.staged {
+            written.push(WrittenFile::of(staged, self.force)?);
+        }
+        let mut done: Vec<PlacedFile> = Vec::new();
+        for file in written {
+            match file.place(self.force) {
+                Ok(placed) => done.push(placed),
+                Err(error) => {
+                    CommittedFiles(done).undo();
+                    return Err(error);
+                }
+            }
+        }
+        for PlacedFile { path, .. } in &done {
+            let directory = directory_of(path);
+            File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
+        }
+        Ok(CommittedFiles(done))
+    }
+}
+
+/// Committed files, which [`undo`](Self::undo) can still remove. Dropping it keeps them.
+#[derive(Debug)]
+pub(crate) struct CommittedFiles(Vec<PlacedFile>);
+
+impl CommittedFiles {
+    /// Restores the state before the commit.
+    pub(super) fn undo(self) {
+        self.0.into_iter().rev().for_each(PlacedFile::undo);
+    }
+}
+
+/// A committed file, and the file that it replaced.
+#[derive(Debug)]
+struct PlacedFile {
+    path: PathBuf,
+    before: Option<ReplacedFile>,
+}
+
+/// A replaced file. Its content is kept in memory: a copy on disk would outlive a killed command.
+struct ReplacedFile {
+    content: Zeroizing<Vec<u8>>,
+    metadata: Metadata,
+}
+
+impl fmt::Debug for ReplacedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.metadata.permissions().fmt(f)
+    }
+}
+
+impl ReplacedFile {
+    /// Reads the file before it is replaced.
+    fn read(path: &Path) -> io::Result<Option<Self>> {
+        let metadata = match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata?,
+        };
+        Ok(Some(Self { content: Zeroizing::new(fs::read(path)?), metadata }))
+    }
+}
+
+impl PlacedFile {
+    fn undo(self) {
+        // Best effort: the caller already reports the error that led here.
+        match self.before {
+            Some(ReplacedFile { content, metadata }) => {
+                let restored = NewFile::written(&self.path, &content, Some((&metadata, 0o777)));
+                drop(restored.map(|file| file.name(&self.path, true)));
+            }
+            None => drop(fs::remove_file(&self.path)),
+        }
+    }
+}
+
+/// A file with its content, before it gets its name.
+struct WrittenFile {
+    path: PathBuf,
+    file: NewFile,
+    before: Option<ReplacedFile>,
+}
+
+impl WrittenFile {
+    fn of(staged: &StagedFile, force: bool) -> Result<Self, FileError> {
+        let failed = at(&staged.path);
+        // Replaces the file behind a symbolic link, not the link.
+        let path = match fs::symlink_metadata(&staged.path) {
+            Ok(found) if force && found.is_symlink() => fs::canonicalize(&staged.path).map_err(&failed)?,
+            _ => staged.path.clone(),
+        };
+        let before = if force { ReplacedFile::read(&path).map_err(&failed)? } else { None };
+        let replaced = before.as_ref().map(|ReplacedFile { metadata, .. }| (metadata, staged.shared));
+        let file = NewFile::written(&path, &staged.content, replaced)?;
+        Ok(Self { path, file, before })
+    }
+
+    fn place(self, force: bool) -> Result<PlacedFile, FileError> {
+        let Self { path, file, before } = self;
+        match file.name(&path, force) {
+            Ok(()) => Ok(PlacedFile { path, before }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {
+                Err(FileError::Exists(path))
+            }
+            Err(error) => Err(at(&path)(error)),
+        }
+    }
+}
+
+/// Gives a file the owner of the one that it replaces, and the `shared` bits of its mode.
+fn like(file: &File, replaced: &Metadata, shared: u32) -> io::Result<()> {
+    let own = file.metadata()?;
+    if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
+        let uid = (own.uid() != replaced.uid()).then_some(replaced.uid());
+        fchown(file, uid, Some(replaced.gid()))?;
+    }
+    file.set_permissions(Permissions::from_mode(0o600 | replaced.permissions().mode() & shared))
+}
+
+/// A file created with mode 0600.
+enum NewFile {
+    /// Without a name (`O_TMPFILE`): removed when the process ends.
+    #[cfg(target_os = "linux")]
+    Unnamed(File),
+    /// On file systems without `O_TMPFILE`: `.portcullis-…`, which stays if the process is killed.
+    Named(NamedTempFile),
+}
+
+impl NewFile {
+    /// Creates it in the directory of `path`.
+    fn create(path: &Path) -> Result<Self, FileError> {
+        let directory = directory_of(path);
+        Self::create_in(directory).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound if !directory.is_dir() => {
+                FileError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() }
+            }
+            _ => FileError::NotWritable { directory: directory.to_owned(), source },
+        })
+    }
+
+    fn create_in(directory: &Path) -> io::Result<Self> {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::fs::{Mode, OFlags};
+            let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+            if let Ok(file) = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR) {
+                return Ok(Self::Unnamed(file.into()));
+            }
+        }
+        Builder::new().prefix(".portcullis-").tempfile_in(directory).map(Self::Named)
+    }
+
+    /// Creates it with its content, and the owner and shared mode bits of the file that it replaces.
+    fn written(path: &Path, content: &[u8], replaced: Option<(&Metadata, u32)>) -> Result<Self, FileError> {
+        let mut file = Self::create(path)?;
+        let opened = file.as_file();
+        if let Some((metadata, shared)) = replaced {
+            like(opened, metadata, shared).map_err(|source| FileError::Owner {
+                path: path.to_owned(),
+                owner: metadata.uid(),
+                source,
+            })?;
+        }
+        opened.write_all(content).and_then(|()| opened.sync_all()).map_err(at(path))?;
+        Ok(file)
+    }
+
+    fn as_file(&mut self) -> &mut File {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => file,
+            Self::Named(file) => file.as_file_mut(),
+        }
+    }
+
+    /// Gives the file its name; with `force`, replaces an existing file. linkat(2) never replaces a file, so with
+    /// `force` the new one is `.portcullis-…` for an instant, and stays so if the process is killed then.
+    // Never checks before it renames: a file that appeared in between would be lost.
+    fn name(self, path: &Path, force: bool) -> io::Result<()> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Unnamed(file) => {
+                if !force {
+                    return link(&file, path);
+                }
+                let named = Builder::new()
+                    .prefix(".portcullis-")
+                    .make_in(directory_of(path), |beside| link(&file, beside))?;
+                named.into_temp_path().persist(path).map_err(|failed| failed.error)
+            }
+            Self::Named(file) if force => file.persist(path).map(drop).map_err(|failed| failed.error),
+            Self::Named(file) => file.persist_noclobber(path).map(drop).map_err(|failed| failed.error),
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD};
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
+    Ok(rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Fails if the file exists and `force` is not given.
+pub(super) fn must_be_free(path: &Path, force: bool) -> Result<(), FileError> {
+    if !force && fs::symlink_metadata(path).is_ok() {
+        return Err(FileError::Exists(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Creates a directory with mode 0700 unless it exists. Returns whether it was created.
+pub(super) fn make_directory(path: &Path) -> Result<bool, FileError> {
+    if path.is_dir() {
+        return Ok(false);
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
+    Ok(true)
+}
+
+/// The directory of a file.
+pub(super) fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn files_are_open_to_their_owner_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = NewFiles::new(false);
+        files.stage(&directory.path().join("a.crt"), b"a").unwrap();
+        files.stage(&directory.path().join("a.key"), b"b").unwrap();
+        assert!(names(directory.path()).is_empty(), "a command that is killed now leaves nothing");
+        files.commit().unwrap();
+        assert_eq!(names(directory.path()), ["a.crt", "a.key"]);
+        for name in ["a.crt", "a.key"] {
+            let mode = fs::metadata(directory.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_appears_meanwhile_is_kept_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.crt", "a.key"].map(|name| directory.path().join(name));
+        let mut files = NewFiles::new(false);
+        files.stage(&first, b"new").unwrap();
+        files.stage(&second, b"new").unwrap();
+        fs::write(&second, "foreign").unwrap();
+        let error = files.commit().unwrap_err();
+        assert!(matches!(error, FileError::Exists(path) if path == second));
+        assert_eq!(names(directory.path()), ["a.key"]);
+        assert_eq!(fs::read_to_string(&second).unwrap(), "foreign");
+    }
+
+    #[test]
+    fn a_replaced_file_is_restored_if_a_later_file_fails() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["a.crt", "a.key"].map(|name| directory.path().join(name));
+        fs::write(&first, "old").unwrap();
+        let mut files = NewFiles::new(true);
+        files.stage(&first, b"new").unwrap();
+        files.stage(&second, b"new").unwrap();
+        // A directory cannot be replaced by a file.
+        fs::create_dir(&second).unwrap();
+        files.commit().unwrap_err();
+        assert_eq!(fs::read_to_string(&first).unwrap(), "old");
+        assert_eq!(names(directory.path()), ["a.crt", "a.key"]);
+
+        fs::remove_dir(&second).unwrap();
+        let mut files = NewFiles::new(true);
+        files.stage(&first, b"new").unwrap();
+        files.stage(&second, b"new").unwrap();
+        files.commit().unwrap();
+        assert_eq!(fs::read_to_string(&first).unwrap(), "new");
+        assert_eq!(names(directory.path()), ["a.crt", "a.key"]);
+    }
+
+    #[test]
+    fn a_replacement_never_widens_the_permissions() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        for (name, mode, public, expected) in [
+            ("a.crt", 0o644, true, 0o644),
+            ("b.crt", 0o755, true, 0o644),
+            ("c.crt", 0o400, true, 0o600),
+            ("a.key", 0o640, false, 0o640),
+            ("b.key", 0o644, false, 0o640),
+        ] {
+            fs::write(path(name), "old").unwrap();
+            fs::set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+            let mut files = NewFiles::new(true);
+            let stage = if public { NewFiles::stage_public } else { NewFiles::stage };
+            stage(&mut files, &path(name), b"new").unwrap();
+            let placed = files.commit().unwrap();
+            let found = fs::metadata(path(name)).unwrap();
+            assert_eq!((found.permissions().mode() & 0o777, found.len()), (expected, 3), "{name}");
+            placed.undo();
+            assert_eq!(fs::read_to_string(path(name)).unwrap(), "old", "{name}");
+            let restored = fs::metadata(path(name)).unwrap().permissions().mode() & 0o077;
+            assert_eq!(restored, mode & 0o077, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_symbolic_link_is_followed_and_stays_one() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join("real")).unwrap();
+        let (real, link) = (directory.path().join("real/a.crt"), directory.path().join("a.crt"));
+        fs::write(&real, "old").unwrap();
+        std::os::unix::fs::symlink("real/a.crt", &link).unwrap();
+        let mut files = NewFiles::new(true);
+        files.stage_public(&link, b"new").unwrap();
+        files.commit().unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("real/a.crt"));
+        assert_eq!(fs::read_to_string(&real).unwrap(), "new");
+        assert_eq!((names(directory.path()).len(), names(&directory.path().join("real")).len()), (2, 1));
+    }
+
+    #[test]
+    fn obstacles_are_reported_before_anything_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let there = directory.path().join("a");
+        fs::write(&there, "").unwrap();
+        let mut files = NewFiles::new(false);
+        let told = |error: FileError| error.to_string();
+        assert!(told(files.stage(&there, b"").unwrap_err()).ends_with("replace it with --force"));
+        let lost = directory.path().join("no/such");
+        assert!(told(files.stage(&lost, b"").unwrap_err()).contains("does not exist"));
+        let fresh = directory.path().join("b");
+        files.stage(&fresh, b"").unwrap();
+        assert!(told(files.stage(&fresh, b"").unwrap_err()).contains("two outputs"));
+        drop(files);
+        assert_eq!(names(directory.path()), ["a"]);
+    }
+}

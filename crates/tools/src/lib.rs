@@ -1,0 +1,15 @@
+//! The commands of people and machines that need no gateway: logins, certificates, bootstrap tokens. Nothing printed may
+//! contain a credential or control characters from remote text.
+
+#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
+
+pub mod certs;
+pub mod cluster;
+pub mod cluster_info;
+pub mod login;
+pub mod output;
+pub mod table;
+pub mod terminal;
+pub mod token;
+
+use output::{BAD_CONFIGURATION, failed, print_error};

@@ -1,0 +1,138 @@
+//! `portcullis login`, `logout` and `credential`: people and machines log in to clusters with an OpenID provider.
+//!
+//! The parts: [`settings`] are the flags, [`provider`] speaks the protocol, [`callback`] receives the browser's
+//! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed.
+
+mod api_server;
+mod browser;
+mod cache;
+mod callback;
+mod client_certificate;
+mod command;
+mod credential;
+mod exec_credential;
+mod kubeconfig_file;
+mod logout;
+mod review;
+mod session;
+mod settings;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use portcullis_openid::{error, id_token, provider};
+use tokio::time::timeout;
+
+pub use command::{LoginFlags, cluster_entry};
+pub use credential::CredentialFlags;
+pub use kubeconfig_file::{KubeconfigFile, KubeconfigTarget, exec_user};
+pub use logout::LogoutFlags;
+pub use portcullis_openid::error::LoginError;
+pub use settings::ProviderFlags;
+
+use super::cluster::runtime;
+use super::failed;
+use super::{BAD_CONFIGURATION, print_error};
+
+/// Exit code after Ctrl-C, as a shell reports it.
+const INTERRUPTED: u8 = 130;
+/// How long Ctrl-C waits for a refresh.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The examples of `portcullis login --help`.
+pub const LOGIN_EXAMPLE: &str = "\
+Examples:
+  portcullis login --server https://gateway.example.com:6443 --certificate-authority gateway-ca.crt \\
+    --issuer https://login.example.com --client-id kubernetes
+  portcullis login --from company.kubeconfig --all      # of an administrator: portcullis kubeconfig
+  portcullis login                                      # again, to the current context
+  portcullis login --flow device                        # on a machine without a browser
+
+Then kubectl works as ever: it gets the token from `portcullis credential`, which refreshes it.";
+
+/// Runs `portcullis login`.
+pub fn run_login(flags: &LoginFlags) -> ExitCode {
+    run(command::run(flags))
+}
+
+/// Runs `portcullis credential`.
+pub fn run_credential(flags: &CredentialFlags) -> ExitCode {
+    run(credential::run(flags))
+}
+
+/// Runs `portcullis logout`.
+pub fn run_logout(flags: &LogoutFlags) -> ExitCode {
+    run(logout::run(flags))
+}
+
+/// Runs a command until it ends or Ctrl-C. Files are written between two awaits: none is left half-written.
+fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&error.to_string()),
+    };
+    let interrupt = async {
+        tokio::signal::ctrl_c().await.ok();
+    };
+    let outcome = runtime.block_on(completed(work, interrupt));
+    // Without waiting for its threads, which may look up a name for minutes.
+    runtime.shutdown_background();
+    match outcome {
+        Some(outcome) => outcome.unwrap_or_else(|error| exit(&error)),
+        None => ExitCode::from(INTERRUPTED),
+    }
+}
+
+/// Runs a command until it ends or is interrupted. A refresh that was begun is completed first: the provider may accept the
+/// cached refresh token no longer.
+async fn completed<T>(work: impl Future<Output = T>, interrupt: impl Future<Output = ()>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        outcome = &mut work => return Some(outcome),
+        () = interrupt => {}
+    }
+    tokio::select! {
+        biased;
+        _ = timeout(INTERRUPT_TIMEOUT, session::REFRESHING.write()) => None,
+        outcome = work => Some(outcome),
+    }
+}
+
+/// Prints the error and returns the exit code.
+pub fn exit(error: &LoginError) -> ExitCode {
+    match error {
+        LoginError::Usage(problem) => {
+            print_error(problem);
+            ExitCode::from(BAD_CONFIGURATION)
+        }
+        error => failed(&error.to_string()),
+    }
+}
+
+/// The client secret of the environment.
+fn secret_of_environment() -> Option<String> {
+    std::env::var(settings::SECRET_VARIABLE).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_command_ends_before_its_name_server_answers() {
+        let (answer, name_server) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
+        std::thread::spawn(move || {
+            run(async {
+                // As getaddrinfo.
+                drop(tokio::task::spawn_blocking(move || name_server.recv()));
+                Ok(ExitCode::SUCCESS)
+            });
+            ended.send(()).unwrap();
+        });
+        end.recv_timeout(Duration::from_mins(1)).unwrap();
+        drop(answer);
+    }
+}

@@ -1,0 +1,758 @@
+//! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
+
+use std::fmt::{self, Display, Formatter};
+use std::path::{Component, Path, PathBuf};
+use std::process::ExitCode;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, Parser};
+use portcullis_system::clock::Clock;
+use portcullis_system::input_file;
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use super::api_server::{ApiServer, ClusterEntry};
+use super::browser::BrowserEnvironment;
+use super::cache::CacheEntry;
+use super::client_certificate::{CertificateError, CertificateSession};
+use super::error::LoginError;
+use super::kubeconfig_file::{
+    KubeconfigFile, KubeconfigTarget, check_environment, cluster_config, credential_arguments, exec_user,
+    with_arguments,
+};
+use super::review::{self, review};
+use super::secret_of_environment;
+use super::session::{Credential, Session, from_file};
+use super::settings::{ProviderFlags, roots};
+use crate::output::print;
+use crate::print_error;
+use crate::table::columns;
+use crate::terminal::plain;
+
+/// The flags of `portcullis login`.
+#[derive(Debug, Clone, Args)]
+pub struct LoginFlags {
+    /// The URL of the cluster at the gateway.
+    #[arg(long, value_name = "URL", help_heading = "Cluster", requires = "issuer")]
+    server: Option<String>,
+    /// The CAs of the cluster, PEM. Default: the system's.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", requires = "server")]
+    certificate_authority: Option<PathBuf>,
+    /// The name of cluster and context in the kubeconfig. Default: the host of --server.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", requires = "server")]
+    name: Option<String>,
+    /// A kubeconfig of an administrator, whose contexts are added: see portcullis kubeconfig.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster", conflicts_with_all = ["server", "issuer"])]
+    from: Option<PathBuf>,
+    /// The contexts of --from to add. Default: the only one.
+    #[arg(
+        long = "cluster",
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Cluster",
+        requires = "from"
+    )]
+    clusters: Vec<String>,
+    /// Add all contexts of --from.
+    #[arg(long, help_heading = "Cluster", requires = "from", conflicts_with = "clusters")]
+    all: bool,
+    /// The kubeconfig to write. Default: $KUBECONFIG, then ~/.kube/config.
+    #[arg(long, value_name = "FILE", help_heading = "Cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// The context to log in to again, without --server and --from. Default: the current context.
+    #[arg(long, value_name = "NAME", help_heading = "Cluster", conflicts_with_all = ["server", "from"])]
+    context: Option<String>,
+    /// Replace entries of the same name that are not of portcullis login.
+    #[arg(long, help_heading = "Cluster")]
+    overwrite: bool,
+    /// Do not ask the cluster who you are.
+    #[arg(long, help_heading = "Cluster")]
+    no_review: bool,
+    #[command(flatten)]
+    provider: ProviderFlags,
+}
+
+/// The flags of `portcullis credential`, out of a kubeconfig.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = false)]
+pub(super) struct ParsedProvider {
+    #[command(flatten)]
+    pub(super) provider: ProviderFlags,
+}
+
+/// The user runs the command to log in, and it reads nothing from standard input.
+const INTERACTIVE: bool = true;
+
+/// A context to log in to.
+#[derive(PartialEq)]
+struct LoginTarget {
+    entry: KubeconfigTarget,
+    provider: ProviderFlags,
+    /// What relative paths of the entry are relative to.
+    directory: PathBuf,
+    origin: Origin,
+}
+
+pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
+    let paths = KubeconfigPaths::of(flags.kubeconfig.as_deref())?;
+    let path = &paths.written;
+    let mut before = KubeconfigFile::read(path)?;
+    let targets = targets(flags, &before, path)?;
+    let merged = |before: &KubeconfigFile| {
+        let has_new_names = flags.server.is_some() || flags.from.is_some();
+        let others = if has_new_names { paths.others()? } else { Vec::new() };
+        let merged = merged(before, &others, &targets, flags.overwrite);
+        merged.map_err(|problem| LoginError::usage(&format!("{paths}: {problem}")))
+    };
+    // Before the logins: they would be in vain.
+    merged(&before)?;
+    let mut rows = Vec::new();
+    let mut logins = Logins::default();
+    for target in &targets {
+        let credential = logins.credential(&target.provider).await?;
+        if !flags.no_review {
+            let server = target.server()?;
+            let user = review(&server, &credential).await?;
+            rows.push([
+                target.entry.context.clone(),
+                plain(&user.username).into_owned(),
+                user.groups.join(","),
+            ]);
+            get_certificate(&target.provider, &server).await?;
+        }
+    }
+    let now = KubeconfigFile::read(path)?;
+    // A change meanwhile stays, and costs the logins only if it is one of their contexts.
+    if now != before && is_unchanged(flags, &targets, &now, path) {
+        before = now;
+    }
+    let backup = merged(&before)?.write(path, &before)?;
+    if let Some(backup) = backup {
+        print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
+    }
+    Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+/// The kubeconfig with the contexts that are logged in to. They must not change what the names of its own entries, and of
+/// those of `others`, stand for: kubectl reads all these files, and takes an entry from the first file that has it.
+// threat: hostile-kubeconfig
+fn merged(
+    before: &KubeconfigFile,
+    others: &[KubeconfigFile],
+    targets: &[LoginTarget],
+    overwrite: bool,
+) -> Result<KubeconfigFile, String> {
+    let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
+    let all = others.iter().fold(before.clone(), KubeconfigFile::or);
+    let (mut after, mut all_after) = (before.clone(), all.clone());
+    for LoginTarget { entry, origin, .. } in targets {
+        if *origin == Origin::Other && !overwrite {
+            all.check_shared_user(entry, &contexts)?;
+        }
+        all_after.merge(entry, overwrite)?;
+        // With what the context has in another file, such as a namespace.
+        after.copy(entry, &all_after);
+    }
+    match targets {
+        [target] => after.set_current_context(&target.entry.context),
+        [first, ..] if all.current_context().is_none() => after.set_current_context(&first.entry.context),
+        _ => {}
+    }
+    Ok(after)
+}
+
+/// Whether the contexts that are logged in to are the same in the kubeconfig as it is now.
+fn is_unchanged(flags: &LoginFlags, targets: &[LoginTarget], now: &KubeconfigFile, path: &Path) -> bool {
+    let mut flags = flags.clone();
+    if let ([target], None, None) = (targets, &flags.server, &flags.from) {
+        // Another context may have become the current one.
+        flags.context = Some(target.entry.context.clone());
+    }
+    self::targets(&flags, now, path).is_ok_and(|now| now == targets)
+}
+
+/// The logins of one command: contexts of the same cache entry need one.
+#[derive(Default)]
+struct Logins {
+    /// By the arguments, for a cache that keeps nothing.
+    credentials: Vec<(Vec<String>, Credential)>,
+    /// The places of the cache entries that have their tokens.
+    entries: Vec<String>,
+}
+
+impl Logins {
+    async fn credential(&mut self, provider: &ProviderFlags) -> Result<Credential, LoginError> {
+        let arguments = provider.arguments()?;
+        if let Some((_, credential)) = self.credentials.iter().find(|(known, _)| *known == arguments) {
+            return Ok(credential.clone());
+        }
+        let credential = self.log_in(provider).await?;
+        self.credentials.push((arguments, credential.clone()));
+        Ok(credential)
+    }
+
+    async fn log_in(&mut self, provider: &ProviderFlags) -> Result<Credential, LoginError> {
+        let clock = Clock::system();
+        provider.certificate()?;
+        if let Some(file) = provider.token_file()? {
+            return from_file(file, clock.now());
+        }
+        let settings = provider.settings(secret_of_environment())?;
+        if provider.no_cache {
+            return Err(LoginError::usage(
+                "--no-cache: login keeps its tokens in the cache; kubectl would ask again each time",
+            ));
+        }
+        let cache = provider.cache(INTERACTIVE)?;
+        let entry = cache.entry(&settings).ok();
+        let is_known = entry.as_ref().is_some_and(|entry| self.entries.contains(&entry.place()));
+        let session = Session {
+            settings: &settings,
+            cache: Some(&cache),
+            clock: &clock,
+            interactive: INTERACTIVE,
+            force: !is_known,
+            browser: BrowserEnvironment::current(),
+        };
+        let credential = session.credential().await?;
+        if let Some(entry) = entry
+            && is_kept(&entry, &credential).await
+        {
+            self.entries.push(entry.place());
+        }
+        Ok(credential)
+    }
+}
+
+/// Whether the cache has this credential, and not that of an earlier login.
+async fn is_kept(entry: &CacheEntry, credential: &Credential) -> bool {
+    let kept = entry.read().await.ok().flatten();
+    kept.is_some_and(|tokens| tokens.token.expose() == credential.token.expose_secret())
+}
+
+/// The kubeconfigs of the user.
+struct KubeconfigPaths {
+    /// The one that is changed.
+    written: PathBuf,
+    /// Those that kubectl reads together with it.
+    others: Vec<PathBuf>,
+}
+
+impl KubeconfigPaths {
+    // client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
+    fn of(flag: Option<&Path>) -> Result<Self, LoginError> {
+        let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+        let files = std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty());
+        let mut files: Vec<PathBuf> = files.collect();
+        let home = || {
+            let home = std::env::home_dir().map(|home| home.join(".kube").join("config"));
+            home.ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))
+        };
+        let written = match (flag, files.first()) {
+            (Some(flag), _) => flag.to_owned(),
+            (None, Some(first)) => first.clone(),
+            (None, None) => home()?,
+        };
+        let is_listed = files.contains(&written);
+        files.retain(|file| is_listed && *file != written);
+        Ok(Self { written, others: files })
+    }
+
+    fn others(&self) -> Result<Vec<KubeconfigFile>, LoginError> {
+        self.others.iter().map(|path| KubeconfigFile::read(path)).collect()
+    }
+}
+
+impl Display for KubeconfigPaths {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.written.display())?;
+        self.others.iter().try_for_each(|path| write!(f, ":{}", path.display()))
+    }
+}
+
+impl LoginTarget {
+    fn server(&self) -> Result<ApiServer, LoginError> {
+        let problem = |problem: String| LoginError::answer(review::DOING, problem);
+        let entry: ClusterEntry =
+            serde_json::from_value(self.entry.cluster.clone()).map_err(|error| problem(error.to_string()))?;
+        ApiServer::of(&entry, &self.directory).map_err(problem)
+    }
+}
+
+/// Gets the client certificate, if that is the credential. One that is not approved yet costs a warning: kubectl goes on
+/// with the same request.
+async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result<(), LoginError> {
+    let Some(settings) = provider.certificate()? else { return Ok(()) };
+    let (clock, client) = (Clock::system(), provider.settings(secret_of_environment())?);
+    let cache = provider.cache(INTERACTIVE)?;
+    let session = CertificateSession {
+        session: Session {
+            settings: &client,
+            cache: Some(&cache),
+            clock: &clock,
+            interactive: INTERACTIVE,
+            // The login was just made.
+            force: false,
+            browser: BrowserEnvironment::current(),
+        },
+        cache: &cache,
+        server,
+        settings: &settings,
+        force: true,
+    };
+    match session.credential().await {
+        Err(error @ CertificateError::Pending { .. }) => {
+            print_error(&format!("warning: {error}"));
+            Ok(())
+        }
+        done => Ok(done.map(drop)?),
+    }
+}
+
+/// The kubeconfig to change.
+pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
+    Ok(KubeconfigPaths::of(flag)?.written)
+}
+
+/// A context of a kubeconfig, or its current one.
+pub(super) fn current(
+    file: &KubeconfigFile,
+    path: &Path,
+    context: Option<&str>,
+) -> Result<KubeconfigTarget, LoginError> {
+    let context = context.or(file.current_context()).ok_or_else(|| {
+        LoginError::usage(&format!(
+            "{} has no current context; give --server and --issuer, or --from FILE",
+            path.display()
+        ))
+    })?;
+    file.target(context).map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))
+}
+
+fn targets(flags: &LoginFlags, before: &KubeconfigFile, path: &Path) -> Result<Vec<LoginTarget>, LoginError> {
+    if let Some(server) = &flags.server {
+        return Ok(vec![new_target(flags, server)?]);
+    }
+    if let Some(flag) = flags.provider.choice_of_context() {
+        return Err(LoginError::usage(&format!(
+            "--{flag}: a context that exists has its own; give --server and --issuer for another login"
+        )));
+    }
+    if let Some(from) = &flags.from {
+        return targets_of(flags, from);
+    }
+    let entry = current(before, path, flags.context.as_deref())?;
+    Ok(vec![existing(entry, path, &flags.provider, Origin::OwnKubeconfig)?])
+}
+
+fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginError> {
+    let url: http::Uri =
+        server.parse().map_err(|_| LoginError::usage(&format!("--server {server:?}: must be a URL")))?;
+    let host = match (url.scheme_str(), url.authority()) {
+        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => authority.host(),
+        _ => return Err(LoginError::usage(&format!("--server {server:?}: must be an https:// URL"))),
+    };
+    let name = flags.name.clone().unwrap_or_else(|| host.to_owned());
+    Ok(LoginTarget {
+        entry: KubeconfigTarget {
+            context: name.clone(),
+            cluster_name: name.clone(),
+            cluster: cluster_entry(server, flags.certificate_authority.as_deref())?,
+            user_name: format!("{name}-login"),
+            user: exec_user(&own_command(), &flags.provider.arguments()?),
+        },
+        provider: flags.provider.clone(),
+        directory: PathBuf::new(),
+        origin: Origin::OwnKubeconfig,
+    })
+}
+
+/// The cluster entry of a kubeconfig.
+pub fn cluster_entry(server: &str, authority: Option<&Path>) -> Result<Value, LoginError> {
+    let mut cluster = json!({"server": server.trim_end_matches('/')});
+    if let (Some(file), Some(entry)) = (authority, cluster.as_object_mut()) {
+        let problem = |problem: &str| {
+            LoginError::usage(&format!("--certificate-authority {}: {problem}", file.display()))
+        };
+        let pem = input_file::read(file).map_err(|error| problem(&format!("{error}; {}", error.fix())))?;
+        roots(&pem).map_err(|error| problem(&error))?;
+        // Certificates only: the file may also contain a key.
+        let bundle =
+            portcullis_pki::x509::CaBundle::from_pem(&pem).map_err(|error| problem(&error.to_string()))?;
+        let certificates = bundle.certificates().iter();
+        let pem: String = certificates
+            .map(|certificate| portcullis_go::pem::encode_pem("CERTIFICATE", &certificate.der))
+            .collect();
+        entry.insert("certificate-authority-data".to_owned(), json!(STANDARD.encode(pem)));
+    }
+    Ok(cluster)
+}
+
+/// This program, as kubectl finds it: by its name if that is in the `PATH`, otherwise by its path.
+fn own_command() -> String {
+    let path = std::env::current_exe().ok();
+    let in_path = std::env::var_os("PATH").and_then(|directories| {
+        std::env::split_paths(&directories)
+            .map(|directory| directory.join("portcullis"))
+            .find(|file| file.is_file())
+    });
+    let canonical = |path: Option<&PathBuf>| path.and_then(|path| std::fs::canonicalize(path).ok());
+    match (canonical(path.as_ref()), canonical(in_path.as_ref())) {
+        (Some(own), Some(found)) if own == found => "portcullis".to_owned(),
+        (Some(own), _) => own.to_string_lossy().into_owned(),
+        (None, _) => "portcullis".to_owned(),
+    }
+}
+
+fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, LoginError> {
+    let problem = |problem: &str| LoginError::usage(&format!("--from {}: {problem}", from.display()));
+    if !from.exists() {
+        return Err(problem("there is no such file"));
+    }
+    let file = KubeconfigFile::read(from)?;
+    let known: Vec<String> = file.contexts().into_iter().map(str::to_owned).collect();
+    let names = match (flags.all, flags.clusters.as_slice(), known.as_slice()) {
+        (true, ..) | (false, [], [_]) => known,
+        (false, [], _) => {
+            return Err(problem(&format!("give --all, or --cluster with some of {}", known.join(", "))));
+        }
+        (false, chosen, _) => chosen.to_vec(),
+    };
+    let targets = names.iter().map(|name| {
+        existing(file.target(name).map_err(|error| problem(&error))?, from, &flags.provider, Origin::Other)
+    });
+    let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
+    // A secret is that of one client.
+    // threat: client-secret-leak
+    let client = |target: &LoginTarget| (target.provider.issuer.clone(), target.provider.client_id.clone());
+    let has_several = targets.iter().any(|target| Some(client(target)) != targets.first().map(client));
+    if let Some(flag) = flags.provider.sends_secret().filter(|_| has_several) {
+        return Err(problem(&format!(
+            "--{flag} is for one client, and the contexts have several; give --cluster with those of one"
+        )));
+    }
+    Ok(targets)
+}
+
+/// The flags of the exec plugin of a user.
+pub(super) fn plugin_flags(user: &Value) -> Result<ProviderFlags, String> {
+    let arguments = credential_arguments(user)
+        .ok_or("it does not log in with portcullis credential; give --issuer, and to login --server")?;
+    let parsed = ParsedProvider::try_parse_from(std::iter::once("credential".to_owned()).chain(arguments));
+    Ok(parsed.map_err(|error| format!("its arguments: {error}"))?.provider)
+}
+
+/// Where a context comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// The user's kubeconfig, which could run any program anyway, or flags.
+    OwnKubeconfig,
+    /// A file of someone else.
+    Other,
+}
+
+/// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run or
+/// files to read, and sends no secret of the user to its issuers: the command of the new entry is this one, and flags that do
+/// so are refused.
+// threat: hostile-kubeconfig
+fn existing(
+    mut entry: KubeconfigTarget,
+    file: &Path,
+    given: &ProviderFlags,
+    origin: Origin,
+) -> Result<LoginTarget, LoginError> {
+    let problem = |problem: &str| {
+        LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
+    };
+    let provider = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    if origin == Origin::OwnKubeconfig {
+        check_environment(&entry.user, &provider.variables(), |name| std::env::var_os(name))
+            .map_err(|error| problem(&error))?;
+    }
+    if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
+        return Err(problem(&format!(
+            "it has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis login if you \
+             need it"
+        )));
+    }
+    // The entry of the cluster keeps what is its own.
+    let arguments = provider.arguments()?;
+    let config = cluster_config(&entry.cluster).map_err(|error| {
+        LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
+    })?;
+    let provider = provider.or(config);
+    entry.user = match origin {
+        Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
+        Origin::Other => exec_user(&own_command(), &arguments),
+    };
+    let directory = file.parent().map(Path::to_owned).unwrap_or_default();
+    if origin == Origin::Other {
+        entry.cluster = cluster_of_other(&entry, file, &directory)?;
+    }
+    Ok(LoginTarget { entry, provider, directory, origin })
+}
+
+/// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
+// threat: hostile-kubeconfig
+fn cluster_of_other(entry: &KubeconfigTarget, file: &Path, directory: &Path) -> Result<Value, LoginError> {
+    let mut cluster = entry.cluster.clone();
+    let refused = |what: &str| {
+        let name = &entry.cluster_name;
+        Err(LoginError::usage(&format!("{}: the cluster {name:?} {what}", file.display())))
+    };
+    if cluster.get("insecure-skip-tls-verify").is_some_and(|skips| *skips != json!(false)) {
+        return refused("has insecure-skip-tls-verify; ask for a file with its CAs");
+    }
+    let Some(authority) = cluster.get("certificate-authority").cloned() else { return Ok(cluster) };
+    let path = Path::new(authority.as_str().unwrap_or_default());
+    let is_beside = path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !is_beside {
+        return refused("names a CA file elsewhere; ask for a file with certificate-authority-data");
+    }
+    let embedded = cluster_entry("", Some(&directory.join(path)))?;
+    if let (Some(cluster), Some(data)) = (cluster.as_object_mut(), embedded.get("certificate-authority-data"))
+    {
+        cluster.remove("certificate-authority");
+        cluster.insert("certificate-authority-data".to_owned(), data.clone());
+    }
+    Ok(cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::pki::Ca;
+
+    use super::*;
+
+    /// What `login --from` makes of a cluster and the arguments of its user, and of those that are given to `login`.
+    fn from_other(
+        directory: &Path,
+        cluster: Value,
+        arguments: &[&str],
+        given: &[&str],
+    ) -> Result<LoginTarget, String> {
+        let own = ["credential", "--issuer=https://issuer.test", "--client-id=kubernetes"];
+        let arguments: Vec<_> = own.iter().chain(arguments).collect();
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments});
+        let entry = KubeconfigTarget {
+            context: "c".to_owned(),
+            cluster_name: "c".to_owned(),
+            cluster,
+            user_name: "c-login".to_owned(),
+            user: json!({"exec": exec}),
+        };
+        let given = ParsedProvider::try_parse_from(["credential"].iter().chain(given)).unwrap().provider;
+        let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
+        target.map_err(|error| error.to_string())
+    }
+
+    #[derive(Debug, Parser)]
+    struct Parsed {
+        #[command(flatten)]
+        flags: LoginFlags,
+    }
+
+    #[test]
+    fn a_flag_that_a_context_has_needs_a_server() {
+        let login = |arguments: &[&str]| {
+            let parsed = Parsed::try_parse_from(["login"].iter().chain(arguments));
+            let parsed = parsed.map_err(|error| error.to_string())?;
+            let targets = targets(&parsed.flags, &KubeconfigFile::new(), Path::new("kubeconfig"));
+            targets.map(|targets| targets.len()).map_err(|error| error.to_string())
+        };
+        for (flag, arguments) in [
+            ("--issuer", &["--issuer=https://b.test", "--client-id=c"][..]),
+            ("--client-id", &["--client-id=c"]),
+            ("--scope", &["--scope=groups"]),
+            ("--extra-parameter", &["--extra-parameter=a=b", "--from=company.kubeconfig"]),
+            ("--token", &["--token=access", "--context=c"]),
+        ] {
+            let refused = login(arguments).unwrap_err();
+            assert!(refused.starts_with(flag) && refused.contains("give --server"), "{refused}");
+            let new = ["--server=https://s.test", "--issuer=https://b.test"];
+            let new = new
+                .iter()
+                .chain(arguments)
+                .filter(|flag| !flag.starts_with("--from") && !flag.starts_with("--context"));
+            let mut new: Vec<_> = new.copied().collect();
+            new.dedup();
+            assert_eq!(login(&new), Ok(1), "{new:?}");
+        }
+    }
+
+    #[test]
+    fn a_secret_goes_to_one_client_of_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("company.kubeconfig");
+        let user = |name: &str, issuer: &str| {
+            let arguments = ["credential", &format!("--issuer=https://{issuer}.test"), "--client-id=c"];
+            json!({"name": name, "user": {"exec": {
+                "apiVersion": "client.authentication.k8s.io/v1", "command": "portcullis", "args": arguments}}})
+        };
+        let context = |name: &str| json!({"name": name, "context": {"cluster": "c", "user": name}});
+        let file = json!({"apiVersion": "v1", "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {"server": "https://s.test"}}],
+            "users": [user("one", "a"), user("two", "b")], "contexts": [context("one"), context("two")]});
+        std::fs::write(&path, file.to_string()).unwrap();
+        let login = |arguments: &[&str]| {
+            let from = format!("--from={}", path.display());
+            let arguments = ["login", &from].into_iter().chain(arguments.iter().copied());
+            let flags = Parsed::try_parse_from(arguments).unwrap().flags;
+            targets(&flags, &KubeconfigFile::new(), Path::new("kubeconfig")).map(|targets| targets.len())
+        };
+        for secret in
+            ["--client-secret-from-environment", "--client-secret-file=f", "--flow=client-credentials"]
+        {
+            let refused = login(&["--all", secret]).unwrap_err().to_string();
+            assert!(refused.contains("give --cluster"), "{refused}");
+            assert_eq!(login(&["--cluster=one", secret]).unwrap(), 1);
+        }
+        assert_eq!(login(&["--all"]).unwrap(), 2);
+    }
+
+    #[test]
+    fn a_context_logs_in_as_its_exec_plugin_does() {
+        let cluster = json!({"server": "https://s", "extensions": [
+            {"name": "other", "extension": {"issuer": "https://other.test"}},
+            {"name": "client.authentication.k8s.io/exec", "extension": {"scopes": ["groups"], "clientID": "other"}},
+        ]});
+        let target = from_other(Path::new(""), cluster, &[], &[]).unwrap();
+        let settings = target.provider.settings(None).unwrap();
+        let expected = portcullis_openid::provider::ScopeChoice::These(vec!["groups".to_owned()]);
+        assert_eq!((settings.scopes, settings.client_id.as_str()), (expected, "kubernetes"));
+        let arguments = target.entry.user["exec"]["args"].to_string();
+        assert!(!arguments.contains("scope"), "the cluster may change it: {arguments}");
+        let misspelled = json!({"server": "https://s", "extensions": [
+            {"name": "client.authentication.k8s.io/exec", "extension": {"isuer": "x"}}]});
+        let refused = from_other(Path::new(""), misspelled, &[], &[]).err().unwrap();
+        assert!(refused.contains("unknown field `isuer`"), "{refused}");
+    }
+
+    #[test]
+    fn a_file_of_someone_else_changes_no_user_of_another_context() {
+        let home = tempfile::tempdir().unwrap();
+        let target = |arguments: &[&str]| {
+            let cluster = json!({"server": "https://s"});
+            let mut target = from_other(home.path(), cluster, arguments, &[]).unwrap();
+            // As of the installed program, whose users `login` may replace.
+            target.entry.user["exec"]["command"] = json!("portcullis");
+            target
+        };
+        let mut before = merged(&KubeconfigFile::new(), &[], &[target(&[])], false).unwrap();
+        let own = |target: LoginTarget, cluster: &str| {
+            let (context, cluster_name) = ("own".to_owned(), cluster.to_owned());
+            LoginTarget { entry: KubeconfigTarget { context, cluster_name, ..target.entry }, ..target }
+        };
+        assert!(
+            merged(&before, &[], &[target(&["--scope=a"])], false).is_ok(),
+            "only its own context uses the user"
+        );
+        let mut of_one_cluster = before.clone();
+        let cluster_name = target(&[]).entry.cluster_name;
+        of_one_cluster.merge(&own(target(&[]), &cluster_name).entry, false).unwrap();
+        assert!(merged(&of_one_cluster, &[], &[target(&["--scope=a"])], false).is_ok());
+        before.merge(&own(target(&[]), "another").entry, false).unwrap();
+        assert!(merged(&before, &[], &[target(&[])], false).is_ok(), "nothing changes");
+        let changed = || target(&["--scope=a"]);
+        let refused = merged(&before, &[], &[changed()], false).unwrap_err();
+        assert!(
+            refused.contains("your context \"own\" uses it") && refused.contains("--overwrite"),
+            "{refused}"
+        );
+        assert!(merged(&before, &[], &[changed()], true).is_ok());
+        let both = [changed(), own(changed(), "another")];
+        assert!(merged(&before, &[], &both, false).is_ok(), "both contexts are of the file");
+        // kubectl reads several files, and the first one decides what a name stands for.
+        let written = KubeconfigFile::new();
+        let refused = merged(&written, std::slice::from_ref(&before), &[changed()], false).unwrap_err();
+        assert!(refused.contains("your context \"own\" uses it"), "{refused}");
+        let elsewhere = || {
+            let mut target = changed();
+            target.entry.cluster["server"] = json!("https://elsewhere");
+            target.entry.user_name = "another".to_owned();
+            target
+        };
+        let others = [KubeconfigFile::new(), before];
+        let refused = merged(&written, &others, &[elsewhere()], false).unwrap_err();
+        assert!(refused.contains("exists with another server"), "{refused}");
+        let after = merged(&written, &others, &[elsewhere()], true).unwrap();
+        assert_eq!(after.contexts(), ["c"], "the entries of the other files stay there");
+    }
+
+    #[test]
+    fn what_another_file_says_of_a_context_stays() {
+        let target = |context: &str| {
+            let target = from_other(Path::new(""), json!({"server": "https://s"}), &[], &[]).unwrap();
+            LoginTarget { entry: KubeconfigTarget { context: context.to_owned(), ..target.entry }, ..target }
+        };
+        let KubeconfigTarget { cluster, user, .. } = target("a").entry;
+        let context = json!({"cluster": "c", "user": "c-login", "namespace": "prod"});
+        let other = json!({"current-context": "a", "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "c-login", "user": user}], "contexts": [{"name": "a", "context": context}]});
+        let other = KubeconfigFile::parse(other.to_string().as_bytes()).unwrap();
+        let written = KubeconfigFile::new();
+        let both = [target("a"), target("b")];
+        let after = merged(&written, &[other], &both, false).unwrap();
+        assert!(after.to_yaml().unwrap().contains("namespace: prod"), "{after:?}");
+        assert_eq!(after.current_context(), None, "the other file has one");
+        let after = merged(&written, &[], &both, false).unwrap();
+        assert_eq!(after.current_context(), Some("a"));
+    }
+
+    #[test]
+    fn a_file_of_someone_else_reads_no_file_elsewhere_and_weakens_no_tls() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("ca.crt"), Ca::new("company").cert_pem()).unwrap();
+        let cluster = |more: Value| {
+            let mut cluster = json!({"server": "https://s", "tls-server-name": "n"});
+            cluster.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            cluster
+        };
+        let beside = cluster(json!({"certificate-authority": "./ca.crt"}));
+        let made = from_other(home.path(), beside, &[], &[]).unwrap().entry.cluster;
+        assert!(
+            made.get("certificate-authority").is_none() && made["certificate-authority-data"].is_string()
+        );
+        assert_eq!((&made["server"], &made["tls-server-name"]), (&json!("https://s"), &json!("n")));
+        let absolute = home.path().join("ca.crt").display().to_string();
+        for (more, arguments, expected) in [
+            (json!({"certificate-authority": absolute}), &[][..], "names a CA file elsewhere"),
+            (json!({"certificate-authority": "../ca.crt"}), &[], "names a CA file elsewhere"),
+            (json!({"certificate-authority": "none.crt"}), &[], "none.crt"),
+            (json!({"insecure-skip-tls-verify": true}), &[], "has insecure-skip-tls-verify"),
+            (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
+            (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
+        ] {
+            let refused = from_other(home.path(), cluster(more), arguments, &[]).err().unwrap();
+            assert!(refused.contains(expected), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_someone_else_gets_the_secret_of_the_environment_only_from_the_user() {
+        let home = tempfile::tempdir().unwrap();
+        let cluster = json!({"server": "https://s"});
+        let of_environment = "--client-secret-from-environment";
+        for (arguments, given, expected) in [
+            (&[][..], &[][..], Ok(false)),
+            (&["--flow=device"], &[], Ok(false)),
+            (&[of_environment], &[], Err(of_environment)),
+            (&["--flow=client-credentials"], &["--flow=device"], Ok(false)),
+            (&["--flow=client-credentials"], &["--flow=client-credentials"], Ok(true)),
+            (&[], &[of_environment], Ok(true)),
+        ] {
+            let target = from_other(home.path(), cluster.clone(), arguments, given);
+            let secret = target.map(|target| {
+                let settings = target.provider.settings(Some("of another client".to_owned())).unwrap();
+                settings.secret.is_some()
+            });
+            match (&secret, expected) {
+                (Err(refused), Err(flag)) => assert!(refused.contains(flag), "{refused}"),
+                (secret, expected) => {
+                    assert_eq!(secret.as_ref().ok(), expected.ok().as_ref(), "{arguments:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Gets a credential: from the cache, by a refresh, or by a login. One process does so at a time for each cache entry.
+
+use std::path::Path;
+use std::time::Duration;
+
+use openidconnect::{Nonce, OAuth2TokenResponse as _};
+use portcullis_openid::jwt::Jwt;
+use portcullis_system::clock::{Clock, UnixTime};
+use portcullis_system::input_file;
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::RwLock;
+use tokio::time::timeout;
+
+use super::browser::BrowserEnvironment;
+use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, SecretText};
+use super::callback::{Callback, CallbackListener, ExpectedCallback};
+use super::error::{LoginError, shortened};
+use super::id_token::{self, ExpectedIdToken, IdTokenError};
+use super::provider::{LoginProvider, LoginTokens};
+use super::settings::{ClientSettings, Flow, TokenKind};
+use crate::print_error;
+use crate::terminal::plain;
+
+/// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
+pub(super) const MAX_SKEW: u64 = 60;
+/// How long a token without an expiry is used.
+const UNKNOWN_LIFETIME: u64 = 60;
+/// How long a command waits for the revocation of a token that it does not use.
+const REVOCATION_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long another process may take beside its login.
+pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
+
+/// Read-locked from a refresh until the new refresh token is written. Ctrl-C waits for it.
+pub(super) static REFRESHING: RwLock<()> = RwLock::const_new(());
+
+/// A credential for the cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Credential {
+    pub(super) token: SecretString,
+    /// The user of the ID token that came with it.
+    pub(super) subject: Option<String>,
+    /// When to ask for another one: before the token expires.
+    pub(super) renew_at: Option<UnixTime>,
+}
+
+/// How a command gets credentials.
+#[derive(Debug)]
+pub(super) struct Session<'a> {
+    pub(super) settings: &'a ClientSettings,
+    /// The cache; `None`: no cache.
+    pub(super) cache: Option<&'a LoginCache>,
+    pub(super) clock: &'a Clock,
+    /// Whether the user may be asked to log in.
+    pub(super) interactive: bool,
+    /// Log in also if the cache has tokens.
+    pub(super) force: bool,
+    pub(super) browser: BrowserEnvironment,
+}
+
+/// How tokens were got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TokenOrigin {
+    Login,
+    /// With a cached refresh token.
+    Refresh,
+}
+
+/// Where the tokens of a login are kept, and whether this process alone may change them.
+struct TokenPlace {
+    entry: CacheEntry,
+    lock: Result<CacheLock, CacheError>,
+}
+
+impl TokenPlace {
+    /// Writes the tokens that are there, to see whether others can be written.
+    async fn check(&self, tokens: &CachedTokens) -> Result<(), UnusablePlace> {
+        let unusable =
+            |error: &CacheError| UnusablePlace { problem: error.to_string(), is_fatal: error.is_fatal() };
+        self.lock.as_ref().map_err(unusable)?;
+        self.entry.write(tokens).await.map_err(|error| unusable(&error))
+    }
+
+    async fn has_refresh_token(&self) -> bool {
+        let kept = self.entry.read_to_revoke().await.ok().flatten();
+        kept.is_some_and(|tokens| tokens.refresh_token.is_some())
+    }
+}
+
+/// Why new tokens would not be kept.
+struct UnusablePlace {
+    problem: String,
+    /// Whether a login would fail for it, too.
+    is_fatal: bool,
+}
+
+/// Tokens that are not cached yet.
+struct NewTokens {
+    tokens: CachedTokens,
+    origin: TokenOrigin,
+}
+
+impl NewTokens {
+    fn of_login(tokens: CachedTokens) -> Self {
+        Self { tokens, origin: TokenOrigin::Login }
+    }
+
+    /// Refuses tokens of another user than the earlier ones: the account of the browser's session, or one that another
+    /// program has logged in, would act in the user's place.
+    // threat: forged-callback
+    fn of_same_user(self, earlier: Option<&CachedTokens>) -> Result<Self, LoginError> {
+        match earlier.and_then(|earlier| other_user(earlier, &self.tokens)) {
+            Some((earlier, user)) => {
+                Err(LoginError::AnotherUser { user: user.to_owned(), earlier: earlier.to_owned() })
+            }
+            None => Ok(self),
+        }
+    }
+}
+
+/// The users of both, if they are known and different.
+fn other_user<'a>(earlier: &'a CachedTokens, new: &'a CachedTokens) -> Option<(&'a str, &'a str)> {
+    let users = (earlier.subject.as_deref()?, new.subject.as_deref()?);
+    (users.0 != users.1).then_some(users)
+}
+
+impl Session<'_> {
+    /// The credential.
+    pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
+        let entry = checked(self.cache.map(|cache| cache.entry(self.settings)).transpose())?;
+        // A valid token needs no lock: writes are atomic.
+        if !self.force
+            && let Some(entry) = &entry
+            && let Some(tokens) = quiet(entry.read().await)?
+            && let Some(credential) = self.current(&tokens)
+        {
+            return Ok(credential);
+        }
+        let place = match entry {
+            Some(entry) => {
+                let waiting = || {
+                    if self.interactive {
+                        print_waiting();
+                    }
+                };
+                let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
+                match lock {
+                    Err(error) if error.is_fatal() => return Err(error.into()),
+                    lock => {
+                        if let Err(error) = &lock {
+                            warn(error);
+                        }
+                        Some(TokenPlace { entry, lock })
+                    }
+                }
+            }
+            None => None,
+        };
+        // Before a login, too: a keyring that cannot be used would keep none of it.
+        let cached = match &place {
+            Some(place) => checked(place.entry.read().await)?.filter(|_| !self.force),
+            None => None,
+        };
+        if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
+            return Ok(credential);
+        }
+        let usable =
+            cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
+        let shared = place.as_ref().filter(|_| !self.force);
+        let shared = shared.and_then(|place| Some((place.lock.as_ref().ok()?, self.attempt(&place.entry))));
+        let failure = shared.as_ref().and_then(|(lock, attempt)| lock.failure(attempt));
+        let renewed = if let Some(failure) = failure {
+            Err(failure)
+        } else {
+            if let Some(Ok(lock)) = place.as_ref().map(|place| &place.lock) {
+                lock.begin();
+            }
+            // Boxed: the future of a login is large.
+            Box::pin(self.renew(cached, place.as_ref())).await
+        };
+        if let (Some((lock, attempt)), Err(error)) = (&shared, &renewed)
+            && error.is_shared()
+        {
+            lock.fail(attempt, error, error.is_temporary());
+        }
+        let NewTokens { tokens, origin } = match (renewed, usable) {
+            (Ok(new), _) => new,
+            // The provider is away for the moment; the old token lives a little longer.
+            (Err(error), Some(credential)) if error.is_temporary() => {
+                print_error(&format!("warning: {error}"));
+                return Ok(credential);
+            }
+            (Err(error), _) => return Err(error),
+        };
+        if let Some(place) = &place {
+            self.keep(&place.entry, &tokens, origin).await?;
+        }
+        drop(place);
+        Ok(credential(&tokens))
+    }
+
+    /// What this process attempts for an entry, beside what the name of the entry says: another attempt could succeed.
+    pub(super) fn attempt(&self, entry: &CacheEntry) -> String {
+        let ClientSettings { flow, login_timeout, secret, .. } = self.settings;
+        format!("{} {flow:?} {login_timeout:?} {}", entry.place(), secret.is_some())
+    }
+
+    /// Writes new tokens. A login that the keyring does not keep is an error, as one that it cannot read is. Its refresh token
+    /// is revoked: no later command could do so. So is that of another user whose login it replaces.
+    async fn keep(
+        &self,
+        entry: &CacheEntry,
+        tokens: &CachedTokens,
+        origin: TokenOrigin,
+    ) -> Result<(), LoginError> {
+        if origin == TokenOrigin::Refresh {
+            warned(entry.write(tokens).await);
+            return Ok(());
+        }
+        let earlier = entry.read_to_revoke().await.ok().flatten();
+        match entry.write(tokens).await {
+            Err(error @ CacheError::Keyring(_)) => {
+                self.revoke(tokens.refresh_token.as_ref(), "the new refresh token").await;
+                return Err(error.into());
+            }
+            Err(error) => {
+                warn(&error);
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        // Not that of the same user: some providers revoke all tokens that the client has of the user, the new one, too.
+        // keycloak: services/…/oidc/endpoints/TokenRevocationEndpoint.java, revokeClient
+        if let Some(earlier) = earlier.filter(|earlier| other_user(earlier, tokens).is_some()) {
+            self.revoke(earlier.refresh_token.as_ref(), "the refresh token of the earlier user").await;
+        }
+        Ok(())
+    }
+
+    /// Revokes a refresh token that is of no use, if the provider answers soon.
+    async fn revoke(&self, token: Option<&SecretText>, name: &str) {
+        let Some(token) = token else { return };
+        let revoked = async {
+            let provider = LoginProvider::discover(self.settings.client()).await?;
+            if provider.has_revocation() { provider.revoke(token.expose()).await } else { Ok(()) }
+        };
+        let late = |_| Err(LoginError::Other(format!("no answer within {REVOCATION_TIMEOUT:?}")));
+        if let Err(problem) = timeout(REVOCATION_TIMEOUT, revoked).await.unwrap_or_else(late) {
+            print_error(&format!("warning: {name} is not revoked: {problem}"));
+        }
+    }
+
+    /// Revokes the refresh token of a file that other users can read. Its tokens are not used, and a login replaces it.
+    async fn revoke_readable(&self, entry: &CacheEntry) {
+        if matches!(entry.read().await, Err(CacheError::Readable(_)))
+            && let Ok(Some(tokens)) = entry.read_to_revoke().await
+        {
+            self.revoke(tokens.refresh_token.as_ref(), "the refresh token that other users can read").await;
+        }
+    }
+
+    /// The credential of cached tokens, if it is still to be used.
+    fn current(&self, tokens: &CachedTokens) -> Option<Credential> {
+        let now = self.clock.now();
+        let is_of_past = tokens.received_at <= now.as_secs().saturating_add(MAX_SKEW);
+        let is_ours = tokens.issuer == self.settings.issuer && tokens.client_id == self.settings.client_id;
+        let credential = credential(tokens);
+        (is_ours && is_of_past && credential.renew_at.is_some_and(|at| now < at)).then_some(credential)
+    }
+
+    /// New tokens, by a refresh or a login.
+    async fn renew(
+        &self,
+        cached: Option<CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        if self.settings.flow == Flow::ClientCredentials {
+            let provider = LoginProvider::discover(self.settings.client()).await?;
+            let tokens = provider.client_credentials().await?;
+            return self.accept(&provider, &tokens, None, None).await.map(NewTokens::of_login);
+        }
+        let old = cached.as_ref().and_then(|cached| Some((cached, cached.refresh_token.as_ref()?)));
+        let Some((cached, refresh_token)) = old else {
+            let reason = "no login is cached, or it has expired";
+            return self.login(None, reason, cached.as_ref(), place).await;
+        };
+        let provider = LoginProvider::discover(self.settings.client()).await?;
+        if let Some(place) = place
+            && let Err(UnusablePlace { problem, is_fatal }) = place.check(cached).await
+        {
+            let error = LoginError::Unkept(problem);
+            let is_valid = self.clock.now().as_secs() < cached.expires_at;
+            if is_fatal || is_valid || !self.interactive {
+                return Err(error);
+            }
+            // The user has a way on: a login works without a cache.
+            print_error(&format!("warning: {error}"));
+            return self.login(Some(provider), &error.to_string(), Some(cached), Some(place)).await;
+        }
+        let refreshing = REFRESHING.read().await;
+        let refreshed = provider.refresh(refresh_token).await;
+        // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
+        if let (Some(place), Ok(Some(rotated))) = (place, refreshed.as_ref().map(LoginTokens::refresh_token))
+        {
+            let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
+            warned(place.entry.write(&kept).await);
+        }
+        drop(refreshing);
+        let refreshed = match refreshed {
+            Ok(tokens) => self.accept(&provider, &tokens, None, Some(cached)).await,
+            Err(error) => Err(error),
+        };
+        match refreshed {
+            Err(error) if error.is_invalid_grant() => {
+                // The entry stays, for the user of the next login.
+                if let Some(place) = place {
+                    warned(place.entry.write(&cached.with_refresh_token(None)).await);
+                }
+                if self.interactive {
+                    print_error(&error.to_string());
+                }
+                self.login(Some(provider), &error.to_string(), Some(cached), place).await
+            }
+            Err(LoginError::IdToken(IdTokenError::Missing)) => {
+                let reason = "the provider refreshes no ID tokens";
+                self.login(Some(provider), reason, Some(cached), place).await
+            }
+            refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
+        }
+    }
+
+    /// Asks the user to log in, who must be that of the earlier tokens.
+    async fn login(
+        &self,
+        provider: Option<LoginProvider>,
+        reason: &str,
+        earlier: Option<&CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        if !self.interactive {
+            return Err(LoginError::LoginRequired(reason.to_owned()));
+        }
+        let provider = match provider {
+            Some(provider) => provider,
+            None => LoginProvider::discover(self.settings.client()).await?,
+        };
+        if let Some(place) = place {
+            self.revoke_readable(&place.entry).await;
+        }
+        let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
+        let by_device = match self.settings.flow {
+            Flow::Device => true,
+            Flow::Auto => !has_browser && provider.has_device_flow(),
+            _ => false,
+        };
+        let (tokens, nonce) = if by_device {
+            let tokens = timeout(self.settings.login_timeout, self.device(&provider)).await;
+            (tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??, None)
+        } else {
+            let (tokens, nonce) = self.code(&provider).await?;
+            (tokens, Some(nonce))
+        };
+        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
+        let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
+        match &new {
+            Ok(NewTokens { tokens: CachedTokens { subject: Some(subject), .. }, .. }) => {
+                print_error(&format!("logged in as {}", plain(&shortened(subject))));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                // Not of the user whose login is cached: as in `keep`, that could end it.
+                let is_alone = match place {
+                    Some(place) => !place.has_refresh_token().await,
+                    None => true,
+                };
+                if is_alone || matches!(error, LoginError::AnotherUser { .. }) {
+                    let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+                    self.revoke(token.as_ref(), "the new refresh token").await;
+                }
+            }
+        }
+        new
+    }
+
+    /// The authorization code flow.
+    async fn code(&self, provider: &LoginProvider) -> Result<(LoginTokens, Nonce), LoginError> {
+        let listener =
+            CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
+        let redirect = listener.redirect_url();
+        let request = provider.authorization(&redirect)?;
+        let command = self.settings.browser_command.as_deref();
+        match self.browser.open(command, request.url.as_str()) {
+            Ok(()) => print_error(&format!(
+                "log in with the browser that opens, or at this URL:\n  {}",
+                request.url
+            )),
+            Err(problem) => {
+                print_error(&format!(
+                    "cannot open a browser ({problem}); open this URL in one on this machine:\n  {}",
+                    request.url
+                ));
+            }
+        }
+        let expected = ExpectedCallback {
+            state: SecretString::from(request.state.secret().as_str()),
+            issuer: self.settings.issuer.clone(),
+            has_issuer: provider.announces_issuer(),
+        };
+        let callback = timeout(self.settings.login_timeout, listener.wait(expected)).await;
+        match callback.map_err(|_| LoginError::Timeout(self.settings.login_timeout))?? {
+            Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
+            Callback::Code(code) => {
+                let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
+                Ok((tokens, request.nonce))
+            }
+        }
+    }
+
+    async fn device(&self, provider: &LoginProvider) -> Result<LoginTokens, LoginError> {
+        provider
+            .device(self.settings.login_timeout, |device| {
+                let uri = shortened(device.verification_uri().as_str());
+                let code = shortened(device.user_code().secret());
+                print_error(&format!("to log in, open {uri} on any device, and enter the code\n  {code}"));
+            })
+            .await
+    }
+
+    /// Verifies a token response.
+    async fn accept(
+        &self,
+        provider: &LoginProvider,
+        tokens: &LoginTokens,
+        nonce: Option<&Nonce>,
+        earlier: Option<&CachedTokens>,
+    ) -> Result<CachedTokens, LoginError> {
+        let now = self.clock.now();
+        let received_at = now.as_secs();
+        let by_client = self.settings.flow == Flow::ClientCredentials;
+        let claims = match &tokens.id_token {
+            Some(token) => {
+                let expected = ExpectedIdToken {
+                    issuer: &self.settings.issuer,
+                    client_id: &self.settings.client_id,
+                    nonce: nonce.map(|nonce| nonce.secret().as_str()),
+                    subject: earlier.and_then(|earlier| earlier.subject.as_deref()),
+                    now,
+                };
+                Some(id_token::verify(token.expose(), &provider.keys().await?, &expected)?)
+            }
+            None => None,
+        };
+        if let Some(warning) = claims.as_ref().and_then(|claims| claims.clock_warning(now)) {
+            print_error(&warning);
+        }
+        let (token, expires_at) = match (self.settings.token, &tokens.id_token, &claims) {
+            (TokenKind::Id, Some(token), Some(claims)) => (token.expose(), claims.expires_by(now)),
+            (TokenKind::Id, ..) if !by_client => return Err(IdTokenError::Missing.into()),
+            _ => {
+                let lifetime = tokens.expires_in().map_or(UNKNOWN_LIFETIME, |lifetime| lifetime.as_secs());
+                (tokens.access_token().secret().as_str(), received_at.saturating_add(lifetime))
+            }
+        };
+        let mut cached = CachedTokens::new(self.settings, token, expires_at, received_at);
+        // A refresh may bring no ID token (OpenID Connect Core 1.0, section 12.2). The user is the same.
+        let earlier_subject = || earlier.and_then(|earlier| earlier.subject.clone());
+        cached.subject = claims.map(|claims| claims.subject).or_else(earlier_subject);
+        // RFC 6749, section 6: without a new one, the old one stays
+        let rotated = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+        cached.refresh_token = rotated.or_else(|| earlier.and_then(|earlier| earlier.refresh_token.clone()));
+        Ok(cached)
+    }
+}
+
+/// The credential of tokens, which is renewed before it expires.
+fn credential(tokens: &CachedTokens) -> Credential {
+    Credential {
+        token: SecretString::from(tokens.token.expose()),
+        subject: tokens.subject.clone(),
+        renew_at: Some(renewal(tokens.received_at, tokens.expires_at)),
+    }
+}
+
+/// When to replace a credential of this lifetime.
+pub(super) fn renewal(received_at: u64, expires_at: u64) -> UnixTime {
+    let lifetime = expires_at.saturating_sub(received_at);
+    UnixTime::from_secs(expires_at.saturating_sub(MAX_SKEW.min(lifetime / 10)))
+}
+
+/// The credential in a file that another program renews: read again at least every minute.
+// client-go: transport/token_source.go, NewCachedFileTokenSource
+pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginError> {
+    let problem = |problem: &str| LoginError::usage(&format!("--token-file {}: {problem}", file.display()));
+    let content = input_file::read(file).map_err(|error| problem(&format!("{error}; {}", error.fix())))?;
+    let text = String::from_utf8(content).map_err(|_| problem("is not UTF-8 text"))?;
+    let token = text.trim();
+    if token.is_empty() || token.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(problem("has no token, or more than one"));
+    }
+    let claims = Jwt::parse(token).ok().and_then(|jwt| jwt.claims().ok());
+    let expires = claims.and_then(|claims| claims.get("exp")?.as_u64()).map(UnixTime::from_secs);
+    let again = now + Duration::from_secs(UNKNOWN_LIFETIME);
+    let renew_at = Some(expires.map_or(again, |expires| expires.min(again)));
+    Ok(Credential { token: SecretString::from(token), subject: None, renew_at })
+}
+
+/// Says why the command waits for a lock.
+pub(super) fn print_waiting() {
+    print_error("waiting for the login of another process …");
+}
+
+fn warn(error: &CacheError) {
+    print_error(&format!("warning: the login cache: {error}"));
+}
+
+/// The value, or `None` after a warning.
+pub(super) fn warned<T>(outcome: Result<T, CacheError>) -> Option<T> {
+    outcome.inspect_err(warn).ok()
+}
+
+/// What was read or opened, or `None` after a warning. Fails if the error is fatal.
+pub(super) fn checked<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
+    match outcome {
+        Err(error) if error.is_fatal() => Err(error),
+        outcome => Ok(warned(outcome).flatten()),
+    }
+}
+
+/// As [`checked`], without the warning: the same is read again under the lock.
+pub(super) fn quiet<T>(outcome: Result<Option<T>, CacheError>) -> Result<Option<T>, CacheError> {
+    match outcome {
+        Err(error) if error.is_fatal() => Err(error),
+        outcome => Ok(outcome.ok().flatten()),
+    }
+}
+
+#[cfg(test)]
+pub(in crate::login) mod tests;
