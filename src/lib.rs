@@ -70,10 +70,12 @@
 //!
 //! | package | purpose |
 //! |---|---|
+//! | `crates/tools` | the commands of people and machines without the gateway: logins, certificates, bootstrap tokens; `portcullis-login` |
 //! | `crates/admission` | admission webhooks as kube-apiserver runs them: configuration, matching, reviews |
 //! | `crates/audit` | audit as kube-apiserver does it: policies, events, the backends that store them |
 //! | `crates/cel` | CEL as kube-apiserver evaluates it |
 //! | `crates/otlp` | traces for a collector |
+//! | `crates/openid` | OpenID Connect: tokens, the keys of their issuers, a client of a provider |
 //! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |
 //! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
 //! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |

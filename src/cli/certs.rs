@@ -14,7 +14,7 @@ use crate::config::resolve::signer_profiles;
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {
     #[command(flatten)]
-    WithoutGateway(portcullis_tools::certs::CertsCommand),
+    WithoutGateway(Box<portcullis_tools::certs::CertsCommand>),
     /// Verify a client certificate as the gateway does, and print the user that it authenticates.
     ///
     /// Uses the gateway's own authenticator, with the CAs of --client-ca-file or of a cluster in the configuration.

@@ -3,7 +3,6 @@
 mod admission;
 mod audit;
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 

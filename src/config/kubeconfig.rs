@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
-use kube::config::{AuthInfo, Cluster, Kubeconfig, KubeconfigError};
+use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use portcullis_http::identity::IdentityMode;
 use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_pki::x509::CaBundle;

@@ -35,7 +35,7 @@ use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
 pub(super) use controllers::Tenant;
-pub(crate) use controllers::{SignerProfile, signer_profiles};
+pub(crate) use controllers::signer_profiles;
 use page::GatewayNames;
 
 /// The settings and the warnings about them.

@@ -10,7 +10,9 @@ use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, Spanned};
 /// A document with the lines of its keys.
 #[derive(Debug)]
 pub struct YamlDocument {
+    /// The document as a plain value.
     pub value: Value,
+    /// The lines of its keys.
     pub lines: KeyLines,
 }
 
@@ -33,6 +35,7 @@ impl KeyLines {
 
 /// The limit of a document's values; that of a manifest is larger, since one may list thousands of webhooks.
 const MAX_NODES: usize = 100_000;
+/// The limit of a manifest's values.
 pub const MAX_MANIFEST_NODES: usize = 2_000_000;
 
 /// Parses one document. Limits depth, size and repetition, so that a malicious document fails early.

@@ -97,19 +97,31 @@ pub enum LoginError {
 /// Why the redirect is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum CallbackError {
+    /// No port for the redirect can be bound.
     #[error(
         "cannot listen for the browser on {host}, ports {ports}: {cause}\n  fix: give free ports by --callback-port, or \
          use --flow device"
     )]
-    Ports { host: IpAddr, ports: String, cause: std::io::Error },
+    Ports {
+        /// The address to listen on.
+        host: IpAddr,
+        /// The ports that were tried.
+        ports: String,
+        /// The operating system's error for the last one.
+        cause: std::io::Error,
+    },
+    /// The redirect names another issuer.
     #[error("the redirect from the browser names the issuer {0:?} (RFC 9207): another provider has sent it")]
     Issuer(String),
+    /// The redirect names no issuer, and the provider announces that it does.
     #[error(
         "the redirect from the browser does not name the issuer, which the provider announces (RFC 9207)"
     )]
     NoIssuer,
+    /// The redirect has no code.
     #[error("the redirect from the browser has no code")]
     NoCode,
+    /// The listener has ended.
     #[error("the listener for the browser has ended")]
     Ended,
 }
@@ -117,20 +129,25 @@ pub enum CallbackError {
 /// An error response of the provider: RFC 6749, sections 4.1.2.1 and 5.2, and RFC 8628, section 3.5.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProviderRefusal {
+    /// The error code.
     pub code: String,
+    /// The provider's text for people.
     pub description: Option<String>,
 }
 
 impl LoginError {
+    /// An error of the command line.
     pub fn usage(problem: &str) -> Self {
         Self::Usage(problem.to_owned())
     }
 
+    /// A response that cannot be used; `doing` says what for.
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub fn answer(doing: &'static str, problem: impl ToString) -> Self {
         Self::Answer { doing, problem: problem.to_string() }
     }
 
+    /// Another failure.
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub fn other(error: impl ToString) -> Self {
         Self::Other(error.to_string())
@@ -166,6 +183,7 @@ impl LoginError {
         }
     }
 
+    /// The error of a request to the token endpoint.
     pub fn of_token(
         doing: &'static str,
         error: RequestTokenError<HttpsError, StandardErrorResponse<CoreErrorResponseType>>,
@@ -177,7 +195,7 @@ impl LoginError {
         Self::of_request(doing, error, refusal)
     }
 
-    pub fn of_device(
+    pub(crate) fn of_device(
         doing: &'static str,
         error: RequestTokenError<HttpsError, DeviceCodeErrorResponse>,
     ) -> Self {
@@ -212,7 +230,7 @@ fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>, body: &[u8]
 }
 
 /// Whether a body is a web page.
-pub fn is_html(body: &[u8]) -> bool {
+pub(crate) fn is_html(body: &[u8]) -> bool {
     let start = body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or_default();
     body.get(start) == Some(&b'<')
 }

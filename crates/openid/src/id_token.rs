@@ -15,42 +15,57 @@ const MAX_CLOCK_DIFFERENCE: u64 = 300;
 /// What the token must say.
 #[derive(Debug)]
 pub struct ExpectedIdToken<'a> {
+    /// The issuer, as configured.
     pub issuer: &'a str,
+    /// The client, which must be an audience.
     pub client_id: &'a str,
     /// The nonce of the authorization request.
     pub nonce: Option<&'a str>,
     /// The user of the earlier token, if it was refreshed.
     pub subject: Option<&'a str>,
+    /// The time of the verification.
     pub now: UnixTime,
 }
 
 /// The claims of a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdTokenClaims {
+    /// `sub`
     pub subject: String,
+    /// `iat`, in seconds since 1970.
     pub issued_at: u64,
+    /// `exp`, in seconds since 1970.
     pub expires_at: u64,
 }
 
 /// Why an ID token is not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdTokenError {
+    /// The response has no ID token.
     #[error("the provider has returned none; allow the client the scope openid, or use --token access")]
     Missing,
+    /// The token does not parse.
     #[error("it is not a JSON Web Token: {0}")]
     Malformed(#[from] MalformedJwt),
+    /// No published key verifies the signature.
     #[error("none of the provider's published keys verifies its signature ({0})")]
     Signature(String),
+    /// Another issuer issued the token.
     #[error("it was issued by {0:?}; check --issuer")]
     Issuer(String),
+    /// The token is for another client.
     #[error("it is for {0}, not for this client; check --client-id")]
     Audience(String),
+    /// The token belongs to another login.
     #[error("its nonce is not that of this login: it belongs to another login")]
     Nonce,
+    /// The token belongs to another user than before.
     #[error("it belongs to another user than before; run `portcullis logout` and log in again")]
     Subject,
+    /// A required claim is missing or malformed.
     #[error("it has no valid claim {0:?}")]
     Claim(&'static str),
+    /// The token has expired; how far the clocks are apart, in seconds.
     #[error("it has expired when it arrives; {}", clock_advice(*.0))]
     Expired(i64),
 }

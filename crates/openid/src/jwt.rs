@@ -134,7 +134,7 @@ impl<'a> Jwt<'a> {
 
     /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads
     /// (RFC 7797) are not supported.
-    pub fn is_signed_by(&self, key: &VerificationKey) -> bool {
+    pub(crate) fn is_signed_by(&self, key: &VerificationKey) -> bool {
         let algorithm = self.algorithm().and_then(JwsAlgorithm::named);
         !self.header.is_extended
             && algorithm.is_some_and(|algorithm| {

@@ -85,6 +85,7 @@ pub struct LoginTokens {
     expires_in: Option<u64>,
     #[serde(default)]
     refresh_token: Option<RefreshToken>,
+    /// The ID token, unverified.
     #[serde(default)]
     pub id_token: Option<SecretText>,
 }
@@ -188,9 +189,13 @@ type OpenIdClient<Auth, Device, Revocation> = Client<
 /// A client of a provider, as it is registered there.
 #[derive(Debug, Clone)]
 pub struct OpenIdClientSettings {
+    /// The issuer.
     pub issuer: String,
+    /// The client ID.
     pub client_id: String,
+    /// The client secret, if the client has one.
     pub secret: Option<SecretString>,
+    /// The CAs of the provider.
     pub roots: TrustedRoots,
     /// Without `openid`.
     pub scopes: ScopeChoice,
@@ -218,10 +223,15 @@ pub struct LoginProvider {
 }
 
 /// An authorization request, and the secrets that its redirect is verified by.
+#[derive(Debug)]
 pub struct AuthorizationRequest {
+    /// The URL for the browser.
     pub url: Url,
+    /// The state that the redirect must return.
     pub state: CsrfToken,
+    /// The nonce that the ID token must have.
     pub nonce: Nonce,
+    /// The verifier that proves the origin of the code, RFC 7636.
     pub verifier: PkceCodeVerifier,
 }
 
@@ -256,10 +266,12 @@ impl LoginProvider {
         key_set::read(&body).map_err(|problem| LoginError::answer(DOING, shortened(&problem)))
     }
 
+    /// Whether the provider has a device authorization endpoint, RFC 8628.
     pub fn has_device_flow(&self) -> bool {
         self.document.device_authorization_endpoint.is_some()
     }
 
+    /// Whether the provider has a revocation endpoint, RFC 7009.
     pub fn has_revocation(&self) -> bool {
         self.document.revocation_endpoint.is_some()
     }

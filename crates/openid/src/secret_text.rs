@@ -11,10 +11,12 @@ use serde::{Deserialize, Serialize};
 pub struct SecretText(String);
 
 impl SecretText {
+    /// Copies a text.
     pub fn new(text: &str) -> Self {
         Self(text.to_owned())
     }
 
+    /// The secret.
     pub fn expose(&self) -> &str {
         &self.0
     }

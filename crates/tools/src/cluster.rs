@@ -13,7 +13,6 @@ use http::Uri;
 use kube::config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use secrecy::SecretString;
-use tokio::runtime::Runtime;
 
 use portcullis_kubernetes::kubeconfig::unreadable;
 
@@ -25,7 +24,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Flags that select the cluster of a command.
 #[derive(Debug, Clone, Default, Args)]
-pub struct ClusterFlags {
+pub(crate) struct ClusterFlags {
     /// The kubeconfig to use. Default: $KUBECONFIG, then ~/.kube/config, then the pod's service account.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
@@ -36,7 +35,7 @@ pub struct ClusterFlags {
 
 /// The flags and environment yield no usable cluster.
 #[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
+pub(crate) enum ClusterError {
     #[error("{origin}: {problem}")]
     Unreadable { origin: String, problem: String },
     #[error("{origin}: there is no context {context:?} with a cluster; the contexts are {known}")]
@@ -54,14 +53,14 @@ pub enum ClusterError {
 
 /// A client, and the configuration that it was built from.
 #[derive(Clone)]
-pub struct ClusterClient {
-    pub client: Client,
-    pub config: Config,
+pub(crate) struct ClusterClient {
+    pub(crate) client: Client,
+    pub(crate) config: Config,
 }
 
 impl ClusterFlags {
     /// Builds the client; connects on the first call.
-    pub async fn connect(&self) -> Result<ClusterClient, ClusterError> {
+    pub(crate) async fn connect(&self) -> Result<ClusterClient, ClusterError> {
         ClusterClient::of(self.config().await?)
     }
 
@@ -119,7 +118,7 @@ impl ClusterClient {
 
     /// A client that authenticates with a bearer token. `authorities` are the DER of the server's CAs; `None`: those of
     /// the system.
-    pub fn with_token(
+    pub(crate) fn with_token(
         server: Uri,
         authorities: Option<Vec<Vec<u8>>>,
         tls_server_name: Option<String>,
@@ -133,12 +132,12 @@ impl ClusterClient {
     }
 
     /// The URL of the API server.
-    pub fn server(&self) -> &Uri {
+    pub(crate) fn server(&self) -> &Uri {
         &self.config.cluster_url
     }
 
     /// Runs one API call with a timeout. An error names the failed operation and a fix.
-    pub async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         doing: &str,
         question: impl Future<Output = kube::Result<T>>,
@@ -154,7 +153,7 @@ impl ClusterClient {
     }
 
     /// Describes a failed call, with a fix where one is known.
-    pub fn refusal(&self, doing: &str, error: &kube::Error) -> String {
+    pub(crate) fn refusal(&self, doing: &str, error: &kube::Error) -> String {
         let kube::Error::Api(status) = error else {
             return format!("cannot {doing}: no answer from {}: {}", self.server(), chain(error));
         };
@@ -185,12 +184,12 @@ fn missing_right(message: &str) -> &'static str {
 }
 
 /// Whether the message of a 403 is that of the authorizer.
-pub fn is_missing_right(message: &str) -> bool {
+pub(crate) fn is_missing_right(message: &str) -> bool {
     message.contains(": User \"") && message.contains(" cannot ")
 }
 
 /// The messages of an error and its causes, without repetitions.
-pub fn chain(error: &kube::Error) -> String {
+pub(crate) fn chain(error: &kube::Error) -> String {
     let mut cause = match error {
         // kube's prefix adds no information.
         kube::Error::Service(error) => {
@@ -208,9 +207,4 @@ pub fn chain(error: &kube::Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// The runtime of the commands.
-pub fn runtime() -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

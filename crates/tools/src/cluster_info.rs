@@ -9,6 +9,7 @@ use clap::Subcommand;
 
 use super::token::{finish, in_runtime};
 
+/// The examples of `portcullis cluster-info --help`.
 pub const EXAMPLE: &str = "\
 Examples:
   portcullis cluster-info create --server https://gateway.example.com:6443 --certificate-authority ca.crt
@@ -32,6 +33,7 @@ pub enum ClusterInfoCommand {
     Verify(verify::ClusterInfoVerifyFlags),
 }
 
+/// Runs `portcullis cluster-info`.
 pub fn run(command: &ClusterInfoCommand) -> ExitCode {
     finish(in_runtime(async {
         match command {

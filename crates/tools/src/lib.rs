@@ -4,7 +4,7 @@
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
 pub mod certs;
-pub mod cluster;
+mod cluster;
 pub mod cluster_info;
 pub mod login;
 pub mod output;

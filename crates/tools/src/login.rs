@@ -30,9 +30,9 @@ pub use logout::LogoutFlags;
 pub use portcullis_openid::error::LoginError;
 pub use settings::ProviderFlags;
 
-use super::cluster::runtime;
 use super::failed;
 use super::{BAD_CONFIGURATION, print_error};
+use crate::output::runtime;
 
 /// Exit code after Ctrl-C, as a shell reports it.
 const INTERRUPTED: u8 = 130;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use tokio::runtime::Runtime;
 
 use crate::terminal::sanitized;
 
@@ -50,4 +51,9 @@ pub fn print_error(message: &str) {
     let message = message.split('\n').map(sanitized).collect::<Vec<_>>().join("\n");
     // A closed standard error is ignored: no other place for the message is left.
     writeln!(std::io::stderr(), "portcullis: {message}").ok();
+}
+
+/// The runtime of a command.
+pub fn runtime() -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

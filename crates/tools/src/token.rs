@@ -17,13 +17,15 @@ use portcullis_pki::bootstrap_tokens::token::{BootstrapToken, TokenId};
 use portcullis_system::clock::Clock;
 use secrecy::ExposeSecret as _;
 
-use super::cluster::{ClusterFlags, runtime};
+use super::cluster::ClusterFlags;
 use super::{BAD_CONFIGURATION, failed, print_error};
 use crate::output::print;
+use crate::output::runtime;
 
 /// Input that is read for a token, which has 23 bytes.
 const MAX_TOKEN_INPUT: u64 = 1024;
 
+/// The examples of `portcullis token --help`.
 pub const EXAMPLE: &str = "\
 Examples:
   portcullis token create --description 'the new rack' --ttl 2h
@@ -56,6 +58,7 @@ pub struct TokenDeleteFlags {
     cluster: ClusterFlags,
 }
 
+/// Runs `portcullis token`.
 pub fn run(command: &TokenCommand) -> ExitCode {
     finish(match command {
         TokenCommand::Generate => return generate(),
@@ -90,13 +93,16 @@ pub enum BootstrapError {
 }
 
 impl BootstrapError {
+    /// A failure of a request to the cluster.
     #[expect(clippy::needless_pass_by_value, reason = "what `map_err` takes")]
     pub fn cluster(error: impl ToString) -> Self {
         Self::Cluster(error.to_string())
     }
 }
 
-pub fn in_runtime(work: impl Future<Output = Result<(), BootstrapError>>) -> Result<(), BootstrapError> {
+pub(crate) fn in_runtime(
+    work: impl Future<Output = Result<(), BootstrapError>>,
+) -> Result<(), BootstrapError> {
     runtime().map_err(BootstrapError::cluster)?.block_on(work)
 }
 
@@ -152,7 +158,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Reads a token from a file or standard input.
-pub fn read_token(mut input: impl std::io::Read) -> Result<BootstrapToken, BootstrapError> {
+pub(crate) fn read_token(mut input: impl std::io::Read) -> Result<BootstrapToken, BootstrapError> {
     let mut text = String::new();
     let read = input.by_ref().take(MAX_TOKEN_INPUT).read_to_string(&mut text);
     read.map_err(|error| BootstrapError::Usage(format!("the token: {error}")))?;

@@ -10,7 +10,7 @@ use clap::Args;
 use portcullis_http::identity::IdentityMode;
 use portcullis_pki::x509::CaBundle;
 use portcullis_system::clock::Clock;
-use portcullis_tools::cluster::runtime;
+use portcullis_tools::output::runtime;
 use portcullis_tools::output::{Output, print};
 
 use super::super::explain::{Credential, Explainer};

@@ -17,7 +17,7 @@ use crate::config::sections::MergedSection;
 use crate::controllers::selected;
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 pub(crate) use authority::AuthorityFiles;
-pub(crate) use profiles::{SignerProfile, signer_profiles};
+pub(crate) use profiles::signer_profiles;
 pub(super) use tenants::SigningCa;
 pub(in crate::config) use tenants::Tenant;
 

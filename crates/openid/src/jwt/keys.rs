@@ -124,7 +124,7 @@ impl VerificationKey {
     }
 
     /// Converts a key of a key set; `None` if its type or use is unsupported.
-    pub fn from_jwk(jwk: &Jwk) -> Option<Self> {
+    pub(crate) fn from_jwk(jwk: &Jwk) -> Option<Self> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
             return None;
         }
@@ -158,7 +158,7 @@ impl VerificationKey {
     }
 
     /// Whether the key verifies the signature. False for an algorithm that does not fit the key type.
-    pub fn has_signed(&self, algorithm: JwsAlgorithm, message: &[u8], signature: &[u8]) -> bool {
+    pub(crate) fn has_signed(&self, algorithm: JwsAlgorithm, message: &[u8], signature: &[u8]) -> bool {
         use jsonwebtoken::Algorithm as Rfc7518;
         if signature.len() > MAX_SIGNATURE_SIZE {
             return false;

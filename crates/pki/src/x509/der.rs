@@ -11,7 +11,7 @@ pub mod tag {
     /// `INTEGER`
     pub const INTEGER: u8 = 0x02;
     /// `BIT STRING`
-    pub const BIT_STRING: u8 = 0x03;
+    pub(crate) const BIT_STRING: u8 = 0x03;
     /// `OCTET STRING`
     pub const OCTET_STRING: u8 = 0x04;
     /// `OBJECT IDENTIFIER`

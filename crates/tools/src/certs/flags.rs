@@ -58,7 +58,7 @@ impl fmt::Display for KeyType {
 /// Flags for the subject and subjectAltName of a certificate.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Names")]
-pub struct NameFlags {
+pub(crate) struct NameFlags {
     /// The CommonName: the user name of a client, or the first name of a server.
     #[arg(long, visible_alias = "cn", value_name = "NAME")]
     pub(super) common_name: String,

@@ -32,7 +32,7 @@ pub struct SignerProfile {
 
 /// Reads a `SignerProfiles` file, which the flag of the first parameter names; the error has one line for each error of the
 /// file. The gateway's configuration decides the format.
-pub type ReadSignerProfiles = fn(&str, &Path) -> Result<Vec<SignerProfile>, String>;
+pub(crate) type ReadSignerProfiles = fn(&str, &Path) -> Result<Vec<SignerProfile>, String>;
 
 /// The value of `--profile`: the name of a built-in profile, else a file.
 #[derive(Debug, Clone)]

@@ -23,10 +23,11 @@ use portcullis_pki::issuance::request::CertificateRequest;
 use portcullis_system::clock::UnixTime;
 use serde::Serialize;
 
-use super::super::cluster::{ClusterClient, ClusterFlags, runtime};
+use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::terminal::age;
 use super::error::CommandError;
 use super::signing::in_words;
+use crate::output::runtime;
 
 const NONE: &str = "<none>";
 /// With this annotation cert-manager issues a CA certificate.

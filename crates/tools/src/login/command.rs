@@ -391,18 +391,16 @@ pub fn cluster_entry(server: &str, authority: Option<&Path>) -> Result<Value, Lo
 
 /// This program, as kubectl finds it: by its name if that is in the `PATH`, otherwise by its path.
 fn own_command() -> String {
-    let path = std::env::current_exe().ok();
+    let Some(own) = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok()) else {
+        return "portcullis".to_owned();
+    };
+    let name = own.file_name().unwrap_or("portcullis".as_ref());
     let in_path = std::env::var_os("PATH").and_then(|directories| {
-        std::env::split_paths(&directories)
-            .map(|directory| directory.join("portcullis"))
-            .find(|file| file.is_file())
+        std::env::split_paths(&directories).map(|directory| directory.join(name)).find(|file| file.is_file())
     });
-    let canonical = |path: Option<&PathBuf>| path.and_then(|path| std::fs::canonicalize(path).ok());
-    match (canonical(path.as_ref()), canonical(in_path.as_ref())) {
-        (Some(own), Some(found)) if own == found => "portcullis".to_owned(),
-        (Some(own), _) => own.to_string_lossy().into_owned(),
-        (None, _) => "portcullis".to_owned(),
-    }
+    let found = in_path.and_then(|path| std::fs::canonicalize(path).ok());
+    let command = if found.as_ref() == Some(&own) { name } else { own.as_os_str() };
+    command.to_string_lossy().into_owned()
 }
 
 fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, LoginError> {

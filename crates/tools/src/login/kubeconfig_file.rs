@@ -30,10 +30,15 @@ pub struct KubeconfigFile(Map<String, Value>);
 /// A context with its cluster and user.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubeconfigTarget {
+    /// The name of the context.
     pub context: String,
+    /// The name of the cluster.
     pub cluster_name: String,
+    /// The entry of the cluster.
     pub cluster: Value,
+    /// The name of the user.
     pub user_name: String,
+    /// The entry of the user.
     pub user: Value,
 }
 
@@ -45,6 +50,7 @@ const CONTEXTS: (&str, &str) = ("contexts", "context");
 impl KubeconfigFile {
     /// An empty one.
     // client-go: tools/clientcmd/api/v1/types.go, Config
+    #[expect(clippy::new_without_default, reason = "a kubeconfig is made on purpose")]
     pub fn new() -> Self {
         let mut content = Map::new();
         content.insert("apiVersion".to_owned(), json!("v1"));
@@ -82,6 +88,7 @@ impl KubeconfigFile {
         }
     }
 
+    /// The file as text.
     pub fn to_yaml(&self) -> Result<String, LoginError> {
         serde_saphyr::to_string(&self.0).map_err(LoginError::other)
     }
@@ -90,6 +97,7 @@ impl KubeconfigFile {
         self.0.get("current-context").and_then(Value::as_str).filter(|name| !name.is_empty())
     }
 
+    /// Sets the context that kubectl uses by default.
     pub fn set_current_context(&mut self, name: &str) {
         self.0.insert("current-context".to_owned(), json!(name));
     }

@@ -42,8 +42,7 @@ pub(super) fn inspect(
     let server_name = ServerName::try_from(name.to_owned())
         .map_err(|error| CommandError::Usage(format!("--server-name {name}: {error}")))?;
     let roots = roots(ca_file)?;
-    let runtime =
-        super::super::super::cluster::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
+    let runtime = crate::output::runtime().map_err(|error| CommandError::Failed(error.to_string()))?;
     let shown = {
         let _spinner = Spinner::new(&format!("waiting for {address}"));
         runtime.block_on(async { timeout(SERVER_PROBE_TIMEOUT, shake(host, port, &server_name)).await })

@@ -762,7 +762,7 @@ async fn an_interrupt_leaves_the_refresh_token_that_the_provider_accepts() {
     let arrived = move || sender.send(()).unwrap();
     *setup.state.before_refresh.lock().unwrap() = Some(Box::new(arrived));
     let interrupt = async { receiver.await.unwrap() };
-    crate::login::completed(setup.ask(&settings, false), interrupt).await;
+    Box::pin(crate::login::completed(setup.ask(&settings, false), interrupt)).await;
     setup.ask(&settings, false).await.unwrap();
     assert_eq!(setup.logins(), 1);
     // Before a refresh and after it, nothing is waited for.

@@ -1,0 +1,41 @@
+//! `portcullis-login`: the commands of people's machines, without the gateway. kubectl starts it as an exec plugin.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use portcullis_tools::login;
+use portcullis_tools::output::BAD_CONFIGURATION;
+
+/// Log in to clusters with an OpenID provider.
+///
+/// The commands of `portcullis` for people's machines, in a smaller program.
+#[derive(Debug, Parser)]
+#[command(name = "portcullis-login", version, arg_required_else_help = true, max_term_width = 110)]
+enum Cli {
+    /// Log in to a cluster with an OpenID provider, and write a kubeconfig for it.
+    ///
+    /// Opens a browser, or shows a code to enter on another device. Keeps what else is in the kubeconfig, except
+    /// comments, and a copy of the old file beside it.
+    #[command(after_help = login::LOGIN_EXAMPLE.replace("portcullis login", "portcullis-login login"))]
+    Login(Box<login::LoginFlags>),
+    /// Log out: remove the cached tokens of a login, and revoke them at the provider.
+    Logout(Box<login::LogoutFlags>),
+    /// Print the credential of a login, as an exec plugin of kubectl.
+    ///
+    /// kubectl runs it by the kubeconfig that `login` writes. Uses the cached token, refreshes it, or logs in if the
+    /// client allows it and standard input is a terminal. Machines use --flow client-credentials or token-file.
+    Credential(Box<login::CredentialFlags>),
+}
+
+fn main() -> ExitCode {
+    match Cli::try_parse() {
+        Ok(Cli::Login(flags)) => login::run_login(&flags),
+        Ok(Cli::Logout(flags)) => login::run_logout(&flags),
+        Ok(Cli::Credential(flags)) => login::run_credential(&flags),
+        Err(error) => {
+            // --help and --version are errors to clap, too; it prints each to the right stream.
+            error.print().ok();
+            if error.use_stderr() { ExitCode::from(BAD_CONFIGURATION) } else { ExitCode::SUCCESS }
+        }
+    }
+}
