@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::libraries::authorizer::{Authorizer, ResourceCheck, ResourceTarget};
-use super::native::Native;
+use super::access::ResourceTarget;
+use super::libraries::authorizer;
 use super::value::{Datum, Numbers, RootVariable};
 
 /// The depth of the values of variables. JSON that is read from a text has at most 128 levels.
@@ -53,9 +53,8 @@ impl Bindings {
     /// Adds `authorizer`, and `authorizer.requestResource` with the attributes of the request.
     #[must_use]
     pub fn with_authorizer(mut self, request: ResourceTarget) -> Self {
-        let request = ResourceCheck { authorizer: Authorizer::default(), target: request };
-        self.0.push(("authorizer", Datum::Native(Native::Authorizer(Authorizer::default()))));
-        self.0.push(("authorizer.requestResource", Datum::Native(Native::ResourceCheck(Arc::new(request)))));
+        let names = ["authorizer", "authorizer.requestResource"];
+        self.0.extend(names.into_iter().zip(authorizer::variables(request)));
         self
     }
 }

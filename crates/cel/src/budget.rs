@@ -1,6 +1,6 @@
 //! Budgets of several expressions. One expression has the limit of [`crate::Expression::evaluate`].
 
-use super::Evaluated;
+use super::expression::Evaluated;
 
 /// What several expressions may cost together.
 // apiserver: pkg/apis/cel/config.go

@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 
 use super::environment::{Environment, NotAnObject, ResultType, field_names, field_type};
 use super::faults::CompileFault;
-use super::libraries::format;
-use super::signatures::{self, Overload};
-use super::syntax::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::library::{LiteralCheck, Operand};
+use super::registry::Callee;
+use super::signatures::Overload;
+use super::tree::{ExprNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::{Solution, Type};
 use super::value::Datum;
 
@@ -23,9 +24,9 @@ pub(super) fn check(
         solution: Solution::default(),
         literals: Vec::new(),
         uses: Vec::new(),
-        formats: Vec::new(),
-        within_formats: 0,
-        formatted: HashMap::new(),
+        checked_lists: Vec::new(),
+        within_checked: 0,
+        checked_types: HashMap::new(),
     };
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
@@ -40,7 +41,7 @@ pub(super) fn check(
             return fault(at, "a variable cannot stand for a type");
         }
     }
-    checker.check_formats()?;
+    checker.check_literals()?;
     match required.required() {
         Some(required) if required != result => {
             let mut text = format!("must evaluate to {required}");
@@ -66,19 +67,19 @@ struct Checker<'a> {
     literals: Vec<(usize, Type, Type)>,
     /// Uses of the variables of macros.
     uses: Vec<(usize, Type)>,
-    /// Calls of `format` with literals.
-    formats: Vec<&'a ExprNode>,
-    /// How many calls of `format` the current node is part of.
-    within_formats: usize,
+    /// Calls of functions that check their literal list.
+    checked_lists: Vec<(&'a ExprNode, LiteralCheck)>,
+    /// How many of these calls the current node is part of.
+    within_checked: usize,
     /// The types of the nodes there.
-    formatted: HashMap<*const ExprNode, Type>,
+    checked_types: HashMap<*const ExprNode, Type>,
 }
 
 impl<'a> Checker<'a> {
     fn node(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
         let found = self.infer(node)?;
-        if self.within_formats > 0 {
-            self.formatted.insert(std::ptr::from_ref(node), found.clone());
+        if self.within_checked > 0 {
+            self.checked_types.insert(std::ptr::from_ref(node), found.clone());
         }
         Ok(found)
     }
@@ -88,22 +89,19 @@ impl<'a> Checker<'a> {
             NodeKind::Literal(value) => Ok(Type::of(value)),
             NodeKind::Name(name) => self.name(name, node.at),
             NodeKind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
-            NodeKind::Call { function, target, arguments, only } => {
+            NodeKind::Call { function, target, arguments, callee } => {
                 let mut given = Vec::new();
-                let is_format = function == "format";
-                if is_format {
-                    self.formats.push(node);
-                }
-                self.within_formats += usize::from(is_format);
+                let declared = self.environment.functions().find(function);
+                let literal_check = declared.and_then(|function| function.literal_check);
+                self.checked_lists.extend(literal_check.map(|check| (node, check)));
+                self.within_checked += usize::from(literal_check.is_some());
                 for part in target.iter().map(|target| &**target).chain(arguments) {
                     given.push(self.node(part)?);
                 }
-                self.within_formats -= usize::from(is_format);
-                let (result, overload) = self.resolve(node.at, function, &given, target.is_some())?;
-                if let Some(overload) = overload {
-                    // A tree is checked once.
-                    only.set(overload).ok();
-                }
+                self.within_checked -= usize::from(literal_check.is_some());
+                let (result, resolved) = self.resolve(node.at, function, &given, target.is_some())?;
+                // A tree is checked once.
+                callee.set(resolved).ok();
                 Ok(result)
             }
             NodeKind::List(elements) => {
@@ -201,18 +199,19 @@ impl<'a> Checker<'a> {
         })
     }
 
-    /// The result type of the overloads that accept the given types, and the overload if only one does.
+    /// The result type of the overloads that accept the given types, and the function with the overload if only one does.
     fn resolve(
         &mut self,
         at: usize,
         function: &str,
         given: &[Type],
         member: bool,
-    ) -> Result<(Type, Option<&'static Overload>), CompileFault> {
-        let overloads = signatures::overloads(function).filter(|_| self.environment.has_function(function));
-        let Some(overloads) = overloads else {
-            return Err(CompileFault::undeclared_function(at, function));
+    ) -> Result<(Type, Callee), CompileFault> {
+        let functions = self.environment.functions();
+        let Some(declared) = functions.find(function) else {
+            return Err(CompileFault::undeclared_function(at, function, functions.names()));
         };
+        let overloads = declared.overloads.as_slice();
         let mut result: Option<Type> = None;
         let mut only = None;
         for overload in overloads.iter().filter(|overload| overload.member == member) {
@@ -228,7 +227,7 @@ impl<'a> Checker<'a> {
                 Some(_) => Type::DYN,
             });
         }
-        result.map(|found| (found, only)).ok_or_else(|| {
+        result.map(|found| (found, Callee::new(declared, only))).ok_or_else(|| {
             let given: Vec<String> =
                 given.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
             let applied = match given.split_first() {
@@ -279,7 +278,7 @@ impl<'a> Checker<'a> {
             match found.unwrapped() {
                 (held, true) => held,
                 // The reference ends in a panic, except in the arguments of a format.
-                (other, false) if other.is_dynamic() && self.within_formats > 0 => other,
+                (other, false) if other.is_dynamic() && self.within_checked > 0 => other,
                 (other, false) => {
                     return fault(at, format!("expected type 'optional_type({other})' but found '{other}'"));
                 }
@@ -290,13 +289,13 @@ impl<'a> Checker<'a> {
         match first {
             None => *first = Some(found.clone()),
             // The arguments of a format may be of different types.
-            Some(_) if self.within_formats > 0 => {}
+            Some(_) if self.within_checked > 0 => {}
             Some(first) => self.literals.push((at, first.clone(), found.clone())),
         }
         *joined = Some(match joined.take() {
             None => found,
             Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
-            Some(_) if self.within_formats > 0 => Type::DYN,
+            Some(_) if self.within_checked > 0 => Type::DYN,
             Some(before) => {
                 let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
                 return fault(at, format!("expected type '{before}' but found '{found}'"));
@@ -305,21 +304,31 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Checks the calls of `format`, when all types are known.
-    fn check_formats(&self) -> Result<(), CompileFault> {
-        let type_of = |node: &ExprNode| match self.formatted.get(&std::ptr::from_ref(node)) {
-            Some(found) => self.solution.solve(found, true),
-            None => Type::DYN,
-        };
-        for node in &self.formats {
+    /// Checks the calls with literal lists, when all types are known.
+    fn check_literals(&self) -> Result<(), CompileFault> {
+        for (node, check) in &self.checked_lists {
             if let NodeKind::Call { target: Some(target), arguments, .. } = &node.kind
-                && let NodeKind::Literal(Datum::String(format)) = &target.kind
+                && let NodeKind::Literal(Datum::String(text)) = &target.kind
                 && let [ExprNode { kind: NodeKind::List(list), .. }] = arguments.as_slice()
             {
-                format::check(node.at, format, list, &type_of)?;
+                let operands: Vec<Operand> = list.iter().map(|(element, _)| self.operand(element)).collect();
+                check(node.at, text, &operands)?;
             }
         }
         Ok(())
+    }
+
+    fn operand(&self, node: &ExprNode) -> Operand {
+        let found = self.checked_types.get(&std::ptr::from_ref(node));
+        let parts = match &node.kind {
+            NodeKind::List(_) | NodeKind::Map(_) => node.children(),
+            _ => Vec::new(),
+        };
+        Operand {
+            at: node.at,
+            kind: found.map_or(Type::DYN, |found| self.solution.solve(found, true)),
+            elements: parts.into_iter().map(|part| self.operand(part)).collect(),
+        }
     }
 
     fn boolean(&mut self, node: &'a ExprNode) -> Result<(), CompileFault> {
@@ -404,10 +413,8 @@ impl<'a> Checker<'a> {
             }
             FoldKind::SortBy => {
                 let keys = Type::list(self.node(&fold.body)?);
-                let (sorted, overload) = self.resolve(at, "@sortByAssociatedKeys", &[range, keys], true)?;
-                if let Some(overload) = overload {
-                    fold.only.set(overload).ok();
-                }
+                let (sorted, callee) = self.resolve(at, "@sortByAssociatedKeys", &[range, keys], true)?;
+                fold.callee.set(callee).ok();
                 sorted
             }
         };

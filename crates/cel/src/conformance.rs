@@ -3,14 +3,18 @@
 use portcullis_go::hex;
 use serde_json::{Value as Json, json};
 
+use super::access::{AccessDecision, AccessQuestion};
+use super::bindings::Bindings;
+use super::environment::Environment;
+use super::expression::{Expression, Outcome};
 use super::libraries::time;
-use super::native::Native;
 use super::value::Datum;
-use super::{AccessDecision, AccessQuestion, Bindings, Expression, Outcome, float, pattern, signatures};
+use super::{float, pattern};
 
 /// The overloads of a function in the reference's format.
 pub fn overloads(function: &str) -> Option<Vec<String>> {
-    signatures::overloads(function).map(|overloads| overloads.iter().map(ToString::to_string).collect())
+    let function = Environment::MUTATION.functions().find(function)?;
+    Some(function.overloads.iter().map(ToString::to_string).collect())
 }
 
 /// Evaluates an expression to a description of its value, whatever the type. `answer` is the authorizer.
@@ -60,13 +64,11 @@ fn describe(value: &Datum) -> Json {
         Datum::Optional(held) => json!({ "optional": held.as_deref().map(describe) }),
         Datum::Type(name) => json!({ "type": &**name }),
         Datum::Root(_) | Datum::Failed(_) => json!({ "other": value.type_name() }),
-        Datum::Native(native) => match native {
-            Native::Authorizer(_)
-            | Native::PathCheck(_)
-            | Native::GroupCheck(_)
-            | Native::ResourceCheck(_)
-            | Native::Decision(_) => json!({ "other": native.type_name() }),
-            native => text(native.shown()),
+        Datum::Duration(duration) => text(duration.0.to_string()),
+        Datum::Timestamp(timestamp) => text(timestamp.in_utc()),
+        Datum::Native(native) => match native.shown() {
+            Some(shown) => text(shown),
+            None => json!({ "other": native.type_name() }),
         },
     }
 }

@@ -1,9 +1,19 @@
 //! What an expression may refer to: the variables of its purpose, and the object types of those.
 //!
-//! The functions are the same for every purpose, but for those of JSON patches; see `signatures`.
+//! The functions are the same for every purpose, but for those of JSON patches.
 
+use std::sync::LazyLock;
+
+use super::libraries;
+use super::registry::Registry;
 use super::signatures::read_type;
 use super::types::Type;
+
+/// The functions of most environments.
+static FUNCTIONS: LazyLock<Registry> = LazyLock::new(|| Registry::new(libraries::BASE));
+/// Those with the functions of JSON patches.
+static FUNCTIONS_WITH_PATCHES: LazyLock<Registry> =
+    LazyLock::new(|| Registry::new(libraries::BASE.into_iter().chain([libraries::PATCHES])));
 
 /// The variables that an expression may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +96,9 @@ impl Environment {
         self != Self::CLAIMS && self != Self::USER
     }
 
-    /// Whether the functions include this one.
-    pub(super) fn has_function(self, name: &str) -> bool {
-        self.patches || name != "jsonpatch.escapeKey"
+    /// The functions.
+    pub(super) fn functions(self) -> &'static Registry {
+        if self.patches { &FUNCTIONS_WITH_PATCHES } else { &FUNCTIONS }
     }
 }
 

@@ -6,75 +6,65 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Halt, Machine, no_such_overload};
-use super::native::Native;
+use super::evaluation::{Evaluation, Halt, no_such_overload};
 use super::value::{Datum, MapValue};
 use super::{number, price};
 
 /// `==` of one of many values.
-pub(super) fn equal(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+pub(super) fn equal(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
     let shorter = price::size(left).min(price::size(right));
     match left {
         // A container needs more work than a text, but may have the length of a scalar.
-        Datum::List(_) | Datum::Map(_) => machine.charge(price::tenth(shorter))?,
-        _ => machine.charge(shorter / 10)?,
+        Datum::List(_) | Datum::Map(_) => evaluation.charge(price::tenth(shorter))?,
+        _ => evaluation.charge(shorter / 10)?,
     }
-    same(machine, left, right)
+    same(evaluation, left, right)
 }
 
 /// `==` of values whose length is paid for.
-pub(super) fn same(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
     Ok(match (left, right) {
         (Datum::Null, Datum::Null) => true,
         (Datum::Bool(left), Datum::Bool(right)) => left == right,
         (
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-        ) => number::compare(left, right) == Some(Ordering::Equal),
+        ) => numeric_order(left, right) == Some(Ordering::Equal),
         (Datum::String(left), Datum::String(right)) | (Datum::Type(left), Datum::Type(right)) => {
             left == right
         }
         (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
-            (Some(left), Some(right)) => same(machine, left, right)?,
+            (Some(left), Some(right)) => same(evaluation, left, right)?,
             (left, right) => left.is_none() && right.is_none(),
         },
-        (Datum::List(left), Datum::List(right)) => same_items(machine, &left.items, &right.items)?,
-        (Datum::Map(left), Datum::Map(right)) => same_entries(machine, left, right)?,
+        (Datum::List(left), Datum::List(right)) => same_items(evaluation, &left.items, &right.items)?,
+        (Datum::Map(left), Datum::Map(right)) => same_entries(evaluation, left, right)?,
         (Datum::Root(left), Datum::Root(right)) => Arc::ptr_eq(left, right),
-        (Datum::Failed(text), _) | (Datum::Root(_), Datum::Failed(text)) => {
+        (Datum::Failed(text), _) | (Datum::Root(_) | Datum::Native(_), Datum::Failed(text)) => {
             return Err(Halt::Error(text.to_string()));
         }
-        (Datum::Native(left), Datum::Failed(text)) if !left.is_time() => {
-            return Err(Halt::Error(text.to_string()));
+        (Datum::Duration(left), Datum::Duration(right)) => left == right,
+        (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
+        (Datum::Native(left), Datum::Native(right)) => {
+            // In addition to one unit of the call.
+            evaluation.charge(left.comparison_price(&**right))?;
+            match left.equals(&**right) {
+                Some(equal) => equal,
+                None => return no_such_overload(),
+            }
         }
-        (Datum::Native(left), Datum::Native(right)) => match charged(machine, left, right)?.equals(right) {
-            Some(equal) => equal,
-            None if left.is_time() => false,
-            None => return no_such_overload(),
-        },
-        (Datum::Native(left), right) if !matches!(right, Datum::Null) && !left.is_time() => {
-            return no_such_overload();
-        }
+        (Datum::Native(_), right) if !matches!(right, Datum::Null) => return no_such_overload(),
         _ => false,
     })
 }
 
-/// Charges the comparison of two values of libraries, in addition to one unit of the call.
-fn charged<'v>(machine: &mut Machine<'_>, left: &'v Native, right: &Native) -> Result<&'v Native, Halt> {
-    if let (Native::Quantity(left), Native::Quantity(right)) = (left, right) {
-        left.charge(machine, right)?;
-    }
-    machine.charge(left.size().min(right.size()) / 10)?;
-    Ok(left)
-}
-
-fn same_items(machine: &mut Machine<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {
+fn same_items(evaluation: &mut Evaluation<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {
     if left.len() != right.len() {
         return Ok(false);
     }
     for (left, right) in left.iter().zip(right) {
-        if !if_comparable(equal(machine, left, right), true)? {
+        if !if_comparable(equal(evaluation, left, right), true)? {
             return Ok(false);
         }
     }
@@ -92,7 +82,7 @@ pub(super) fn if_comparable(verdict: Result<bool, Halt>, otherwise: bool) -> Res
     }
 }
 
-fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) -> Result<bool, Halt> {
+fn same_entries(evaluation: &mut Evaluation<'_>, left: &MapValue, right: &MapValue) -> Result<bool, Halt> {
     if left.entries.len() != right.entries.len() {
         return Ok(false);
     }
@@ -100,10 +90,10 @@ fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) ->
         // Nearly always, the keys are the same and in the same order.
         let aligned = key == other_key && !key.is_nan() && !right.escaped;
         let key = key.datum();
-        machine.charge(price::size(&key) / 100)?;
+        evaluation.charge(price::size(&key) / 100)?;
         let found = if aligned { Some(other.clone()) } else { right.find(&key) };
         match found {
-            Some(other) if if_comparable(equal(machine, value, &other), true)? => {}
+            Some(other) if if_comparable(equal(evaluation, value, &other), true)? => {}
             _ => return Ok(false),
         }
     }
@@ -111,8 +101,12 @@ fn same_entries(machine: &mut Machine<'_>, left: &MapValue, right: &MapValue) ->
 }
 
 /// The order of two of many values.
-pub(super) fn compare(machine: &mut Machine<'_>, left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
-    machine.charge(price::size(left).min(price::size(right)) / 10)?;
+pub(super) fn compare(
+    evaluation: &mut Evaluation<'_>,
+    left: &Datum,
+    right: &Datum,
+) -> Result<Ordering, Halt> {
+    evaluation.charge(price::size(left).min(price::size(right)) / 10)?;
     order(left, right)
 }
 
@@ -123,16 +117,37 @@ pub(super) fn order(left: &Datum, right: &Datum) -> Result<Ordering, Halt> {
         (
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
             Datum::Int(_) | Datum::Uint(_) | Datum::Double(_),
-        ) => match number::compare(left, right) {
+        ) => match numeric_order(left, right) {
             Some(order) => order,
             None => return Err(Halt::Error("NaN values cannot be ordered".to_owned())),
         },
         (Datum::String(left), Datum::String(right)) => left.cmp(right),
         (Datum::Bytes(left), Datum::Bytes(right)) => left.cmp(right),
-        (Datum::Native(left), Datum::Native(right)) => match left.compare(right) {
-            Some(order) => order,
-            None => return Err(Halt::Unsuited),
-        },
+        (Datum::Duration(left), Datum::Duration(right)) => left.cmp(right),
+        (Datum::Timestamp(left), Datum::Timestamp(right)) => left.cmp(right),
         _ => return Err(Halt::Unsuited),
     })
+}
+
+/// The order of two numbers of any types; `None` for a NaN, or if a value is not a number.
+fn numeric_order(left: &Datum, right: &Datum) -> Option<Ordering> {
+    match (left, right) {
+        (Datum::Double(left), Datum::Double(right)) => left.partial_cmp(right),
+        (Datum::Double(left), right) => against(*left, whole(right)?),
+        (left, Datum::Double(right)) => against(*right, whole(left)?).map(Ordering::reverse),
+        (left, right) => Some(whole(left)?.cmp(&whole(right)?)),
+    }
+}
+
+/// Compares a double with an integer as doubles, as the reference does.
+fn against(left: f64, right: i128) -> Option<Ordering> {
+    left.partial_cmp(&number::double(right))
+}
+
+fn whole(number: &Datum) -> Option<i128> {
+    match number {
+        Datum::Int(number) => Some(i128::from(*number)),
+        Datum::Uint(number) => Some(i128::from(*number)),
+        _ => None,
+    }
 }

@@ -1,130 +1,53 @@
-//! The evaluator. Charges every step to one budget, so that an evaluation always ends soon.
+//! The evaluator: walks the tree of an expression.
 //!
-//! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
-//! cost here as well. The prices of calls are in `price`.
+//! It knows operators that are no functions (conditions, selections, macros), and calls all others as the checker
+//! resolved them ([`Callee`]).
 
-use std::collections::{BTreeMap, VecDeque};
+mod fold;
+mod selection;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::functions;
-use super::libraries::authorizer::{AccessDecision, AccessQuestion};
-use super::native::Native;
-use super::pattern::{Pattern, Patterns};
+use super::access::{AccessDecision, AccessQuestion};
+use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
+use super::pattern::Patterns;
 use super::price::{self, LIST, MAP};
-use super::selection::Reached;
-use super::signatures::Overload;
-use super::syntax::{ExprNode, NodeKind, Selection};
+use super::registry::Callee;
+use super::tree::{ExprNode, NodeKind, Selection};
 use super::value::{Datum, MapKey};
+use selection::Reached;
 
-/// The cost limit of one evaluation, as in the reference.
-// apiserver: pkg/apis/cel/config.go — PerCallLimit
-pub(super) const COST_LIMIT: u64 = 1_000_000;
-/// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
-/// beyond what an expression needs within the cost limit.
-const STEP_LIMIT: u64 = 5 * COST_LIMIT;
-
-/// The number of computed patterns that one evaluation keeps.
-const MAX_PATTERNS: usize = 4;
-
-/// Why an evaluation ended without a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Halt {
-    /// An error, which `&&` and `||` may absorb.
-    Error(String),
-    /// No overload accepts the values; `unsuited` converts it to the reference's error for the function.
-    Unsuited,
-    /// The cost limit is exceeded.
-    Cost,
-    /// The authorizer must answer a question first.
-    Ask(Box<AccessQuestion>),
-}
-
-impl Halt {
-    /// Whether the evaluation ends, whatever other operands of `&&` and `||` are.
-    pub(super) fn is_final(&self) -> bool {
-        match self {
-            Self::Error(_) | Self::Unsuited => false,
-            Self::Cost | Self::Ask(_) => true,
-        }
-    }
-}
-
-pub(super) type EvalResult = Result<Datum, Halt>;
-
-pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
-    Err(Halt::Error(text.into()))
-}
-
-pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
-    error(NO_SUCH_OVERLOAD)
-}
-
-const NO_SUCH_OVERLOAD: &str = "no such overload";
-
-/// One evaluation.
-pub(super) struct Machine<'a> {
+/// The evaluator of one expression.
+pub(super) struct Evaluator<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
-    patterns: &'a Patterns,
-    /// The last computed patterns.
-    computed: VecDeque<(String, Arc<Pattern>)>,
-    answers: &'a [(AccessQuestion, AccessDecision)],
-    spent: u64,
-    steps: u64,
+    evaluation: Evaluation<'a>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> Evaluator<'a> {
     pub(super) fn new(
         variables: &'a [(&'static str, Datum)],
         patterns: &'a Patterns,
         answers: &'a [(AccessQuestion, AccessDecision)],
     ) -> Self {
         let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { scope, patterns, computed: VecDeque::new(), answers, spent: 0, steps: 0 }
+        Self { scope, evaluation: Evaluation::new(patterns, answers) }
     }
 
     /// The cost so far.
     pub(super) fn spent(&self) -> u64 {
-        self.spent
-    }
-
-    /// The answer to a question, if it has been given.
-    pub(super) fn answer(&self, question: &AccessQuestion) -> Option<&'a AccessDecision> {
-        self.answers.iter().find(|(answered, _)| answered == question).map(|(_, decision)| decision)
-    }
-
-    pub(super) fn patterns(&self) -> &'a Patterns {
-        self.patterns
-    }
-
-    /// A literal pattern of the expression, or one of the last that were computed.
-    pub(super) fn pattern(&self, text: &str) -> Option<Arc<Pattern>> {
-        let computed = || self.computed.iter().find(|(known, _)| known == text);
-        self.patterns.find(text).or_else(|| computed().map(|(_, pattern)| Arc::clone(pattern)))
-    }
-
-    /// Keeps a computed pattern for the next call.
-    pub(super) fn keep_pattern(&mut self, text: &str, pattern: Arc<Pattern>) {
-        if self.computed.len() >= MAX_PATTERNS {
-            self.computed.pop_front();
-        }
-        self.computed.push_back((text.to_owned(), pattern));
+        self.evaluation.spent()
     }
 
     /// Charges work before it is done.
-    pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
-        self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
-        if self.spent > COST_LIMIT { Err(Halt::Cost) } else { Ok(()) }
-    }
-
-    /// Charges reading `length` characters or bytes.
-    pub(super) fn charge_reading(&mut self, length: usize) -> Result<(), Halt> {
-        self.charge(length.div_ceil(10))
+    fn charge(&mut self, price: usize) -> Result<(), Halt> {
+        self.evaluation.charge(price)
     }
 
     /// Evaluates a node.
     pub(super) fn eval(&mut self, node: &'a ExprNode) -> EvalResult {
-        self.step()?;
+        self.evaluation.step()?;
         match &node.kind {
             NodeKind::Literal(value) => Ok(value.clone()),
             // A conditional has no cost of its own, nor has a test for presence beyond its selections.
@@ -142,8 +65,8 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 self.index(node, arguments).and_then(Reached::into_datum)
             }
-            NodeKind::Call { function, target, arguments, only } => {
-                self.call(function, target.as_deref(), arguments, only.get().copied())
+            NodeKind::Call { function, target, arguments, callee } => {
+                self.call(function, target.as_deref(), arguments, callee.get().copied())
             }
             NodeKind::List(elements) => self.list(elements),
             NodeKind::Map(entries) => self.map(entries),
@@ -159,12 +82,6 @@ impl<'a> Machine<'a> {
                 self.with_optional(target, variable, body, *flat)
             }
         }
-    }
-
-    /// Counts a node, also where the reference has no cost for it.
-    fn step(&mut self) -> Result<(), Halt> {
-        self.steps += 1;
-        if self.steps > STEP_LIMIT { Err(Halt::Cost) } else { Ok(()) }
     }
 
     /// Evaluates a node that a selection, an index or a conditional is applied to. A chain of them pays for its root once,
@@ -231,7 +148,7 @@ impl<'a> Machine<'a> {
                 (value, true) => {
                     return error(format!(
                         "cannot initialize optional list element from non-optional value {}",
-                        functions::shown(&value)
+                        value.shown()
                     ));
                 }
                 (value, false) => list.push(value),
@@ -248,9 +165,9 @@ impl<'a> Machine<'a> {
         body: &'a ExprNode,
         flat: bool,
     ) -> EvalResult {
-        let before = self.spent;
+        let before = self.spent();
         let held = self.eval(target);
-        let again = usize::try_from(self.spent - before).unwrap_or(usize::MAX);
+        let again = usize::try_from(self.spent() - before).unwrap_or(usize::MAX);
         // `hasValue`
         self.charge(1)?;
         let held = match held? {
@@ -271,12 +188,12 @@ impl<'a> Machine<'a> {
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
-    pub(super) fn bind(&mut self, variable: &'a str, value: Datum) -> usize {
+    fn bind(&mut self, variable: &'a str, value: Datum) -> usize {
         self.scope.push((variable, value));
         self.scope.len() - 1
     }
 
-    pub(super) fn unbind(&mut self, outside: usize) {
+    fn unbind(&mut self, outside: usize) {
         self.scope.truncate(outside);
     }
 
@@ -285,7 +202,7 @@ impl<'a> Machine<'a> {
         function: &str,
         target: Option<&'a ExprNode>,
         arguments: &'a [ExprNode],
-        only: Option<&Overload>,
+        callee: Option<Callee>,
     ) -> EvalResult {
         // `or` and `orValue` are lazy, treat a value that is not an optional as a present one, and have no cost.
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
@@ -295,6 +212,8 @@ impl<'a> Machine<'a> {
                 value => Ok(value),
             };
         }
+        // The checker resolves each call.
+        let Some(callee) = callee else { return no_such_overload() };
         let count = arguments.len() + usize::from(target.is_some());
         let mut values = Vec::with_capacity(count);
         let mut failed = None;
@@ -313,11 +232,11 @@ impl<'a> Machine<'a> {
             }
         }
         let Some(failed) = failed else {
-            return functions::call(self, function, &values, only).and_then(sound);
+            return callee.call(&mut self.evaluation, &values).and_then(sound);
         };
         // With all its operands, a call is paid for although it is not made.
         if values.len() == count {
-            price::charge(self, function, only, &values)?;
+            callee.charge(&mut self.evaluation, &values)?;
         }
         Err(failed)
     }
@@ -344,7 +263,7 @@ impl<'a> Machine<'a> {
                         Some(key) if key.is_nan() => {}
                         Some(key) => drop(map.remove(&key)),
                         // Not a key of a map in Go.
-                        None if matches!(key, Datum::Bytes(_) | Datum::Native(Native::Semver(_))) => {
+                        None if !is_go_key(&key) => {
                             return unsupported_key(&key);
                         }
                         None => {}
@@ -354,8 +273,8 @@ impl<'a> Machine<'a> {
                 (value, true) => {
                     return error(format!(
                         "cannot initialize optional entry '{}' from non-optional value {}",
-                        functions::shown(&key),
-                        functions::shown(&value)
+                        key.shown(),
+                        value.shown()
                     ));
                 }
                 (value, false) => value,
@@ -373,7 +292,7 @@ impl<'a> Machine<'a> {
             match self.eval(operand) {
                 Ok(Datum::Bool(value)) if value == decides => return Ok(Datum::Bool(decides)),
                 Ok(Datum::Bool(_)) => {}
-                Ok(_) => failed = failed.or(Some(Halt::Error(NO_SUCH_OVERLOAD.to_owned()))),
+                Ok(_) => failed = failed.or_else(|| no_such_overload::<Datum>().err()),
                 Err(halt) if halt.is_final() => return Err(halt),
                 Err(halt) => failed = failed.or(Some(halt)),
             }
@@ -382,43 +301,12 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// A value, or its error.
-pub(super) fn sound(value: Datum) -> EvalResult {
+/// Whether Go accepts a value as the key of a map.
+fn is_go_key(value: &Datum) -> bool {
     match value {
-        Datum::Failed(text) => error(&*text),
-        value => Ok(value),
-    }
-}
-
-/// The Go type name of a value in the reference's errors.
-pub(super) fn go_type(value: &Datum) -> &'static str {
-    match value {
-        Datum::Null => "types.Null",
-        Datum::Bool(_) => "types.Bool",
-        Datum::Int(_) => "types.Int",
-        Datum::Uint(_) => "types.Uint",
-        Datum::Double(_) => "types.Double",
-        Datum::String(_) => "types.String",
-        Datum::Bytes(_) => "types.Bytes",
-        Datum::List(list) => {
-            if list.escaped {
-                "*oidc.unescapeLister"
-            } else {
-                "*types.baseList"
-            }
-        }
-        Datum::Map(map) => {
-            if map.escaped {
-                "*oidc.unescapeMapper"
-            } else {
-                "*types.baseMap"
-            }
-        }
-        Datum::Optional(_) => "*types.Optional",
-        Datum::Type(_) => "*types.Type",
-        Datum::Root(_) => "*lazy.MapValue",
-        Datum::Native(native) => native.go_type(),
-        Datum::Failed(_) => "*types.Err",
+        Datum::Bytes(_) => false,
+        Datum::Native(native) => native.is_go_key(),
+        _ => true,
     }
 }
 
@@ -427,11 +315,7 @@ fn unsupported_key<T>(key: &Datum) -> Result<T, Halt> {
 }
 
 /// Inserts an entry; returns the value that it replaces.
-pub(super) fn insert(
-    map: &mut BTreeMap<MapKey, Datum>,
-    key: &Datum,
-    value: Datum,
-) -> Result<Option<Datum>, Halt> {
+fn insert(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<Option<Datum>, Halt> {
     match MapKey::new_in(map, key) {
         Some(key) => {
             // The new key stays, where it is a zero of another sign.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use super::signatures;
-
 /// The longest source line in bytes that an error shows.
 // cel-go: common/error.go — maxSnippetLength
 const MAX_SNIPPET_BYTES: usize = 16384;
@@ -50,10 +48,14 @@ impl CompileFault {
         Self { fix: Some(fix.into()), ..self }
     }
 
-    /// A reference to a function that is not declared.
-    pub(super) fn undeclared_function(at: usize, function: &str) -> Self {
+    /// A reference to a function that is not among those that are declared.
+    pub(super) fn undeclared_function<'n>(
+        at: usize,
+        function: &str,
+        declared: impl Iterator<Item = &'n str>,
+    ) -> Self {
         let fault = Self::new(at, format!("undeclared reference to '{function}' (in container '')"));
-        match nearest(function, signatures::names()) {
+        match nearest(function, declared) {
             Some(similar) => fault.with_fix(format!("did you mean '{similar}'?")),
             None => fault,
         }
@@ -118,6 +120,7 @@ fn edit_distance(from: &str, to: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Environment;
 
     #[test]
     fn a_misspelt_function_has_a_suggestion() {
@@ -129,7 +132,8 @@ mod tests {
             ("somethingElse", None),
             (&*"x".repeat(100_000), None),
         ] {
-            let fix = CompileFault::undeclared_function(0, name).fix;
+            let declared = Environment::MUTATION.functions().names();
+            let fix = CompileFault::undeclared_function(0, name, declared).fix;
             assert_eq!(fix, expected.map(|name| format!("did you mean '{name}'?")), "{name:.20}");
         }
     }

@@ -23,16 +23,44 @@
 //! [`Outcome::Ask`]; answer the question and evaluate again with the answer. A check costs 350,000 of the 1,000,000 units, so
 //! no expression asks more than two questions. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
 //!
-//! "The reference" in this crate is cel-go as kube-apiserver 1.36 configures it. The steps:
+//! "The reference" in this crate is cel-go as kube-apiserver 1.36 configures it. The modules, from the top to the bottom; a
+//! module imports only modules below it, and a test holds this:
 //!
-//! 1. `syntax` parses an expression with the `cel` crate, which no other module uses. That crate lacks a type checker,
-//!    a cost limit and the error texts of the reference; this crate supplies them.
-//! 2. `check` infers types by the overloads in `signatures` and the fields in `environment`, and rejects an invalid
-//!    expression when the configuration is loaded, not when a user logs in.
-//! 3. `plan` folds constants, and compiles literal patterns (`pattern` parses them by Go's rules).
-//! 4. `eval` evaluates the tree, and stops at the cost limit. No input may make it panic, recurse without bound or run for
-//!    long. `functions` are the operators and conversions, `libraries` the functions of Kubernetes and of cel-go's
-//!    extensions.
+//! | module | purpose |
+//! |---|---|
+//! | `conformance` | what the comparison with the reference needs |
+//! | `budget` | the budget of several expressions |
+//! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
+//! | `bindings` | the values of the variables |
+//! | `plan` | folds constants, and compiles literal patterns |
+//! | `check` | infers types, resolves each call, and rejects an invalid expression when the configuration is loaded |
+//! | `syntax` | parses an expression with the `cel` crate, which no other module uses |
+//! | `eval` | evaluates the tree; no input may make it panic, recurse without bound or run for long |
+//! | `tree` | the syntax tree |
+//! | `environment` | the variables and the functions that an expression may use |
+//! | `registry` | the functions of several libraries by name, and the calls that they are resolved to |
+//! | `libraries` | the functions: CEL's own, those of cel-go's extensions and of Kubernetes |
+//! | `arithmetic` | sums and products of values |
+//! | `equality` | equality and order of values |
+//! | `library` | the contract of a library: what its functions are, what they cost, what they do |
+//! | `price` | what calls cost, as far as libraries have it in common |
+//! | `evaluation` | one evaluation: its cost and limit, its ends, the patterns and answers that its calls share |
+//! | `signatures` | the notation of declarations |
+//! | `types` | the types of the checker, and assignability between them |
+//! | `value` | the values |
+//! | `native` | the values of types that libraries add |
+//! | `time` | durations and timestamps |
+//! | `number` | conversions between numbers, and their texts |
+//! | `float` | doubles, as Go parses them |
+//! | `pattern` | regular expressions, as Go parses them |
+//! | `access` | questions to the authorizer, and its answers |
+//! | `faults` | errors of compilation, as the reference words them |
+//! | `stack` | threads with a larger stack |
+//!
+//! The `cel` crate lacks a type checker, a cost limit and the error texts of the reference; this crate supplies them. The
+//! evaluator, the checker and the planner know libraries by the trait `library::Library` alone. The checker resolves a
+//! call to a function of the environment's `registry::Registry`, so that an evaluation looks up no name. To add a
+//! function, add a line and its call to a library; to add a library, implement the trait and list it in `libraries`.
 //!
 //! Unsupported parts of the reference, which fail with an error that names them:
 //!
@@ -48,8 +76,10 @@
 //! Time zones are those of the tz database that the crate `jiff` brings, not of the machine. `Local`, the zone of the API
 //! server's machine, fails when it is used, and so do names of files that are not zones, such as `posix/UTC`.
 //!
-//! The price of a call is the reference's or higher; `price` says where it is higher, and why.
+//! The price of a call is the reference's or higher; the libraries say where it is higher, and why.
 
+mod access;
+mod arithmetic;
 mod bindings;
 mod budget;
 mod check;
@@ -58,247 +88,31 @@ pub mod conformance;
 mod environment;
 mod equality;
 mod eval;
+mod evaluation;
+mod expression;
 mod faults;
 mod float;
-mod fold;
-mod functions;
 mod libraries;
+mod library;
 mod native;
 mod number;
 mod pattern;
 mod plan;
 mod price;
-mod selection;
+mod registry;
 mod signatures;
 mod stack;
 mod syntax;
 #[cfg(test)]
 mod tests;
+mod time;
+mod tree;
 mod types;
 mod value;
 
-use std::fmt;
-use std::sync::Arc;
-
-use faults::CompileFault;
-use pattern::Patterns;
-use syntax::{ExprNode, NodeKind};
-use value::Datum;
-
+pub use access::{AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount};
 pub use bindings::Bindings;
 pub use budget::{Budget, BudgetExceeded};
 pub use environment::{Environment, ResultType};
+pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
-pub use libraries::authorizer::{
-    AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount,
-};
-
-/// A compiled expression. Cheap to clone.
-#[derive(Clone)]
-pub struct Expression(Arc<Compiled>);
-
-struct Compiled {
-    text: String,
-    environment: Environment,
-    result: ResultType,
-    tree: ExprNode,
-    /// Whether the evaluation needs a stack of its own.
-    deep: bool,
-    patterns: Patterns,
-}
-
-/// The depth of a tree that is evaluated on the caller's stack: a level needs up to 10 KiB in a debug build.
-const SHALLOW: usize = 64;
-
-impl Drop for Compiled {
-    /// Takes the tree apart without recursion: the caller's stack may be small.
-    fn drop(&mut self) {
-        let mut pending = vec![self.tree.take()];
-        while let Some(mut node) = pending.pop() {
-            pending.extend(node.children_mut().into_iter().map(ExprNode::take));
-        }
-    }
-}
-
-/// Why an evaluation failed: an error of the token or the rule, never of the gateway.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct EvalError(String);
-
-/// The result of an expression, with the types that authenticators use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value {
-    /// `null`.
-    Null,
-    /// A boolean.
-    Bool(bool),
-    /// A string.
-    String(String),
-    /// A list.
-    List(Vec<Self>),
-    /// The type name of any other value. Includes the results of `split` and `findAll`, which kube-apiserver does not
-    /// accept as a list of strings.
-    Other(String),
-}
-
-impl Expression {
-    /// Compiles an expression. Takes milliseconds and spawns a thread: call it only while loading a configuration.
-    pub fn compile(text: &str, environment: Environment, result: ResultType) -> Result<Self, CompileError> {
-        let compile = || -> Result<Compiled, CompileFault> {
-            let mut tree = syntax::parse(text, environment)?;
-            check::check(&tree, environment, result)?;
-            let mut patterns = Patterns::default();
-            plan::plan(&mut tree, &mut patterns)?;
-            let deep = tree.depth() > SHALLOW;
-            Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
-        };
-        stack::run("cel-compiler", stack::COMPILER, compile)
-            .unwrap_or_else(|reason| Err(CompileFault::of_whole(format!("cannot be compiled now: {reason}"))))
-            .map(|compiled| Self(Arc::new(compiled)))
-            .map_err(|fault| fault.display(text))
-    }
-
-    /// The source text.
-    pub fn text(&self) -> &str {
-        &self.0.text
-    }
-
-    /// Whether the expression selects this claim, as `claims.email` or `claims.?email`, but not as `claims["email"]`.
-    // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
-    pub fn uses_claim(&self, field: &str) -> bool {
-        let selects = |node: &ExprNode| match &node.kind {
-            NodeKind::Select { operand, field: selected, how: _ } => {
-                selected == field && matches!(&operand.kind, NodeKind::Name(name) if name == "claims")
-            }
-            _ => false,
-        };
-        self.0.tree.any(&selects)
-    }
-
-    /// Whether the expression selects a field of this name, as `x.field`, `x.?field` or `has(x.field)`.
-    // apiserver: pkg/authorization/cel/compile.go — usesFieldSelector
-    pub fn selects(&self, field: &str) -> bool {
-        self.0
-            .tree
-            .any(&|node| matches!(&node.kind, NodeKind::Select { field: selected, .. } if selected == field))
-    }
-
-    /// Whether each evaluation starts a thread, because the expression is nested deeply.
-    pub fn needs_thread(&self) -> bool {
-        self.0.deep
-    }
-
-    /// Evaluates the expression. The bindings must be those of its environment; a question to the authorizer is an
-    /// error.
-    pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {
-        match self.evaluate_with(bindings, &[]).outcome {
-            Outcome::Value(value) => Ok(value),
-            Outcome::Error(error) => Err(error),
-            Outcome::Ask(_) => Err(EvalError("no authorizer is bound".to_owned())),
-        }
-    }
-
-    /// Evaluates the expression with the authorizer's answers so far. On [`Outcome::Ask`], answer the question and
-    /// evaluate again: the same bindings and answers give the same outcome.
-    pub fn evaluate_with(
-        &self,
-        bindings: &Bindings,
-        answers: &[(AccessQuestion, AccessDecision)],
-    ) -> Evaluated {
-        let (result, cost) = self.run(bindings, answers, Value::of);
-        let outcome = match result {
-            Ok(value) => Outcome::Value(value),
-            Err(eval::Halt::Error(text)) => Outcome::Error(EvalError(text)),
-            Err(eval::Halt::Unsuited) => Outcome::Error(EvalError("no such overload".to_owned())),
-            Err(eval::Halt::Cost) => {
-                Outcome::Error(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
-            }
-            Err(eval::Halt::Ask(question)) => Outcome::Ask(question),
-        };
-        Evaluated { outcome, cost }
-    }
-
-    /// Evaluates the tree, and converts its value; also returns the cost.
-    fn run<T: Send>(
-        &self,
-        bindings: &Bindings,
-        answers: &[(AccessQuestion, AccessDecision)],
-        convert: impl FnOnce(&Datum) -> Result<T, eval::Halt> + Send,
-    ) -> (Result<T, eval::Halt>, u64) {
-        let compiled = &self.0;
-        let evaluate = || {
-            let mut machine = eval::Machine::new(&bindings.0, &compiled.patterns, answers);
-            let result = machine.eval(&compiled.tree).and_then(|value| convert(&value));
-            (result, machine.spent())
-        };
-        if !compiled.deep {
-            return evaluate();
-        }
-        stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
-            .unwrap_or_else(|reason| (Err(eval::Halt::Error(reason)), eval::COST_LIMIT))
-    }
-}
-
-/// The end of an evaluation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Evaluated {
-    /// The result.
-    pub outcome: Outcome,
-    /// The cost, to be charged to the budget of several expressions.
-    pub cost: u64,
-}
-
-/// The result of an evaluation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
-    /// The value.
-    Value(Value),
-    /// An error of the input or the expression.
-    Error(EvalError),
-    /// The authorizer must answer this question first.
-    Ask(Box<AccessQuestion>),
-}
-
-/// Expressions are equal if their texts, environments and result types are.
-impl PartialEq for Expression {
-    fn eq(&self, other: &Self) -> bool {
-        let key = |of: &Self| (of.0.environment, of.0.result);
-        self.text() == other.text() && key(self) == key(other)
-    }
-}
-
-impl Eq for Expression {}
-
-impl fmt::Debug for Expression {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Expression").field("text", &self.0.text).finish_non_exhaustive()
-    }
-}
-
-impl Value {
-    /// Copies a value, as far as the cost limit allows: what it contains may be shared, and far larger when it is not.
-    fn of(value: &Datum) -> Result<Self, eval::Halt> {
-        Self::copy(value, &mut Some(eval::COST_LIMIT))
-    }
-
-    /// `left` is what may be copied: an element, or ten bytes, for each unit.
-    fn copy(value: &Datum, left: &mut Option<u64>) -> Result<Self, eval::Halt> {
-        let size = match value {
-            Datum::String(text) => u64::try_from(text.len() / 10).unwrap_or(u64::MAX),
-            _ => 0,
-        };
-        *left = left.and_then(|left| left.checked_sub(size.saturating_add(1)));
-        if left.is_none() {
-            return Err(eval::Halt::Cost);
-        }
-        Ok(match value {
-            Datum::Null => Self::Null,
-            Datum::Bool(value) => Self::Bool(*value),
-            Datum::String(text) => Self::String(text.to_string()),
-            Datum::List(list) if !list.opaque => {
-                Self::List(list.items.iter().map(|item| Self::copy(item, left)).collect::<Result<_, _>>()?)
-            }
-            other => Self::Other(other.type_name().to_owned()),
-        })
-    }
-}

@@ -1,49 +1,57 @@
-//! The function libraries of Kubernetes and of cel-go's extensions, one module each.
+//! The function libraries of Kubernetes' environments, one module each.
 //!
-//! The declarations of all functions are in `signatures`; the operators and conversions are in `functions`.
+//! A library imports none of those above it in this table:
+//!
+//! | module | functions |
+//! |---|---|
+//! | `authorizer` | `authorizer.group('apps').resource('deployments').check('create')` |
+//! | `named_formats` | `format.dns1123Label().validate(text)` |
+//! | `format` | `'%s: %.2f'.format([name, share])` |
+//! | `json_patch` | `jsonpatch.escapeKey(key)` |
+//! | `semver` | `semver('1.2.3').major()` |
+//! | `quantity` | `quantity('500m').isLessThan(quantity('2Gi'))` |
+//! | `url` | `url(text).getHost()` |
+//! | `ip` | `cidr('10.0.0.0/8').containsIP(text)` |
+//! | `time` | `timestamp(text).getFullYear()` |
+//! | `optionals` | `optional.of(value).hasValue()` |
+//! | `sets` | `sets.contains(list, part)` |
+//! | `strings` | `text.split(',')`, `text.matches(pattern)` |
+//! | `lists` | `list.sort()`, `list.sum()` |
+//! | `standard` | operators, conversions, `size` |
 
 pub(crate) mod authorizer;
-pub(crate) mod format;
-pub(crate) mod ip;
-pub(crate) mod json_patch;
-pub(crate) mod lists;
-pub(crate) mod named_formats;
-pub(crate) mod quantity;
-pub(crate) mod semver;
+mod format;
+mod ip;
+mod json_patch;
+mod lists;
+mod named_formats;
+mod optionals;
+mod quantity;
+mod semver;
+mod sets;
+mod standard;
 mod strings;
 pub(crate) mod time;
-pub(crate) mod url;
+mod url;
 
-use super::eval::{EvalResult, Halt, Machine};
-use super::native::Native;
-use super::value::Datum;
+use super::library::Library;
 
-/// Calls a function of a library by its name and its arguments; the target of a member function is the first.
-pub(super) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
-    match (function, values) {
-        ("duration" | "timestamp", _) => time::call(machine, function, values),
-        ("format", [Datum::String(_), ..]) => format::call(machine, function, values),
-        (_, _) if function.starts_with("format.") => named_formats::call(function, values),
-        ("ip" | "isIP" | "ip.isCanonical" | "cidr" | "isCIDR", _) => ip::call(function, values),
-        ("quantity" | "isQuantity", _) => quantity::call(machine, function, values),
-        ("url" | "isURL", _) => url::call(machine, function, values),
-        ("semver" | "isSemver", _) => semver::call(function, values),
-        ("jsonpatch.escapeKey", _) => json_patch::call(machine, function, values),
-        (_, [Datum::Native(native), ..]) => match native {
-            Native::Duration(_) | Native::Timestamp(_) => time::call(machine, function, values),
-            Native::NamedFormat(_) => named_formats::call(function, values),
-            Native::Ip(_) | Native::Cidr(_) => ip::call(function, values),
-            Native::Quantity(_) => quantity::call(machine, function, values),
-            Native::Url(_) => url::call(machine, function, values),
-            Native::Semver(_) => semver::call(function, values),
-            Native::Authorizer(_)
-            | Native::PathCheck(_)
-            | Native::GroupCheck(_)
-            | Native::ResourceCheck(_)
-            | Native::Decision(_) => authorizer::call(machine, function, values),
-        },
-        (_, [Datum::String(_), ..]) => strings::call(machine, function, values),
-        (_, [Datum::List(_), ..]) | ("lists.range", _) => lists::call(machine, function, values),
-        _ => Err(Halt::Unsuited),
-    }
-}
+/// The libraries of all environments. Where two declare one function, its overloads are in their order.
+pub(super) const BASE: [&dyn Library; 13] = [
+    &standard::Standard,
+    &lists::Lists,
+    &strings::Strings,
+    &sets::Sets,
+    &optionals::Optionals,
+    &time::Times,
+    &ip::IpAddresses,
+    &url::Urls,
+    &quantity::Quantities,
+    &semver::Semvers,
+    &format::Format,
+    &named_formats::NamedFormats,
+    &authorizer::Authorizers,
+];
+
+/// The library of the environments that patch objects.
+pub(super) const PATCHES: &dyn Library = &json_patch::JsonPatch;

@@ -1,8 +1,6 @@
-//! Comparison of numbers across types, and conversions between the types.
+//! Numbers: conversions between their types, and their texts.
 
 use std::cmp::Ordering;
-
-use super::value::Datum;
 
 /// 2^63 and 2^64, exactly representable as doubles.
 const TWO_63: f64 = 9_223_372_036_854_775_808.0;
@@ -42,29 +40,6 @@ pub(super) fn double(number: i128) -> f64 {
     nearest
 }
 
-/// The order of two numbers of any types; `None` for a NaN, or if a value is not a number.
-pub(super) fn compare(left: &Datum, right: &Datum) -> Option<Ordering> {
-    match (left, right) {
-        (Datum::Double(left), Datum::Double(right)) => left.partial_cmp(right),
-        (Datum::Double(left), right) => against(*left, whole(right)?),
-        (left, Datum::Double(right)) => against(*right, whole(left)?).map(Ordering::reverse),
-        (left, right) => Some(whole(left)?.cmp(&whole(right)?)),
-    }
-}
-
-/// Compares a double with an integer as doubles, as the reference does.
-fn against(left: f64, right: i128) -> Option<Ordering> {
-    left.partial_cmp(&double(right))
-}
-
-fn whole(number: &Datum) -> Option<i128> {
-    match number {
-        Datum::Int(number) => Some(i128::from(*number)),
-        Datum::Uint(number) => Some(i128::from(*number)),
-        _ => None,
-    }
-}
-
 /// Formats a double with the shortest digits of Go's `%g`: with an exponent from 1e6 on.
 pub(super) fn text(number: f64) -> String {
     if number.is_nan() {
@@ -83,10 +58,15 @@ pub(super) fn text(number: f64) -> String {
 }
 
 /// An order as the functions `compareTo` return it.
-pub(super) fn signum(order: Ordering) -> Datum {
-    Datum::Int(match order {
+pub(super) fn signum(order: Ordering) -> i64 {
+    match order {
         Ordering::Less => -1,
         Ordering::Equal => 0,
         Ordering::Greater => 1,
-    })
+    }
+}
+
+/// A length as an integer of CEL.
+pub(super) fn length(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
 }

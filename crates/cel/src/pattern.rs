@@ -4,8 +4,10 @@
 //! The two syntaxes differ in many details, so `parse` follows Go's rules and produces the tree for the automata. It
 //! rejects every pattern that Go rejects, and patterns beyond the limits here with an error of their own.
 
+mod characters;
 mod class;
 mod parse;
+mod reader;
 mod unicode;
 
 use std::collections::HashMap;
@@ -102,7 +104,7 @@ pub(super) fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String
 /// The characters that a pattern for one character matches, as ranges, for conformance tests against Go; `None` for
 /// other patterns.
 pub(super) fn characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
-    Ok(class::of(&read(pattern)?))
+    Ok(characters::of(&read(pattern)?))
 }
 
 #[cfg(test)]

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::eval::{Halt, Machine};
+use super::eval::Evaluator;
+use super::evaluation::Halt;
 use super::faults::CompileFault;
 use super::pattern::Patterns;
-use super::selection::is_index;
-use super::syntax::{ExprNode, NodeKind};
+use super::tree::{ExprNode, NodeKind};
 use super::value::{Datum, MapKey};
 
 /// Functions that are folded on constants.
@@ -21,16 +21,15 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
         plan(child, patterns)?;
     }
     let fault = |text: String| Err(CompileFault::new(at, text));
-    if let NodeKind::Call { function, target, arguments, .. } = &node.kind {
-        let last = arguments.last().and_then(constant);
-        match (function.as_str(), last) {
-            ("matches" | "find" | "findAll", _) => {
-                let pattern = arguments.get(usize::from(target.is_none()));
-                if let Some(Datum::String(pattern)) = pattern.and_then(constant) {
-                    patterns.add(pattern).or_else(fault)?;
-                }
+    if let NodeKind::Call { function, target, arguments, callee } = &node.kind {
+        if callee.get().is_some_and(|callee| callee.function.takes_pattern) {
+            let pattern = arguments.get(usize::from(target.is_none()));
+            if let Some(Datum::String(pattern)) = pattern.and_then(constant) {
+                patterns.add(pattern).or_else(fault)?;
             }
-            ("_[_]" | "_[?_]", Some(index)) if !is_index(index) => {
+        }
+        match (function.as_str(), arguments.last().and_then(constant)) {
+            ("_[_]" | "_[?_]", Some(index)) if !index.is_index() => {
                 return fault(format!("a value of type {} is not an index", index.type_name()));
             }
             _ => {}
@@ -40,7 +39,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     if !is_constant(node) {
         return Ok(());
     }
-    match Machine::new(&[], patterns, &[]).eval(node) {
+    match Evaluator::new(&[], patterns, &[]).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
         Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
@@ -53,9 +52,10 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
 /// Replaces `in` a list of constants by a lookup, which is free in the reference.
 // cel-go: interpreter/decorators.go — maybeOptimizeSetMembership
 fn membership(node: &mut ExprNode) {
-    let NodeKind::Call { function, arguments, only, .. } = &mut node.kind else { return };
+    let NodeKind::Call { function, arguments, callee, .. } = &mut node.kind else { return };
+    let only = callee.get().and_then(|callee| callee.only);
     let in_list =
-        only.get().is_some_and(|only| only.parameters.get(1).is_some_and(|list| list.parts().0 == "list"));
+        only.is_some_and(|only| only.parameters.get(1).is_some_and(|list| list.parts().0 == "list"));
     let ("@in", true, [_, list]) = (function.as_str(), in_list, arguments.as_slice()) else { return };
     let Some(Datum::List(list)) = constant(list) else { return };
     if list.items.is_empty() {

@@ -1,169 +1,16 @@
-//! The function declarations of kube-apiserver 1.36.
+//! The notation in which libraries declare their functions: a line for each, with its name and its overloads.
 //!
-//! A test compares the table with the declarations of the reference. The order of overloads matters: the first match
-//! determines the type parameters.
+//! ```text
+//! startsWith | string.(string) -> bool
+//! semver | (string) -> kubernetes.Semver | (string, bool) -> kubernetes.Semver
+//! ```
+//!
+//! A single capital letter is a type parameter, but `C` expands to each comparable type and `N` to each summable type.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::LazyLock;
 
-use super::native::Native;
 use super::types::Type;
 use super::value::Datum;
-
-/// Name, then overloads. A single capital letter is a type parameter, but `C` expands to each comparable type and `N`
-/// to each summable type.
-const TABLE: &str = "
-!_ | (bool) -> bool
--_ | (double) -> double | (int) -> int
-@in | (A, list(A)) -> bool | (A, map(A, B)) -> bool
-_==_ | (A, A) -> bool
-_!=_ | (A, A) -> bool
-_%_ | (int, int) -> int | (uint, uint) -> uint
-_*_ | (double, double) -> double | (int, int) -> int | (uint, uint) -> uint
-_/_ | (double, double) -> double | (int, int) -> int | (uint, uint) -> uint
-_+_ | (bytes, bytes) -> bytes | (double, double) -> double | (duration, duration) -> duration | (duration, timestamp) -> timestamp | (timestamp, duration) -> timestamp | (int, int) -> int | (list(A), list(A)) -> list(A) | (string, string) -> string | (uint, uint) -> uint
-_-_ | (double, double) -> double | (duration, duration) -> duration | (int, int) -> int | (timestamp, duration) -> timestamp | (timestamp, timestamp) -> duration | (uint, uint) -> uint
-_<_ | COMPARED
-_<=_ | COMPARED
-_>_ | COMPARED
-_>=_ | COMPARED
-_[_] | (list(A), int) -> A | (map(A, B), A) -> B | (optional_type(list(V)), int) -> optional_type(V) | (optional_type(map(K, V)), K) -> optional_type(V)
-_[?_] | (list(V), int) -> optional_type(V) | (optional_type(list(V)), int) -> optional_type(V) | (map(K, V), K) -> optional_type(V) | (optional_type(map(K, V)), K) -> optional_type(V)
-bool | (bool) -> bool | (string) -> bool
-bytes | (bytes) -> bytes | (string) -> bytes
-double | (double) -> double | (int) -> double | (string) -> double | (uint) -> double
-dyn | (A) -> dyn
-int | (int) -> int | (double) -> int | (duration) -> int | (string) -> int | (timestamp) -> int | (uint) -> int
-string | (string) -> string | (bool) -> string | (bytes) -> string | (double) -> string | (duration) -> string | (int) -> string | (timestamp) -> string | (uint) -> string | (net.IP) -> string | (net.CIDR) -> string
-type | (A) -> type(A)
-uint | (uint) -> uint | (double) -> uint | (int) -> uint | (string) -> uint
-size | (bytes) -> int | bytes.() -> int | (list(A)) -> int | list(A).() -> int | (map(A, B)) -> int | map(A, B).() -> int | (string) -> int | string.() -> int
-charAt | string.(int) -> string
-contains | string.(string) -> bool
-endsWith | string.(string) -> bool
-startsWith | string.(string) -> bool
-matches | (string, string) -> bool | string.(string) -> bool
-find | string.(string) -> string
-findAll | string.(string) -> list(string) | string.(string, int) -> list(string)
-indexOf | list(A).(A) -> int | string.(string) -> int | string.(string, int) -> int
-lastIndexOf | list(A).(A) -> int | string.(string) -> int | string.(string, int) -> int
-join | list(string).() -> string | list(string).(string) -> string
-lowerAscii | string.() -> string
-upperAscii | string.() -> string
-replace | string.(string, string) -> string | string.(string, string, int) -> string
-split | string.(string) -> list(string) | string.(string, int) -> list(string)
-substring | string.(int) -> string | string.(int, int) -> string
-trim | string.() -> string
-strings.quote | (string) -> string
-isSorted | list(C).() -> bool
-min | list(C).() -> C
-max | list(C).() -> C
-sum | list(N).() -> N
-sort | list(C).() -> list(C)
-@sortByAssociatedKeys | list(T).(list(C)) -> list(T)
-distinct | list(T).() -> list(T)
-reverse | list(T).() -> list(T)
-slice | list(T).(int, int) -> list(T)
-flatten | list(list(T)).() -> list(T) | list(dyn).(int) -> list(dyn)
-lists.range | (int) -> list(int)
-first | list(V).() -> optional_type(V)
-last | list(V).() -> optional_type(V)
-sets.contains | (list(T), list(T)) -> bool
-sets.equivalent | (list(T), list(T)) -> bool
-sets.intersects | (list(T), list(T)) -> bool
-optional.none | () -> optional_type(V)
-optional.of | (V) -> optional_type(V)
-optional.ofNonZeroValue | (V) -> optional_type(V)
-optional.unwrap | (list(optional_type(V))) -> list(V)
-unwrapOpt | list(optional_type(V)).() -> list(V)
-hasValue | optional_type(V).() -> bool
-or | optional_type(V).(optional_type(V)) -> optional_type(V)
-orValue | optional_type(V).(V) -> V
-value | optional_type(V).() -> V
-duration | (duration) -> duration | (int) -> duration | (string) -> duration
-timestamp | (timestamp) -> timestamp | (int) -> timestamp | (string) -> timestamp
-getDate | timestamp.() -> int | timestamp.(string) -> int
-getDayOfMonth | timestamp.() -> int | timestamp.(string) -> int
-getDayOfWeek | timestamp.() -> int | timestamp.(string) -> int
-getDayOfYear | timestamp.() -> int | timestamp.(string) -> int
-getFullYear | timestamp.() -> int | timestamp.(string) -> int
-getHours | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
-getMilliseconds | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
-getMinutes | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
-getMonth | timestamp.() -> int | timestamp.(string) -> int
-getSeconds | timestamp.() -> int | timestamp.(string) -> int | duration.() -> int
-format | string.(list(dyn)) -> string
-format.byte | () -> kubernetes.NamedFormat
-format.date | () -> kubernetes.NamedFormat
-format.datetime | () -> kubernetes.NamedFormat
-format.dns1035Label | () -> kubernetes.NamedFormat
-format.dns1035LabelPrefix | () -> kubernetes.NamedFormat
-format.dns1123Label | () -> kubernetes.NamedFormat
-format.dns1123LabelPrefix | () -> kubernetes.NamedFormat
-format.dns1123Subdomain | () -> kubernetes.NamedFormat
-format.dns1123SubdomainPrefix | () -> kubernetes.NamedFormat
-format.labelValue | () -> kubernetes.NamedFormat
-format.named | (string) -> optional_type(kubernetes.NamedFormat)
-format.qualifiedName | () -> kubernetes.NamedFormat
-format.uri | () -> kubernetes.NamedFormat
-format.uuid | () -> kubernetes.NamedFormat
-validate | kubernetes.NamedFormat.(string) -> optional_type(list(string))
-ip | (string) -> net.IP | net.CIDR.() -> net.IP
-isIP | (string) -> bool
-ip.isCanonical | (string) -> bool
-family | net.IP.() -> int
-isUnspecified | net.IP.() -> bool
-isLoopback | net.IP.() -> bool
-isLinkLocalMulticast | net.IP.() -> bool
-isLinkLocalUnicast | net.IP.() -> bool
-isGlobalUnicast | net.IP.() -> bool
-cidr | (string) -> net.CIDR
-isCIDR | (string) -> bool
-containsIP | net.CIDR.(string) -> bool | net.CIDR.(net.IP) -> bool
-containsCIDR | net.CIDR.(string) -> bool | net.CIDR.(net.CIDR) -> bool
-masked | net.CIDR.() -> net.CIDR
-prefixLength | net.CIDR.() -> int
-quantity | (string) -> kubernetes.Quantity
-isQuantity | (string) -> bool
-asInteger | kubernetes.Quantity.() -> int
-asApproximateFloat | kubernetes.Quantity.() -> double
-isInteger | kubernetes.Quantity.() -> bool
-sign | (kubernetes.Quantity) -> int
-add | kubernetes.Quantity.(kubernetes.Quantity) -> kubernetes.Quantity | kubernetes.Quantity.(int) -> kubernetes.Quantity
-sub | kubernetes.Quantity.(kubernetes.Quantity) -> kubernetes.Quantity | kubernetes.Quantity.(int) -> kubernetes.Quantity
-isLessThan | kubernetes.Quantity.(kubernetes.Quantity) -> bool | kubernetes.Semver.(kubernetes.Semver) -> bool
-isGreaterThan | kubernetes.Quantity.(kubernetes.Quantity) -> bool | kubernetes.Semver.(kubernetes.Semver) -> bool
-compareTo | kubernetes.Quantity.(kubernetes.Quantity) -> int | kubernetes.Semver.(kubernetes.Semver) -> int
-url | (string) -> kubernetes.URL
-isURL | (string) -> bool
-getScheme | kubernetes.URL.() -> string
-getHost | kubernetes.URL.() -> string
-getHostname | kubernetes.URL.() -> string
-getPort | kubernetes.URL.() -> string
-getEscapedPath | kubernetes.URL.() -> string
-getQuery | kubernetes.URL.() -> map(string, list(string))
-semver | (string) -> kubernetes.Semver | (string, bool) -> kubernetes.Semver
-isSemver | (string) -> bool | (string, bool) -> bool
-major | kubernetes.Semver.() -> int
-minor | kubernetes.Semver.() -> int
-patch | kubernetes.Semver.() -> int
-path | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.PathCheck
-group | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.GroupCheck
-serviceAccount | kubernetes.authorization.Authorizer.(string, string) -> kubernetes.authorization.Authorizer
-resource | kubernetes.authorization.GroupCheck.(string) -> kubernetes.authorization.ResourceCheck
-subresource | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
-namespace | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
-name | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
-fieldSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
-labelSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
-check | kubernetes.authorization.PathCheck.(string) -> kubernetes.authorization.Decision | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.Decision
-allowed | kubernetes.authorization.Decision.() -> bool
-reason | kubernetes.authorization.Decision.() -> string
-errored | kubernetes.authorization.Decision.() -> bool
-error | kubernetes.authorization.Decision.() -> string
-jsonpatch.escapeKey | (string) -> string
-";
 
 /// The overloads of every comparison operator.
 const COMPARED: &str = "(bool, bool) -> bool | (int, int) -> bool | (int, double) -> bool | (int, uint) -> bool | (uint, uint) -> bool | (uint, double) -> bool | (uint, int) -> bool | (double, double) -> bool | (double, int) -> bool | (double, uint) -> bool | (string, string) -> bool | (bytes, bytes) -> bool | (timestamp, timestamp) -> bool | (duration, duration) -> bool";
@@ -180,6 +27,11 @@ pub(super) struct Overload {
 }
 
 impl Overload {
+    /// Whether the first parameter accepts the first value.
+    pub(super) fn takes_first(&self, values: &[Datum]) -> bool {
+        self.parameters.first().zip(values.first()).is_some_and(|(parameter, value)| fits(parameter, value))
+    }
+
     /// Whether the overload accepts the values. Like the reference, checks only the first element of a list.
     pub(super) fn takes(&self, values: &[Datum]) -> bool {
         self.parameters.len() == values.len()
@@ -190,9 +42,7 @@ impl Overload {
 fn fits(parameter: &Type, value: &Datum) -> bool {
     let Type::Named(name, parameters) = parameter else { return true };
     match (*name, value) {
-        ("dyn" | "any", _) => true,
-        ("duration", Datum::Native(value)) => matches!(value, Native::Duration(_)),
-        ("timestamp", Datum::Native(value)) => matches!(value, Native::Timestamp(_)),
+        ("dyn" | "any", _) | ("duration", Datum::Duration(_)) | ("timestamp", Datum::Timestamp(_)) => true,
         ("list", Datum::List(list)) => match (parameters.first(), list.items.first()) {
             (Some(element), Some(first)) => fits(element, first),
             _ => true,
@@ -214,34 +64,19 @@ impl fmt::Display for Overload {
     }
 }
 
-static FUNCTIONS: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
-    let lines = TABLE.lines().filter(|line| !line.is_empty());
-    lines
-        .map(|line| {
-            let mut parts = line.split(" | ");
-            let name = parts.next().unwrap_or_default();
-            let texts = parts
-                .flat_map(|text| if text == "COMPARED" { COMPARED.split(" | ") } else { text.split(" | ") });
-            (name, texts.flat_map(expanded).collect())
-        })
-        .collect()
-});
-
-/// The overloads of a function.
-pub(super) fn overloads(name: &str) -> Option<&'static [Overload]> {
-    FUNCTIONS.get(name).map(Vec::as_slice)
+/// The functions of a table, each with its overloads. Their order matters: the first match determines the type
+/// parameters.
+pub(super) fn read(table: &'static str) -> impl Iterator<Item = (&'static str, Vec<Overload>)> {
+    table.lines().filter(|line| !line.is_empty()).map(|line| {
+        let mut parts = line.split(" | ");
+        let name = parts.next().unwrap_or_default();
+        let texts =
+            parts.flat_map(|text| if text == "COMPARED" { COMPARED.split(" | ") } else { text.split(" | ") });
+        (name, texts.flat_map(expanded).collect())
+    })
 }
 
-/// The names of all functions.
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    FUNCTIONS.keys().copied()
-}
-
-pub(super) fn is_function(name: &str) -> bool {
-    FUNCTIONS.contains_key(name)
-}
-
-/// A type in the notation of the table.
+/// A type in the notation of the declarations.
 pub(super) fn read_type(text: &'static str) -> Option<Type> {
     SignatureReader { rest: text, letter: None }.read()
 }
@@ -279,7 +114,7 @@ fn overload(text: &'static str, letter: Option<(u8, &'static str)>) -> Option<Ov
     Some(Overload { member, parameters, result: reader.read()? })
 }
 
-/// Parses the types of the table.
+/// Parses the types of a declaration.
 struct SignatureReader {
     rest: &'static str,
     letter: Option<(u8, &'static str)>,

@@ -1,9 +1,7 @@
 //! Converts text to this crate's syntax tree; the only module that calls the parser of the `cel` crate.
 //!
 //! The parser is recursive: [`parse`] needs a stack of [`crate::stack::COMPILER`]. The tree is as deep as the reference allows.
-//! The macros stay unexpanded: checking and evaluating `all` or `map` is simpler and cheaper on the call itself.
 
-use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use cel::common::ast::operators as op;
@@ -11,9 +9,9 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, Source
 
 use super::environment::Environment;
 use super::faults::CompileFault;
-use super::signatures::{self, Overload};
+use super::tree::{ExprNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::type_named;
-use super::value::{Datum, MapKey};
+use super::value::Datum;
 
 /// Maximum length of an expression, in characters.
 // cel-go: parser/parser.go — NewParser
@@ -21,142 +19,6 @@ pub(super) const MAX_LENGTH: usize = 100_000;
 /// Maximum nesting of expressions, and of the operators, selections and calls of methods in each other.
 // cel-go: parser/parser.go — recursionListener, checkAndIncrementRecursionDepth
 pub(super) const MAX_NESTING: u16 = 250;
-
-/// A node of the tree.
-#[derive(Debug)]
-pub(super) struct ExprNode {
-    pub(super) kind: NodeKind,
-    /// The offset in the text, in characters.
-    pub(super) at: usize,
-}
-
-#[derive(Debug)]
-pub(super) enum NodeKind {
-    /// A constant, including type names.
-    Literal(Datum),
-    /// A variable.
-    Name(String),
-    Select {
-        operand: Box<ExprNode>,
-        field: String,
-        how: Selection,
-    },
-    Call {
-        function: String,
-        target: Option<Box<ExprNode>>,
-        arguments: Vec<ExprNode>,
-        /// The overload that the checker selected; evaluation calls no other, whatever the values.
-        only: OnceLock<&'static Overload>,
-    },
-    /// Elements, with a flag for `?element`.
-    List(Vec<(ExprNode, bool)>),
-    Map(Vec<(ExprNode, ExprNode, bool)>),
-    And(Vec<ExprNode>),
-    Or(Vec<ExprNode>),
-    Conditional(Box<[ExprNode; 3]>),
-    Fold(Box<Fold>),
-    /// `in` a list of constants.
-    Member(Box<ExprNode>, BTreeSet<MapKey>),
-    /// `optMap` and `optFlatMap`.
-    WithOptional {
-        target: Box<ExprNode>,
-        variable: String,
-        body: Box<ExprNode>,
-        flat: bool,
-    },
-}
-
-/// The kinds of field selection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Selection {
-    /// `a.b`
-    Plain,
-    /// `a.?b`
-    Optional,
-    /// `has(a.b)`
-    Test,
-}
-
-/// A macro over a list or a map.
-#[derive(Debug)]
-pub(super) struct Fold {
-    pub(super) kind: FoldKind,
-    pub(super) range: ExprNode,
-    pub(super) variable: String,
-    pub(super) second: Option<String>,
-    pub(super) filter: Option<ExprNode>,
-    pub(super) body: ExprNode,
-    /// The overload of `sortBy` that the checker selected.
-    pub(super) only: OnceLock<&'static Overload>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FoldKind {
-    All,
-    Exists,
-    ExistsOne,
-    Map,
-    Filter,
-    TransformMap,
-    TransformMapEntry,
-    SortBy,
-}
-
-impl ExprNode {
-    /// The child nodes.
-    pub(super) fn children(&self) -> Vec<&Self> {
-        match &self.kind {
-            NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
-            NodeKind::Call { target, arguments, .. } => {
-                target.iter().map(|target| &**target).chain(arguments).collect()
-            }
-            NodeKind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
-            NodeKind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
-            NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter().collect(),
-            NodeKind::Conditional(parts) => parts.iter().collect(),
-            NodeKind::Fold(fold) => {
-                [Some(&fold.range), fold.filter.as_ref(), Some(&fold.body)].into_iter().flatten().collect()
-            }
-            NodeKind::WithOptional { target, body, .. } => vec![target, body],
-        }
-    }
-
-    /// The child nodes, mutable.
-    pub(super) fn children_mut(&mut self) -> Vec<&mut Self> {
-        match &mut self.kind {
-            NodeKind::Literal(_) | NodeKind::Name(_) => Vec::new(),
-            NodeKind::Select { operand, .. } | NodeKind::Member(operand, _) => vec![operand],
-            NodeKind::Call { target, arguments, .. } => {
-                target.iter_mut().map(|target| &mut **target).chain(arguments).collect()
-            }
-            NodeKind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
-            NodeKind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
-            NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter_mut().collect(),
-            NodeKind::Conditional(parts) => parts.iter_mut().collect(),
-            NodeKind::Fold(fold) => {
-                let Fold { range, filter, body, .. } = &mut **fold;
-                [Some(range), filter.as_mut(), Some(body)].into_iter().flatten().collect()
-            }
-            NodeKind::WithOptional { target, body, .. } => vec![target, body],
-        }
-    }
-
-    /// Leaves a constant in the place of the node.
-    pub(super) fn take(&mut self) -> Self {
-        std::mem::replace(self, Self { kind: NodeKind::Literal(Datum::Null), at: 0 })
-    }
-
-    /// The number of nodes on the longest path.
-    pub(super) fn depth(&self) -> usize {
-        1 + self.children().into_iter().map(Self::depth).max().unwrap_or(0)
-    }
-
-    /// Whether the predicate holds for this node or a descendant.
-    pub(super) fn any(&self, holds: &impl Fn(&Self) -> bool) -> bool {
-        holds(self) || self.children().into_iter().any(|child| child.any(holds))
-    }
-}
 
 /// Parses an expression.
 pub(super) fn parse(text: &str, environment: Environment) -> Result<ExprNode, CompileFault> {
@@ -271,12 +133,12 @@ impl AstReader<'_> {
         let Some(target) = target else { return self.global(id, name, args, depth) };
         if let Some(prefix) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
-            if signatures::is_function(&function) && self.environment.has_function(&function) {
+            if self.environment.functions().find(&function).is_some() {
                 return Ok(NodeKind::Call {
                     function,
                     target: None,
                     arguments: self.nodes(args, depth)?,
-                    only: OnceLock::new(),
+                    callee: OnceLock::new(),
                 });
             }
         }
@@ -300,7 +162,7 @@ impl AstReader<'_> {
             function: name,
             target: Some(target),
             arguments: self.nodes(args, depth)?,
-            only: OnceLock::new(),
+            callee: OnceLock::new(),
         })
     }
 
@@ -340,7 +202,7 @@ impl AstReader<'_> {
                 function: name,
                 target: None,
                 arguments: self.nodes(args, depth)?,
-                only: OnceLock::new(),
+                callee: OnceLock::new(),
             }),
         }
     }
@@ -413,7 +275,7 @@ impl AstReader<'_> {
             second,
             filter,
             body,
-            only: OnceLock::new(),
+            callee: OnceLock::new(),
         })))
     }
 }

@@ -9,6 +9,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::native::{Native, unconvertible};
+use super::number;
+use super::time::{Duration, Timestamp};
 
 /// A value.
 #[derive(Debug, Clone)]
@@ -23,12 +25,14 @@ pub(super) enum Datum {
     List(ListValue),
     Map(MapValue),
     Optional(Option<Arc<Self>>),
+    Duration(Duration),
+    Timestamp(Timestamp),
     /// The name of a type.
     Type(Arc<str>),
     /// The variable `claims` or `user`.
     Root(Arc<RootVariable>),
     /// A value of a library.
-    Native(Native),
+    Native(Arc<dyn Native>),
     /// An error in an optional, or taken from one into a list or a map: using it fails.
     Failed(Arc<str>),
 }
@@ -186,6 +190,8 @@ impl Datum {
             Self::List(_) => "list",
             Self::Map(_) => "map",
             Self::Optional(_) => "optional_type",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
             Self::Type(_) => "type",
             Self::Root(root) => root.type_name,
             Self::Native(native) => native.type_name(),
@@ -205,12 +211,66 @@ impl Datum {
         match inner {
             Self::Type(name) => Self::String(name),
             Self::Root(_) => Self::Failed("no such overload".into()),
-            Self::Native(native) => match native.returned() {
-                Ok(native) => Self::Native(native),
+            Self::Native(native) => match native.go_round_trip() {
+                Ok(()) => Self::Native(native),
                 Err(text) => Self::Failed(text.into()),
             },
             Self::Failed(text) => Self::Failed(unconvertible("*errors.errorString", &text).into()),
             inner => inner.unescaped(),
+        }
+    }
+
+    /// The name of the type in Go, which some error texts of the reference contain.
+    pub(super) fn go_type(&self) -> &'static str {
+        match self {
+            Self::Null => "types.Null",
+            Self::Bool(_) => "types.Bool",
+            Self::Int(_) => "types.Int",
+            Self::Uint(_) => "types.Uint",
+            Self::Double(_) => "types.Double",
+            Self::String(_) => "types.String",
+            Self::Bytes(_) => "types.Bytes",
+            Self::List(list) if list.escaped => "*oidc.unescapeLister",
+            Self::List(_) => "*types.baseList",
+            Self::Map(map) if map.escaped => "*oidc.unescapeMapper",
+            Self::Map(_) => "*types.baseMap",
+            Self::Optional(_) => "*types.Optional",
+            Self::Duration(_) => "types.Duration",
+            Self::Timestamp(_) => "types.Timestamp",
+            Self::Type(_) => "*types.Type",
+            Self::Root(_) => "*lazy.MapValue",
+            Self::Native(native) => native.go_type(),
+            Self::Failed(_) => "*types.Err",
+        }
+    }
+
+    /// The value as error messages print it.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::Bool(value) => value.to_string(),
+            Self::Int(value) => value.to_string(),
+            Self::Uint(value) => value.to_string(),
+            Self::Double(value) => number::text(*value),
+            Self::String(value) => value.to_string(),
+            other => other.type_name().to_owned(),
+        }
+    }
+
+    /// Whether the type of the value is that of an index.
+    pub(super) fn is_index(&self) -> bool {
+        matches!(self, Self::Bool(_) | Self::Int(_) | Self::Uint(_) | Self::Double(_) | Self::String(_))
+    }
+
+    /// A value of a library.
+    pub(super) fn of_native(value: impl Native) -> Self {
+        Self::Native(Arc::new(value))
+    }
+
+    /// The value of a library, if it is of this type.
+    pub(super) fn native<T: Native>(&self) -> Option<&T> {
+        match self {
+            Self::Native(native) => native.downcast(),
+            _ => None,
         }
     }
 
@@ -328,8 +388,8 @@ impl MapKey {
             Datum::Uint(number) => [exact, i64::try_from(*number).ok().map(Self::Int), None],
             Datum::Double(number) => [
                 exact,
-                super::number::exact_int(*number).map(Self::Int),
-                super::number::exact_uint(*number).map(Self::Uint),
+                number::exact_int(*number).map(Self::Int),
+                number::exact_uint(*number).map(Self::Uint),
             ],
             _ => [exact, None, None],
         }

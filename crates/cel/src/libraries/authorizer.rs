@@ -5,179 +5,182 @@
 
 use std::sync::Arc;
 
-use crate::eval::{EvalResult, Halt, Machine, error};
-use crate::libraries::named_formats;
+use super::named_formats;
+use crate::access::{AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount};
+use crate::evaluation::{EvalResult, Evaluation, Halt, error};
+use crate::library::{Call, Library};
 use crate::native::Native;
-use crate::price;
+use crate::price::{self, LIST, Price, STRUCT, tenth};
 use crate::value::Datum;
-
-/// A question of an expression: may the user, or a service account, do this?
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct AccessQuestion {
-    /// The service account that the question is about; without one, the user of the request.
-    pub service_account: Option<ServiceAccount>,
-    /// The verb of the API or of HTTP.
-    pub verb: String,
-    /// What the verb applies to.
-    pub target: AccessTarget,
-}
-
-/// A service account.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ServiceAccount {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// What a question is about.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum AccessTarget {
-    /// A path that is not a resource's.
-    Path(String),
-    /// A resource, in any version.
-    Resource(ResourceTarget),
-}
-
-/// The attributes of a resource. Empty: any, or none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct ResourceTarget {
-    /// The API group.
-    pub group: String,
-    /// The plural name.
-    pub resource: String,
-    /// The subresource.
-    pub subresource: String,
-    /// The namespace.
-    pub namespace: String,
-    /// The name of the object.
-    pub name: String,
-    /// A field selector, not parsed.
-    pub field_selector: String,
-    /// A label selector, not parsed.
-    pub label_selector: String,
-}
-
-/// The answer to a question.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessDecision {
-    /// Whether the access is allowed.
-    pub allowed: bool,
-    /// The authorizer's reason.
-    pub reason: String,
-    /// Why the question could not be answered.
-    pub error: Option<String>,
-}
 
 /// The variable `authorizer`, for the user of the request or for a service account.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Authorizer(Option<Arc<ServiceAccount>>);
+struct Authorizer(Option<Arc<ServiceAccount>>);
 
 /// `authorizer.path(path)`.
 #[derive(Debug)]
-pub(crate) struct PathCheck {
+struct PathCheck {
     authorizer: Authorizer,
     path: Arc<str>,
 }
 
 /// `authorizer.group(group)`.
 #[derive(Debug)]
-pub(crate) struct GroupCheck {
+struct GroupCheck {
     authorizer: Authorizer,
     group: Arc<str>,
 }
 
 /// `authorizer.group(group).resource(resource)`, and `authorizer.requestResource`.
 #[derive(Debug, Clone)]
-pub(crate) struct ResourceCheck {
-    pub(crate) authorizer: Authorizer,
-    pub(crate) target: ResourceTarget,
+struct ResourceCheck {
+    authorizer: Authorizer,
+    target: ResourceTarget,
 }
 
 /// The result of a check.
 #[derive(Debug)]
-pub(crate) struct Decision(AccessDecision);
+struct Decision(AccessDecision);
 
-// apiserver: pkg/cel/library/authz.go
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
-    let Some((Datum::Native(target), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
-    charge(machine, target, arguments)?;
-    Ok(Datum::Native(match (target, function, arguments) {
-        (Native::Authorizer(authorizer), "path", [Datum::String(path)]) => {
+/// The functions of the authorizer, from Kubernetes.
+#[derive(Debug)]
+pub(crate) struct Authorizers;
+
+const SIGNATURES: &str = "
+path | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.PathCheck
+group | kubernetes.authorization.Authorizer.(string) -> kubernetes.authorization.GroupCheck
+serviceAccount | kubernetes.authorization.Authorizer.(string, string) -> kubernetes.authorization.Authorizer
+resource | kubernetes.authorization.GroupCheck.(string) -> kubernetes.authorization.ResourceCheck
+subresource | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+namespace | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+name | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+fieldSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+labelSelector | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.ResourceCheck
+check | kubernetes.authorization.PathCheck.(string) -> kubernetes.authorization.Decision | kubernetes.authorization.ResourceCheck.(string) -> kubernetes.authorization.Decision
+allowed | kubernetes.authorization.Decision.() -> bool
+reason | kubernetes.authorization.Decision.() -> string
+errored | kubernetes.authorization.Decision.() -> bool
+error | kubernetes.authorization.Decision.() -> string
+";
+
+impl Library for Authorizers {
+    fn signatures(&self) -> &'static str {
+        SIGNATURES
+    }
+
+    // apiserver: pkg/cel/library/cost.go — CallCost
+    fn price(&self, call: &Call<'_>) -> Price {
+        Price::Units(match call.function {
+            // A check is for two questions in an expression.
+            "check" => 350_000,
+            // A list, and for every two characters a requirement with a list.
+            "fieldSelector" | "labelSelector" => {
+                let text = call.size(1);
+                text.div_ceil(2).saturating_mul(LIST + STRUCT).saturating_add(LIST + tenth(text))
+            }
+            _ => 1,
+        })
+    }
+
+    // apiserver: pkg/cel/library/authz.go
+    fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
+        let Some((Datum::Native(target), arguments)) = call.values.split_first() else {
+            return Err(Halt::Unsuited);
+        };
+        let target = &**target;
+        charge(evaluation, target, arguments)?;
+        if let Some(authorizer) = target.downcast::<Authorizer>() {
+            of_authorizer(authorizer, call.function, arguments)
+        } else if let Some(check) = target.downcast::<GroupCheck>() {
+            of_group(check, call.function, arguments)
+        } else if let Some(check) = target.downcast::<PathCheck>() {
+            match (call.function, arguments) {
+                ("check", [Datum::String(verb)]) => {
+                    ask(evaluation, &check.authorizer, verb, AccessTarget::Path(check.path.to_string()))
+                }
+                _ => Err(Halt::Unsuited),
+            }
+        } else if let Some(check) = target.downcast::<ResourceCheck>() {
+            of_resource(evaluation, check, call.function, arguments)
+        } else if let (Some(Decision(decision)), []) = (target.downcast(), arguments) {
+            decided(decision, call.function)
+        } else {
+            Err(Halt::Unsuited)
+        }
+    }
+}
+
+fn of_authorizer(authorizer: &Authorizer, function: &str, arguments: &[Datum]) -> EvalResult {
+    let authorizer = authorizer.clone();
+    Ok(match (function, arguments) {
+        ("path", [Datum::String(path)]) => {
             if path.trim().is_empty() {
                 return error("path must not be empty");
             }
-            Native::PathCheck(Arc::new(PathCheck { authorizer: authorizer.clone(), path: Arc::clone(path) }))
+            Datum::of_native(PathCheck { authorizer, path: Arc::clone(path) })
         }
-        (Native::Authorizer(authorizer), "group", [Datum::String(group)]) => {
-            Native::GroupCheck(Arc::new(GroupCheck {
-                authorizer: authorizer.clone(),
-                group: Arc::clone(group),
-            }))
+        ("group", [Datum::String(group)]) => {
+            Datum::of_native(GroupCheck { authorizer, group: Arc::clone(group) })
         }
-        (Native::Authorizer(_), "serviceAccount", [Datum::String(namespace), Datum::String(name)]) => {
-            Native::Authorizer(service_account(namespace, name)?)
+        ("serviceAccount", [Datum::String(namespace), Datum::String(name)]) => {
+            Datum::of_native(service_account(namespace, name)?)
         }
-        (Native::GroupCheck(check), "resource", [Datum::String(resource)]) => {
-            if resource.trim().is_empty() {
-                return error("resource must not be empty");
-            }
-            let target = ResourceTarget {
-                group: check.group.to_string(),
-                resource: resource.to_string(),
-                ..ResourceTarget::default()
-            };
-            Native::ResourceCheck(Arc::new(ResourceCheck { authorizer: check.authorizer.clone(), target }))
-        }
-        (Native::PathCheck(check), "check", [Datum::String(verb)]) => {
-            ask(machine, &check.authorizer, verb, AccessTarget::Path(check.path.to_string()))?
-        }
-        (Native::ResourceCheck(check), "check", [Datum::String(verb)]) => {
-            ask(machine, &check.authorizer, verb, AccessTarget::Resource(check.target.clone()))?
-        }
-        (Native::ResourceCheck(check), attribute, [Datum::String(value)]) => {
-            let mut check = ResourceCheck::clone(check);
-            let ResourceTarget { subresource, namespace, name, field_selector, label_selector, .. } =
-                &mut check.target;
-            let field = match attribute {
-                "subresource" => subresource,
-                "namespace" => namespace,
-                "name" => name,
-                "fieldSelector" => field_selector,
-                "labelSelector" => label_selector,
-                _ => return Err(Halt::Unsuited),
-            };
-            *field = value.to_string();
-            Native::ResourceCheck(Arc::new(check))
-        }
-        (Native::Decision(decision), fact, []) => return decided(&decision.0, fact),
         _ => return Err(Halt::Unsuited),
-    }))
+    })
+}
+
+fn of_group(check: &GroupCheck, function: &str, arguments: &[Datum]) -> EvalResult {
+    let ("resource", [Datum::String(resource)]) = (function, arguments) else { return Err(Halt::Unsuited) };
+    if resource.trim().is_empty() {
+        return error("resource must not be empty");
+    }
+    let target = ResourceTarget {
+        group: check.group.to_string(),
+        resource: resource.to_string(),
+        ..ResourceTarget::default()
+    };
+    Ok(Datum::of_native(ResourceCheck { authorizer: check.authorizer.clone(), target }))
+}
+
+fn of_resource(
+    evaluation: &mut Evaluation<'_>,
+    check: &ResourceCheck,
+    function: &str,
+    arguments: &[Datum],
+) -> EvalResult {
+    let [Datum::String(value)] = arguments else { return Err(Halt::Unsuited) };
+    if function == "check" {
+        return ask(evaluation, &check.authorizer, value, AccessTarget::Resource(check.target.clone()));
+    }
+    let mut check = ResourceCheck::clone(check);
+    let ResourceTarget { subresource, namespace, name, field_selector, label_selector, .. } =
+        &mut check.target;
+    let attribute = match function {
+        "subresource" => subresource,
+        "namespace" => namespace,
+        "name" => name,
+        "fieldSelector" => field_selector,
+        "labelSelector" => label_selector,
+        _ => return Err(Halt::Unsuited),
+    };
+    *attribute = value.to_string();
+    Ok(Datum::of_native(check))
 }
 
 /// Charges the texts that a call reads and copies. One unit in the reference, however long they are.
-fn charge(machine: &mut Machine<'_>, target: &Native, arguments: &[Datum]) -> Result<(), Halt> {
-    let copied = match target {
-        Native::GroupCheck(check) => check.group.len(),
-        Native::PathCheck(check) => check.path.len(),
-        Native::ResourceCheck(check) => check.target.size(),
-        Native::Decision(decision) => {
-            let Decision(decision) = &**decision;
-            decision.reason.len() + decision.error.as_ref().map_or(0, String::len)
-        }
-        _ => 0,
+fn charge(evaluation: &mut Evaluation<'_>, target: &dyn Native, arguments: &[Datum]) -> Result<(), Halt> {
+    let copied = if let Some(check) = target.downcast::<GroupCheck>() {
+        check.group.len()
+    } else if let Some(check) = target.downcast::<PathCheck>() {
+        check.path.len()
+    } else if let Some(check) = target.downcast::<ResourceCheck>() {
+        check.target.size()
+    } else if let Some(Decision(decision)) = target.downcast() {
+        decision.reason.len() + decision.error.as_ref().map_or(0, String::len)
+    } else {
+        0
     };
-    machine.charge(arguments.iter().map(price::size).fold(copied, usize::saturating_add) / 50)
-}
-
-impl ResourceTarget {
-    /// The length of all texts.
-    fn size(&self) -> usize {
-        let Self { group, resource, subresource, namespace, name, field_selector, label_selector } = self;
-        let texts = [group, resource, subresource, namespace, name, field_selector, label_selector];
-        texts.into_iter().map(String::len).fold(0, usize::saturating_add)
-    }
+    evaluation.charge(arguments.iter().map(price::size).fold(copied, usize::saturating_add) / 50)
 }
 
 fn service_account(namespace: &str, name: &str) -> Result<Authorizer, Halt> {
@@ -191,15 +194,15 @@ fn service_account(namespace: &str, name: &str) -> Result<Authorizer, Halt> {
 }
 
 fn ask(
-    machine: &mut Machine<'_>,
+    evaluation: &mut Evaluation<'_>,
     authorizer: &Authorizer,
     verb: &str,
     target: AccessTarget,
-) -> Result<Native, Halt> {
+) -> EvalResult {
     let service_account = authorizer.0.as_deref().cloned();
     let question = AccessQuestion { service_account, verb: verb.to_owned(), target };
-    match machine.answer(&question) {
-        Some(decision) => Ok(Native::Decision(Arc::new(Decision(decision.clone())))),
+    match evaluation.answer(&question) {
+        Some(decision) => Ok(Datum::of_native(Decision(decision.clone()))),
         None => Err(Halt::Ask(Box::new(question))),
     }
 }
@@ -212,4 +215,61 @@ fn decided(decision: &AccessDecision, fact: &str) -> EvalResult {
         "error" => Datum::string(decision.error.as_deref().unwrap_or_default()),
         _ => return Err(Halt::Unsuited),
     })
+}
+
+/// The values of `authorizer` and `authorizer.requestResource` for a request with these attributes.
+pub(crate) fn variables(request: ResourceTarget) -> [Datum; 2] {
+    let authorizer = Authorizer::default();
+    let request = ResourceCheck { authorizer: authorizer.clone(), target: request };
+    [Datum::of_native(authorizer), Datum::of_native(request)]
+}
+
+impl Native for Authorizer {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.authorization.Authorizer"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "library.authorizerVal"
+    }
+}
+
+impl Native for PathCheck {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.authorization.PathCheck"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "library.pathCheckVal"
+    }
+}
+
+impl Native for GroupCheck {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.authorization.GroupCheck"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "library.groupCheckVal"
+    }
+}
+
+impl Native for ResourceCheck {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.authorization.ResourceCheck"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "library.resourceCheckVal"
+    }
+}
+
+impl Native for Decision {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.authorization.Decision"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "library.decisionVal"
+    }
 }

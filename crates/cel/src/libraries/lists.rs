@@ -1,20 +1,95 @@
 //! The functions of lists.
 //!
-//! The price of a call (`price`) includes the walk over a list and the elements of the result; the functions charge
+//! The price of a call includes the walk over a list and the elements of the result; the functions charge
 //! what it does not include.
 
 use std::cmp::Ordering;
 
+use crate::arithmetic;
 use crate::equality::{compare, equal, if_comparable, order, same};
-use crate::eval::{EvalResult, Halt, Machine, error, no_such_overload};
-use crate::functions::{self, length};
-use crate::libraries::strings;
-use crate::libraries::time::Duration;
-use crate::native::Native;
+use crate::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload};
+use crate::library::{Call, Library};
+use crate::number::length;
+use crate::price::{LIST, Price};
+use crate::time::Duration;
 use crate::types::Type;
 use crate::value::{Datum, ListValue};
 
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+/// The functions of lists, from cel-go and Kubernetes.
+#[derive(Debug)]
+pub(crate) struct Lists;
+
+const SIGNATURES: &str = "
+indexOf | list(A).(A) -> int
+lastIndexOf | list(A).(A) -> int
+isSorted | list(C).() -> bool
+min | list(C).() -> C
+max | list(C).() -> C
+sum | list(N).() -> N
+sort | list(C).() -> list(C)
+@sortByAssociatedKeys | list(T).(list(C)) -> list(T)
+distinct | list(T).() -> list(T)
+reverse | list(T).() -> list(T)
+slice | list(T).(int, int) -> list(T)
+flatten | list(list(T)).() -> list(T) | list(dyn).(int) -> list(dyn)
+lists.range | (int) -> list(int)
+first | list(V).() -> optional_type(V)
+last | list(V).() -> optional_type(V)
+";
+
+impl Library for Lists {
+    fn signatures(&self) -> &'static str {
+        SIGNATURES
+    }
+
+    // cel-go: ext/lists.go; apiserver: pkg/cel/library/cost.go — CallCost
+    fn price(&self, call: &Call<'_>) -> Price {
+        let first = call.size(0);
+        let is_typed = call.only.is_some();
+        Price::Units(match call.function {
+            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" => return Price::Traversal,
+            "lists.range" => 1 + LIST + count(call.values.first()),
+            "slice" => 1 + LIST + taken(call.values).unwrap_or(1),
+            "reverse" => 1 + LIST + first,
+            "flatten" => flattened(first, call.values.get(1)),
+            "distinct" => pairs(call.values.first()),
+            "sort" if is_typed => pairs(call.values.first()),
+            "@sortByAssociatedKeys" if is_typed => pairs(call.values.get(1)),
+            "sort" => comparisons(first),
+            "@sortByAssociatedKeys" => comparisons(call.size(1)),
+            _ => 1,
+        })
+    }
+
+    fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
+        match (call.function, call.values, call.only) {
+            ("sum", [Datum::List(list)], Some(only)) if list.items.is_empty() => Ok(zero(&only.result)),
+            (function, values, _) => run(evaluation, function, values),
+        }
+    }
+
+    fn refusal(&self, _evaluation: &Evaluation<'_>, call: &Call<'_>) -> Halt {
+        match (call.function, call.values) {
+            ("sort", _) if call.is_on_receiver() => Call::unnamed_refusal(),
+            ("sort", _) => call.named_refusal(),
+            ("@sortByAssociatedKeys", [first, ..]) if !matches!(first, Datum::List(_)) => {
+                call.named_refusal()
+            }
+            ("flatten", [first, rest @ ..]) => {
+                let parameters = if matches!(first, Datum::Map(_)) { "(dyn, dyn)" } else { "" };
+                let depth = rest.first().map_or("", Datum::type_name);
+                Halt::Error(format!("no such overload: {}{parameters}.flatten({depth})", first.type_name()))
+            }
+            _ => call.refusal(),
+        }
+    }
+
+    fn has_one_implementation(&self, function: &str) -> bool {
+        matches!(function, "sort" | "flatten")
+    }
+}
+
+fn run(evaluation: &mut Evaluation<'_>, function: &str, values: &[Datum]) -> EvalResult {
     if let ("lists.range", [Datum::Int(count)]) = (function, values) {
         let count = usize::try_from(*count).unwrap_or(0);
         return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
@@ -22,10 +97,8 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
     let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
     match (function, arguments) {
-        ("join", []) => strings::join(machine, items, ""),
-        ("join", [Datum::String(separator)]) => strings::join(machine, items, separator),
-        ("indexOf", [needle]) => position(machine, items.iter().enumerate(), needle),
-        ("lastIndexOf", [needle]) => position(machine, items.iter().enumerate().rev(), needle),
+        ("indexOf", [needle]) => position(evaluation, items.iter().enumerate(), needle),
+        ("lastIndexOf", [needle]) => position(evaluation, items.iter().enumerate().rev(), needle),
         ("isSorted", []) if items.first().is_some_and(|first| !is_ordered(first)) => Err(Halt::Unsuited),
         ("isSorted", []) => {
             for (left, right) in items.iter().zip(items.iter().skip(1)) {
@@ -37,16 +110,16 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         }
         ("min", []) => extreme("min", items, Ordering::Greater),
         ("max", []) => extreme("max", items, Ordering::Less),
-        ("sum", []) => sum(machine, items),
+        ("sum", []) => sum(evaluation, items),
         ("distinct" | "sort", []) if items.is_empty() => Ok(Datum::List(list.clone())),
-        ("sort", []) => sorted(machine, items, items),
-        ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(machine, items, keys.items.as_slice()),
+        ("sort", []) => sorted(evaluation, items, items),
+        ("@sortByAssociatedKeys", [Datum::List(keys)]) => sorted(evaluation, items, keys.items.as_slice()),
         ("distinct", []) => {
             let mut kept: Vec<Datum> = Vec::new();
             for item in list.scattered() {
                 let mut known = false;
                 for other in &kept {
-                    known = known || if_comparable(equal(machine, &item, other), false)?;
+                    known = known || if_comparable(equal(evaluation, &item, other), false)?;
                 }
                 if !known {
                     kept.push(item);
@@ -56,39 +129,24 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
         }
         ("reverse", []) => Ok(Datum::list(list.scattered().collect::<Vec<_>>().into_iter().rev().collect())),
         ("slice", [Datum::Int(from), Datum::Int(to)]) => slice(list, *from, *to),
-        ("flatten", []) => flatten(machine, list, 1),
+        ("flatten", []) => flatten(evaluation, list, 1),
         ("flatten", [Datum::Int(depth)]) if *depth < 0 => error("level must be non-negative"),
-        ("flatten", [Datum::Int(depth)]) => flatten(machine, list, *depth),
+        ("flatten", [Datum::Int(depth)]) => flatten(evaluation, list, *depth),
         ("first", []) => Ok(Datum::Optional(list.get(0).map(Into::into))),
         ("last", []) => {
             Ok(Datum::Optional(items.len().checked_sub(1).and_then(|at| list.get(at)).map(Into::into)))
-        }
-        ("sets.contains", [Datum::List(part)]) => {
-            Ok(Datum::Bool(covers(machine, items, part.items.as_slice())?))
-        }
-        ("sets.equivalent", [Datum::List(other)]) => {
-            let other = other.items.as_slice();
-            Ok(Datum::Bool(covers(machine, items, other)? && covers(machine, other, items)?))
-        }
-        ("sets.intersects", [Datum::List(other)]) => {
-            for item in items {
-                if covers(machine, other.items.as_slice(), std::slice::from_ref(item))? {
-                    return Ok(Datum::Bool(true));
-                }
-            }
-            Ok(Datum::Bool(false))
         }
         _ => Err(Halt::Unsuited),
     }
 }
 
 fn position<'a>(
-    machine: &mut Machine<'_>,
+    evaluation: &mut Evaluation<'_>,
     items: impl Iterator<Item = (usize, &'a Datum)>,
     needle: &Datum,
 ) -> EvalResult {
     for (at, item) in items {
-        if if_comparable(same(machine, item, needle), false)? {
+        if if_comparable(same(evaluation, item, needle), false)? {
             return Ok(Datum::Int(length(at)));
         }
     }
@@ -131,17 +189,14 @@ fn extreme(name: &str, items: &[Datum], replaced: Ordering) -> EvalResult {
     Ok(best.clone())
 }
 
-fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
+fn sum(evaluation: &mut Evaluation<'_>, items: &[Datum]) -> EvalResult {
     let Some((first, rest)) = items.split_first() else { return Ok(Datum::Int(0)) };
-    if !matches!(
-        first,
-        Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Native(Native::Duration(_))
-    ) {
+    if !matches!(first, Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Duration(_)) {
         return Err(Halt::Unsuited);
     }
     let mut total = first.clone();
     for item in rest {
-        total = match functions::add(machine, &total, item) {
+        total = match arithmetic::add(evaluation, &total, item) {
             Err(Halt::Unsuited) => return refused(item),
             result => result?,
         };
@@ -150,17 +205,17 @@ fn sum(machine: &mut Machine<'_>, items: &[Datum]) -> EvalResult {
 }
 
 /// The sum of an empty list of a type that the checker knows.
-pub(crate) fn zero(sum: &Type) -> Datum {
+fn zero(sum: &Type) -> Datum {
     match sum.parts().0 {
         "uint" => Datum::Uint(0),
         "double" => Datum::Double(0.0),
-        "duration" => Datum::Native(Native::Duration(Duration(0))),
+        "duration" => Datum::Duration(Duration(0)),
         _ => Datum::Int(0),
     }
 }
 
 /// Sorts items by their keys; stable.
-fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalResult {
+fn sorted(evaluation: &mut Evaluation<'_>, items: &[Datum], keys: &[Datum]) -> EvalResult {
     // The first key must be comparable, and all others have its type.
     if let Some(first) = keys.first() {
         if !is_ordered(first) {
@@ -170,13 +225,13 @@ fn sorted(machine: &mut Machine<'_>, items: &[Datum], keys: &[Datum]) -> EvalRes
             if key.type_name() != first.type_name() {
                 return error("list elements must have the same type");
             }
-            compare(machine, first, key)?;
+            compare(evaluation, first, key)?;
         }
     }
     let mut pairs: Vec<(&Datum, &Datum)> = keys.iter().zip(items).collect();
     let mut failed = None;
     pairs.sort_by(|(left, _), (right, _)| {
-        compare(machine, left, right).unwrap_or_else(|halt| {
+        compare(evaluation, left, right).unwrap_or_else(|halt| {
             failed = Some(halt);
             Ordering::Equal
         })
@@ -196,7 +251,8 @@ fn is_ordered(value: &Datum) -> bool {
             | Datum::Double(_)
             | Datum::String(_)
             | Datum::Bytes(_)
-            | Datum::Native(Native::Duration(_) | Native::Timestamp(_))
+            | Datum::Duration(_)
+            | Datum::Timestamp(_)
     )
 }
 
@@ -219,7 +275,7 @@ fn slice(list: &ListValue, from: i64, to: i64) -> EvalResult {
 }
 
 /// Replaces lists by their elements, without recursion.
-fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResult {
+fn flatten(evaluation: &mut Evaluation<'_>, list: &ListValue, depth: i64) -> EvalResult {
     let depth = usize::try_from(depth).unwrap_or(0);
     // The price includes the elements of the list at each depth, but not those of the lists in it.
     let mut paid = list.items.len().saturating_mul(depth);
@@ -235,7 +291,7 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
             Datum::List(inner) if open.len() <= depth => {
                 // One more for the list itself, which may be empty.
                 let work = inner.items.len() + 1;
-                machine.charge(work.saturating_sub(paid))?;
+                evaluation.charge(work.saturating_sub(paid))?;
                 paid = paid.saturating_sub(work);
                 open.push((inner, 0));
             }
@@ -245,17 +301,47 @@ fn flatten(machine: &mut Machine<'_>, list: &ListValue, depth: i64) -> EvalResul
     Ok(Datum::list(flat))
 }
 
-/// Whether each element of `part` equals one of `items`. It is the left operand of the equality, which is not symmetric.
-// cel-go: common/types/list.go — Contains
-fn covers(machine: &mut Machine<'_>, items: &[Datum], part: &[Datum]) -> Result<bool, Halt> {
-    for needle in part {
-        let mut found = false;
-        for item in items {
-            found = found || if_comparable(equal(machine, needle, item), false)?;
+/// The number of elements that `slice` takes, if it does not fail.
+fn taken(values: &[Datum]) -> Option<usize> {
+    let [Datum::List(list), Datum::Int(from), Datum::Int(to)] = values else { return None };
+    let (from, to) = (usize::try_from(*from).ok()?, usize::try_from(*to).ok()?);
+    if to > list.items.len() { None } else { to.checked_sub(from) }
+}
+
+/// The price of `flatten`: the elements at each depth. As in the reference, a negative depth gives a negative price, and one
+/// below zero is beyond the limit.
+// cel-go: ext/lists.go — trackListFlatten
+fn flattened(length: usize, depth: Option<&Datum>) -> usize {
+    let base = 1 + LIST;
+    match depth {
+        Some(Datum::Int(depth)) => {
+            let work = length.saturating_mul(usize::try_from(depth.unsigned_abs()).unwrap_or(usize::MAX));
+            if *depth < 0 { base.checked_sub(work).unwrap_or(usize::MAX) } else { base.saturating_add(work) }
         }
-        if !found {
-            return Ok(false);
-        }
+        _ => base.saturating_add(length),
     }
-    Ok(true)
+}
+
+/// A number of elements; one instead of an error.
+fn count(value: Option<&Datum>) -> usize {
+    match value {
+        Some(Datum::Int(count)) => usize::try_from(*count).unwrap_or(0),
+        _ => 1,
+    }
+}
+
+/// The comparisons of a sort.
+fn comparisons(length: usize) -> usize {
+    let rounds = length.checked_ilog2().and_then(|rounds| usize::try_from(rounds).ok()).unwrap_or(0);
+    length.saturating_mul(1 + rounds).max(1)
+}
+
+/// The reference's price of a sort: twice the square of the length.
+// cel-go: ext/lists.go — trackListSelfCompare
+fn pairs(list: Option<&Datum>) -> usize {
+    let Some(Datum::List(list)) = list else { return 1 + LIST };
+    let length = list.items.len();
+    let texts = matches!(list.items.first(), Some(Datum::String(_) | Datum::Bytes(_)));
+    let tenths = if texts { 21 } else { 20 };
+    (length.saturating_mul(length).saturating_mul(tenths) / 10).saturating_add(1 + LIST)
 }

@@ -3,15 +3,19 @@
 //!
 //! The texts are those of `k8s.io/apimachinery`.
 
+use std::sync::Arc;
+
 use portcullis_go::url::Url;
 
-use crate::eval::{EvalResult, Halt};
+use crate::evaluation::{EvalResult, Evaluation, Halt};
+use crate::library::{Call, Library};
 use crate::native::Native;
+use crate::price::{Price, tenth};
 use crate::value::Datum;
 
 /// A format with a name.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct NamedFormat(&'static Definition);
+#[derive(Debug)]
+struct NamedFormat(&'static Definition);
 
 #[derive(Debug)]
 struct Definition {
@@ -56,42 +60,87 @@ impl NamedFormat {
     fn named(name: &str) -> Option<Self> {
         FORMATS.iter().find(|format| format.function == name).map(Self)
     }
+}
 
-    /// The size of the pattern for which the reference charges.
-    pub(crate) fn pattern_size(self) -> usize {
-        self.0.pattern_size
+impl Native for NamedFormat {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.NamedFormat"
     }
 
-    /// The name of the value.
-    pub(crate) fn name(self) -> &'static str {
-        self.0.name
+    fn go_type(&self) -> &'static str {
+        "cel.Format"
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(self.0.name.to_owned())
+    }
+
+    fn go_round_trip(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn equals(&self, other: &dyn Native) -> Option<bool> {
+        other.downcast::<Self>().map(|other| self.0.name == other.0.name)
     }
 }
 
-impl PartialEq for NamedFormat {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
+/// The functions of named formats, from Kubernetes.
+#[derive(Debug)]
+pub(crate) struct NamedFormats;
 
-// apiserver: pkg/cel/library/format.go
-pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
-    match (function, values) {
-        ("format.named", [Datum::String(name)]) => Ok(NamedFormat::named(name)
-            .map_or(Datum::Optional(None), |format| {
-                Datum::Optional(Some(Datum::Native(Native::NamedFormat(format)).into()))
-            })),
-        ("validate", [Datum::Native(Native::NamedFormat(format)), Datum::String(text)]) => {
-            let problems = (format.0.problems)(text);
-            let problems =
-                (!problems.is_empty()).then(|| Datum::strings(problems.iter().map(String::as_str)));
-            Ok(Datum::Optional(problems.map(Into::into)))
+const SIGNATURES: &str = "
+format.byte | () -> kubernetes.NamedFormat
+format.date | () -> kubernetes.NamedFormat
+format.datetime | () -> kubernetes.NamedFormat
+format.dns1035Label | () -> kubernetes.NamedFormat
+format.dns1035LabelPrefix | () -> kubernetes.NamedFormat
+format.dns1123Label | () -> kubernetes.NamedFormat
+format.dns1123LabelPrefix | () -> kubernetes.NamedFormat
+format.dns1123Subdomain | () -> kubernetes.NamedFormat
+format.dns1123SubdomainPrefix | () -> kubernetes.NamedFormat
+format.labelValue | () -> kubernetes.NamedFormat
+format.named | (string) -> optional_type(kubernetes.NamedFormat)
+format.qualifiedName | () -> kubernetes.NamedFormat
+format.uri | () -> kubernetes.NamedFormat
+format.uuid | () -> kubernetes.NamedFormat
+validate | kubernetes.NamedFormat.(string) -> optional_type(list(string))
+";
+
+impl Library for NamedFormats {
+    fn signatures(&self) -> &'static str {
+        SIGNATURES
+    }
+
+    // apiserver: pkg/cel/library/cost.go — CallCost
+    fn price(&self, call: &Call<'_>) -> Price {
+        match (call.function, call.values.first().and_then(Datum::native::<NamedFormat>)) {
+            ("validate", Some(format)) => {
+                let text = tenth(call.size(1).saturating_add(1));
+                Price::Units(text.saturating_mul(format.0.pattern_size.div_ceil(4)))
+            }
+            _ => Price::ONE,
         }
-        (name, []) => match name.strip_prefix("format.").and_then(NamedFormat::named) {
-            Some(format) => Ok(Datum::Native(Native::NamedFormat(format))),
-            None => Err(Halt::Unsuited),
-        },
-        _ => Err(Halt::Unsuited),
+    }
+
+    // apiserver: pkg/cel/library/format.go
+    fn call(&self, _evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
+        match (call.function, call.values) {
+            ("format.named", [Datum::String(name)]) => {
+                Ok(Datum::Optional(NamedFormat::named(name).map(|format| Arc::new(Datum::of_native(format)))))
+            }
+            ("validate", [format, Datum::String(text)]) => {
+                let Some(format) = format.native::<NamedFormat>() else { return Err(Halt::Unsuited) };
+                let problems = (format.0.problems)(text);
+                let problems =
+                    (!problems.is_empty()).then(|| Datum::strings(problems.iter().map(String::as_str)));
+                Ok(Datum::Optional(problems.map(Into::into)))
+            }
+            (name, []) => match name.strip_prefix("format.").and_then(NamedFormat::named) {
+                Some(format) => Ok(Datum::of_native(format)),
+                None => Err(Halt::Unsuited),
+            },
+            _ => Err(Halt::Unsuited),
+        }
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
 
-use crate::eval::{EvalResult, Halt, error};
-use crate::native::Native;
+use crate::evaluation::{EvalResult, Evaluation, Halt, error};
+use crate::library::{Call, Library};
+use crate::native::{Native, unconvertible};
 use crate::number;
+use crate::price::{self, Price, tenth};
 use crate::value::Datum;
 
 /// A version.
 // blang/semver: semver.go
 #[derive(Debug)]
-pub(crate) struct Semver {
+struct Semver {
     numbers: [u64; 3],
     /// The parts, with dots between them; empty without any.
     pre_release: String,
@@ -29,33 +30,73 @@ enum PreRelease<'a> {
     Text(&'a str),
 }
 
-// apiserver: pkg/cel/library/semverlib.go
-pub(crate) fn call(function: &str, values: &[Datum]) -> EvalResult {
-    match values {
-        [Datum::String(text)] => construct(function, text, false),
-        [Datum::String(text), Datum::Bool(normalize)] => construct(function, text, *normalize),
-        [Datum::Native(Native::Semver(version))] => {
-            let [major, minor, patch] = version.numbers;
-            let number = match function {
-                "major" => major,
-                "minor" => minor,
-                "patch" => patch,
-                _ => return Err(Halt::Unsuited),
-            };
-            // Go converts without a check.
-            Ok(Datum::Int(number.cast_signed()))
-        }
-        [Datum::Native(Native::Semver(left)), Datum::Native(Native::Semver(right))] => {
-            let order = left.precedence(right);
-            Ok(match function {
-                "compareTo" => number::signum(order),
-                "isLessThan" => Datum::Bool(order.is_lt()),
-                "isGreaterThan" => Datum::Bool(order.is_gt()),
-                _ => return Err(Halt::Unsuited),
-            })
-        }
-        _ => Err(Halt::Unsuited),
+/// The functions of semantic versions, from Kubernetes.
+#[derive(Debug)]
+pub(crate) struct Semvers;
+
+const SIGNATURES: &str = "
+semver | (string) -> kubernetes.Semver | (string, bool) -> kubernetes.Semver
+isSemver | (string) -> bool | (string, bool) -> bool
+major | kubernetes.Semver.() -> int
+minor | kubernetes.Semver.() -> int
+patch | kubernetes.Semver.() -> int
+isLessThan | kubernetes.Semver.(kubernetes.Semver) -> bool
+isGreaterThan | kubernetes.Semver.(kubernetes.Semver) -> bool
+compareTo | kubernetes.Semver.(kubernetes.Semver) -> int
+";
+
+impl Library for Semvers {
+    fn signatures(&self) -> &'static str {
+        SIGNATURES
     }
+
+    // apiserver: pkg/cel/library/cost.go — CallCost
+    fn price(&self, call: &Call<'_>) -> Price {
+        match call.function {
+            "semver" | "isSemver" => Price::Units(tenth(call.size(0))),
+            // One unit in the reference, however long versions are.
+            "compareTo" | "isLessThan" | "isGreaterThan" => {
+                Price::Units(1 + price::compared(call.values) / 10)
+            }
+            _ => Price::ONE,
+        }
+    }
+
+    // apiserver: pkg/cel/library/semverlib.go
+    fn call(&self, _evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
+        match call.values {
+            [Datum::String(text)] => construct(call.function, text, false),
+            [Datum::String(text), Datum::Bool(normalize)] => construct(call.function, text, *normalize),
+            [version] => version.native().map_or(Err(Halt::Unsuited), |version| part(call.function, version)),
+            [left, right] => match (left.native(), right.native()) {
+                (Some(left), Some(right)) => compared(call.function, left, right),
+                _ => Err(Halt::Unsuited),
+            },
+            _ => Err(Halt::Unsuited),
+        }
+    }
+}
+
+fn part(function: &str, version: &Semver) -> EvalResult {
+    let [major, minor, patch] = version.numbers;
+    let number = match function {
+        "major" => major,
+        "minor" => minor,
+        "patch" => patch,
+        _ => return Err(Halt::Unsuited),
+    };
+    // Go converts without a check.
+    Ok(Datum::Int(number.cast_signed()))
+}
+
+fn compared(function: &str, left: &Semver, right: &Semver) -> EvalResult {
+    let order = left.precedence(right);
+    Ok(match function {
+        "compareTo" => Datum::Int(number::signum(order)),
+        "isLessThan" => Datum::Bool(order.is_lt()),
+        "isGreaterThan" => Datum::Bool(order.is_gt()),
+        _ => return Err(Halt::Unsuited),
+    })
 }
 
 fn construct(function: &str, text: &str, normalize: bool) -> EvalResult {
@@ -63,7 +104,7 @@ fn construct(function: &str, text: &str, normalize: bool) -> EvalResult {
     match function {
         "isSemver" => Ok(Datum::Bool(parsed.is_ok())),
         "semver" => match parsed {
-            Ok(version) => Ok(Datum::Native(Native::Semver(Arc::new(version)))),
+            Ok(version) => Ok(Datum::of_native(version)),
             Err(text) => error(text),
         },
         _ => Err(Halt::Unsuited),
@@ -171,11 +212,6 @@ fn is_alphanumeric(text: &str) -> bool {
 }
 
 impl Semver {
-    /// The length of the text that a comparison reads.
-    pub(crate) fn size(&self) -> usize {
-        self.pre_release.len()
-    }
-
     /// The parts of the pre-release.
     fn parts(&self) -> impl Iterator<Item = PreRelease<'_>> {
         // All have been read before.
@@ -191,10 +227,37 @@ impl Semver {
             .then_with(|| release(self).cmp(&release(other)))
             .then_with(|| self.parts().cmp(other.parts()))
     }
+}
 
-    /// Whether `==` holds: the precedence is the same.
-    pub(crate) fn is_equal(&self, other: &Self) -> bool {
-        self.precedence(other).is_eq()
+impl Native for Semver {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.Semver"
+    }
+
+    fn go_type(&self) -> &'static str {
+        "cel.Semver"
+    }
+
+    fn shown(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+
+    fn go_round_trip(&self) -> Result<(), String> {
+        Err(unconvertible("semver.Version", &self.to_string()))
+    }
+
+    /// It contains slices there.
+    fn is_go_key(&self) -> bool {
+        false
+    }
+
+    fn compared_length(&self) -> usize {
+        self.pre_release.len().max(1)
+    }
+
+    /// Versions of the same precedence are equal.
+    fn equals(&self, other: &dyn Native) -> Option<bool> {
+        other.downcast().map(|other| self.precedence(other).is_eq())
     }
 }
 

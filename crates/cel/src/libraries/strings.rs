@@ -1,48 +1,143 @@
-//! The functions of strings. Indices count characters.
+//! The functions of strings, and of regular expressions on them. Indices count characters.
 //!
-//! The price of a call (`price`) includes reading the string; the functions charge what it does not include.
+//! The price of a call includes reading the string; the functions charge what it does not include.
 
 use std::sync::Arc;
 
-use crate::eval::{EvalResult, Halt, Machine, error};
-use crate::functions::{length, shown};
+use crate::evaluation::{EvalResult, Evaluation, Halt, error};
+use crate::library::{Call, Library};
+use crate::number::length;
 use crate::pattern::{self, Pattern};
-use crate::price;
+use crate::price::{Price, tenth};
 use crate::value::Datum;
 
-pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) -> EvalResult {
+/// The functions of strings and of regular expressions, from cel-go and Kubernetes.
+#[derive(Debug)]
+pub(crate) struct Strings;
+
+const SIGNATURES: &str = "
+charAt | string.(int) -> string
+contains | string.(string) -> bool
+endsWith | string.(string) -> bool
+startsWith | string.(string) -> bool
+matches | (string, string) -> bool | string.(string) -> bool
+find | string.(string) -> string
+findAll | string.(string) -> list(string) | string.(string, int) -> list(string)
+join | list(string).() -> string | list(string).(string) -> string
+lowerAscii | string.() -> string
+upperAscii | string.() -> string
+replace | string.(string, string) -> string | string.(string, string, int) -> string
+split | string.(string) -> list(string) | string.(string, int) -> list(string)
+substring | string.(int) -> string | string.(int, int) -> string
+trim | string.() -> string
+strings.quote | (string) -> string
+indexOf | string.(string) -> int | string.(string, int) -> int
+lastIndexOf | string.(string) -> int | string.(string, int) -> int
+";
+
+impl Library for Strings {
+    fn signatures(&self) -> &'static str {
+        SIGNATURES
+    }
+
+    // cel-go: interpreter/runtimecost.go — costCall; apiserver: pkg/cel/library/cost.go — CallCost
+    fn price(&self, call: &Call<'_>) -> Price {
+        let (first, second) = (call.size(0), call.size(1));
+        // An untyped call costs one unit at least.
+        let typed = |price: usize| if call.only.is_some() { price } else { price.max(1) };
+        Price::Units(match call.function {
+            "indexOf" | "lastIndexOf" => return Price::Traversal,
+            "startsWith" | "endsWith" | "strings.quote" | "lowerAscii" | "upperAscii" | "substring"
+            | "trim" => typed(tenth(first)),
+            "contains" => typed(tenth(first).saturating_mul(tenth(second))),
+            "matches" | "find" | "findAll" => tenth(first.saturating_add(1))
+                .saturating_mul(second.div_ceil(4))
+                .max(usize::from(call.function == "matches")),
+            "replace" | "split" => first.div_ceil(5),
+            // One unit in the reference, however long the text is.
+            "charAt" => tenth(first).max(1),
+            // By the length of the result.
+            "join" => match call.values {
+                [Datum::List(list)] | [Datum::List(list), Datum::String(_)] => {
+                    usize::from(list.items.first().is_some_and(|first| !matches!(first, Datum::String(_))))
+                }
+                _ => 1,
+            },
+            _ => 1,
+        })
+    }
+
+    fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
+        match (call.function, call.values) {
+            ("join", [Datum::List(list)]) => join(evaluation, &list.items, ""),
+            ("join", [Datum::List(list), Datum::String(separator)]) => {
+                join(evaluation, &list.items, separator)
+            }
+            (function, values) => run(evaluation, function, values),
+        }
+    }
+
+    fn refusal(&self, evaluation: &Evaluation<'_>, call: &Call<'_>) -> Halt {
+        // The reference compiles a call with a literal pattern to another function.
+        let literal_pattern = || match call.values.get(1) {
+            Some(Datum::String(pattern)) => !evaluation.patterns().is_new(pattern),
+            _ => false,
+        };
+        match call.function {
+            "contains" | "startsWith" | "endsWith" => Call::unnamed_refusal(),
+            "matches" | "find" | "findAll" if literal_pattern() => Call::unnamed_refusal(),
+            "matches" if call.is_on_receiver() => Call::unnamed_refusal(),
+            "matches" => call.named_refusal(),
+            _ => call.refusal(),
+        }
+    }
+
+    fn has_one_implementation(&self, function: &str) -> bool {
+        matches!(function, "contains" | "startsWith" | "endsWith" | "matches")
+    }
+
+    fn takes_pattern(&self, function: &str) -> bool {
+        matches!(function, "matches" | "find" | "findAll")
+    }
+}
+
+fn run(evaluation: &mut Evaluation<'_>, function: &str, values: &[Datum]) -> EvalResult {
     let Some((Datum::String(text), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     match (function, arguments) {
         ("contains", [Datum::String(part)]) => Ok(Datum::Bool(text.contains(part.as_ref()))),
         ("startsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.starts_with(part.as_ref()))),
         ("endsWith", [Datum::String(part)]) => Ok(Datum::Bool(text.ends_with(part.as_ref()))),
         ("matches", [Datum::String(pattern)]) => {
-            let compiled = pattern_for(machine, pattern)?;
+            let compiled = pattern_for(evaluation, pattern)?;
             Ok(Datum::Bool(compiled.is_match(text.as_ref())))
         }
         ("find", [Datum::String(pattern)]) => {
-            let compiled = pattern_for(machine, pattern)?;
+            let compiled = pattern_for(evaluation, pattern)?;
             let found = compiled.find(text.as_ref()).and_then(|found| text.get(found.range()));
             Ok(Datum::string(found.unwrap_or_default()))
         }
-        ("findAll", [Datum::String(pattern)]) => find_all(machine, text, pattern, -1),
-        ("findAll", [Datum::String(pattern), Datum::Int(limit)]) => find_all(machine, text, pattern, *limit),
+        ("findAll", [Datum::String(pattern)]) => find_all(evaluation, text, pattern, -1),
+        ("findAll", [Datum::String(pattern), Datum::Int(limit)]) => {
+            find_all(evaluation, text, pattern, *limit)
+        }
         ("charAt", [Datum::Int(at)]) => char_at(text, *at),
-        ("indexOf", [Datum::String(part)]) => index_of(machine, text, part, 0),
-        ("indexOf", [Datum::String(part), Datum::Int(from)]) => index_of(machine, text, part, *from),
-        ("lastIndexOf", [Datum::String(part)]) => last_index_of(machine, text, part, None),
+        ("indexOf", [Datum::String(part)]) => index_of(evaluation, text, part, 0),
+        ("indexOf", [Datum::String(part), Datum::Int(from)]) => index_of(evaluation, text, part, *from),
+        ("lastIndexOf", [Datum::String(part)]) => last_index_of(evaluation, text, part, None),
         ("lastIndexOf", [Datum::String(part), Datum::Int(to)]) => {
-            last_index_of(machine, text, part, Some(*to))
+            last_index_of(evaluation, text, part, Some(*to))
         }
         ("lowerAscii", []) => Ok(Datum::String(text.to_ascii_lowercase().into())),
         ("upperAscii", []) => Ok(Datum::String(text.to_ascii_uppercase().into())),
         ("trim", []) => Ok(Datum::string(text.trim_matches(is_go_space))),
-        ("replace", [Datum::String(old), Datum::String(new)]) => replace(machine, text, old, new, -1),
+        ("replace", [Datum::String(old), Datum::String(new)]) => replace(evaluation, text, old, new, -1),
         ("replace", [Datum::String(old), Datum::String(new), Datum::Int(limit)]) => {
-            replace(machine, text, old, new, *limit)
+            replace(evaluation, text, old, new, *limit)
         }
-        ("split", [Datum::String(separator)]) => split(machine, text, separator, -1),
-        ("split", [Datum::String(separator), Datum::Int(limit)]) => split(machine, text, separator, *limit),
+        ("split", [Datum::String(separator)]) => split(evaluation, text, separator, -1),
+        ("split", [Datum::String(separator), Datum::Int(limit)]) => {
+            split(evaluation, text, separator, *limit)
+        }
         ("substring", [Datum::Int(from)]) => match byte_offset(text, *from) {
             Some(start) => Ok(Datum::string(text.get(start..).unwrap_or_default())),
             None => out_of_range(*from),
@@ -54,24 +149,24 @@ pub(crate) fn call(machine: &mut Machine<'_>, function: &str, values: &[Datum]) 
 }
 
 // threat: pattern-exhaustion
-fn pattern_for(machine: &mut Machine<'_>, text: &str) -> Result<Arc<Pattern>, Halt> {
-    if let Some(known) = machine.pattern(text) {
+fn pattern_for(evaluation: &mut Evaluation<'_>, text: &str) -> Result<Arc<Pattern>, Halt> {
+    if let Some(known) = evaluation.pattern(text) {
         return Ok(known);
     }
     // Compilation has a cost, too: for the text and its large classes before, and for the automaton after it.
     let classes = text.matches("\\p").count() + text.matches("\\P").count();
     let reading = text.len().saturating_mul(30).saturating_add(classes.saturating_mul(250));
-    machine.charge(reading)?;
+    evaluation.charge(reading)?;
     let compiled = pattern::computed(text);
     let size = compiled.as_ref().map_or(pattern::MAX_COMPUTED, |compiled| compiled.memory_usage());
-    machine.charge(size / 32)?;
+    evaluation.charge(size / 32)?;
     let compiled = compiled.map_err(Halt::Error)?;
-    machine.keep_pattern(text, Arc::clone(&compiled));
+    evaluation.keep_pattern(text, Arc::clone(&compiled));
     Ok(compiled)
 }
 
-fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) -> EvalResult {
-    let compiled = pattern_for(machine, pattern)?;
+fn find_all(evaluation: &mut Evaluation<'_>, text: &str, pattern: &str, limit: i64) -> EvalResult {
+    let compiled = pattern_for(evaluation, pattern)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     // Each match is an allocated string; the price includes some.
     let mut paid = text.len().div_ceil(10).saturating_mul(pattern.len().div_ceil(4));
@@ -80,10 +175,10 @@ fn find_all(machine: &mut Machine<'_>, text: &str, pattern: &str, limit: i64) ->
     let longest = compiled.longest.unwrap_or(usize::MAX);
     for part in compiled.find_iter(text).take(limit) {
         if paid == 0 {
-            machine.charge(1)?;
+            evaluation.charge(1)?;
         }
         paid = paid.saturating_sub(1);
-        machine.charge((text.len() - part.end()).min(longest) / 100)?;
+        evaluation.charge((text.len() - part.end()).min(longest) / 100)?;
         found.extend(text.get(part.range()));
     }
     Ok(Datum::strings(found))
@@ -115,8 +210,8 @@ fn substring(text: &str, from: i64, to: i64) -> EvalResult {
     Ok(Datum::string(text.get(start..end).unwrap_or_default()))
 }
 
-fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> EvalResult {
-    charge_needle(machine, text, part)?;
+fn index_of(evaluation: &mut Evaluation<'_>, text: &str, part: &str, from: i64) -> EvalResult {
+    charge_needle(evaluation, text, part)?;
     if part.is_empty() {
         return Ok(Datum::Int(from));
     }
@@ -128,8 +223,8 @@ fn index_of(machine: &mut Machine<'_>, text: &str, part: &str, from: i64) -> Eva
     Ok(Datum::Int(before.map_or(-1, |before| length(before.chars().count()))))
 }
 
-fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i64>) -> EvalResult {
-    charge_needle(machine, text, part)?;
+fn last_index_of(evaluation: &mut Evaluation<'_>, text: &str, part: &str, to: Option<i64>) -> EvalResult {
+    charge_needle(evaluation, text, part)?;
     let characters = length(text.chars().count());
     match to {
         Some(to) if part.is_empty() => return Ok(Datum::Int(to)),
@@ -147,25 +242,25 @@ fn last_index_of(machine: &mut Machine<'_>, text: &str, part: &str, to: Option<i
 }
 
 /// Charges the preparation of a search for a part that is longer than the text.
-fn charge_needle(machine: &mut Machine<'_>, text: &str, part: &str) -> Result<(), Halt> {
-    machine.charge_reading(part.len().saturating_sub(text.len()))
+fn charge_needle(evaluation: &mut Evaluation<'_>, text: &str, part: &str) -> Result<(), Halt> {
+    evaluation.charge_reading(part.len().saturating_sub(text.len()))
 }
 
-fn replace(machine: &mut Machine<'_>, text: &str, old: &str, new: &str, limit: i64) -> EvalResult {
-    charge_needle(machine, text, old)?;
+fn replace(evaluation: &mut Evaluation<'_>, text: &str, old: &str, new: &str, limit: i64) -> EvalResult {
+    charge_needle(evaluation, text, old)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let count = text.matches(old).take(limit).count();
     // Charged before it is created: the result may be far longer than the text, which the price includes.
-    machine.charge_reading(count.saturating_mul(new.len().saturating_sub(old.len())))?;
+    evaluation.charge_reading(count.saturating_mul(new.len().saturating_sub(old.len())))?;
     Ok(Datum::String(text.replacen(old, new, count).into()))
 }
 
-fn split(machine: &mut Machine<'_>, text: &str, separator: &str, limit: i64) -> EvalResult {
-    charge_needle(machine, text, separator)?;
+fn split(evaluation: &mut Evaluation<'_>, text: &str, separator: &str, limit: i64) -> EvalResult {
+    charge_needle(evaluation, text, separator)?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     // Each part is an allocated string.
     let parts = text.matches(separator).take(limit).count();
-    machine.charge(parts.saturating_sub(text.len().div_ceil(5)))?;
+    evaluation.charge(parts.saturating_sub(text.len().div_ceil(5)))?;
     if limit == 0 {
         return Ok(Datum::strings([]));
     }
@@ -205,15 +300,17 @@ fn quote(text: &str) -> Datum {
 }
 
 /// Joins a list of strings.
-pub(crate) fn join(machine: &mut Machine<'_>, items: &[Datum], separator: &str) -> EvalResult {
+fn join(evaluation: &mut Evaluation<'_>, items: &[Datum], separator: &str) -> EvalResult {
     // An element is a tenth at least; the reference charges for the result alone.
-    machine.charge_reading(items.len())?;
+    evaluation.charge_reading(items.len())?;
     let mut length = 0_usize;
     for (at, item) in items.iter().enumerate() {
-        let Datum::String(text) = item else { return error(format!("join: invalid input: {}", shown(item))) };
+        let Datum::String(text) = item else {
+            return error(format!("join: invalid input: {}", item.shown()));
+        };
         length = length.saturating_add(text.len()).saturating_add(if at > 0 { separator.len() } else { 0 });
     }
-    machine.charge(length.div_ceil(5).saturating_sub(price::tenth(items.len())))?;
+    evaluation.charge(length.div_ceil(5).saturating_sub(tenth(items.len())))?;
     let mut joined = String::with_capacity(length);
     for (at, item) in items.iter().enumerate() {
         if at > 0 {

@@ -2,94 +2,18 @@
 //!
 //! Follows `parseClass`, `parseNamedClass`, `parsePerlClassEscape` and `parseEscape` of Go's `regexp/syntax/parse.go`.
 
-use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, Hir, HirKind};
+use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-use super::parse::{PatternError, PatternParser};
+use super::reader::{Characters, PatternError, PatternReader};
 use super::unicode;
 
-/// Maximum number of character ranges in all classes of a pattern; `\pL` has about 650.
-const MAX_RANGES: usize = 100_000;
 const INVALID_ESCAPE: PatternError = "invalid escape sequence";
 
-/// A set of characters.
-pub(super) struct Characters(ClassUnicode);
-
-impl Characters {
-    pub(super) fn into_hir(self) -> Hir {
-        Hir::class(Class::Unicode(self.0))
-    }
-}
-
-/// The characters that a pattern for one character matches.
-pub(super) fn of(hir: &Hir) -> Option<Vec<(char, char)>> {
-    let class = match hir.kind() {
-        HirKind::Class(Class::Unicode(class)) => class.clone(),
-        HirKind::Class(Class::Bytes(class)) => class.to_unicode_class()?,
-        HirKind::Literal(literal) => {
-            let mut characters = std::str::from_utf8(&literal.0).ok()?.chars();
-            let (one, None) = (characters.next()?, characters.next()) else { return None };
-            ClassUnicode::new([ClassUnicodeRange::new(one, one)])
-        }
-        _ => return None,
-    };
-    Some(class.iter().map(|range| (range.start(), range.end())).collect())
-}
-
-/// All other characters.
-pub(super) fn complement(set: &ClassUnicode) -> ClassUnicode {
-    let mut ranges: Vec<ClassUnicodeRange> = Vec::new();
-    for range in set.iter() {
-        match ranges.pop() {
-            // `negate` produces a reversed range for neighbours around the surrogates.
-            Some(before) if before.end() == '\u{D7FF}' && range.start() == '\u{E000}' => {
-                ranges.push(ClassUnicodeRange::new(before.start(), range.end()));
-            }
-            before => ranges.extend(before.into_iter().chain([*range])),
-        }
-    }
-    let mut complement = ClassUnicode::new(ranges);
-    complement.negate();
-    complement
-}
-
-/// Creates character sets, and counts their ranges.
-#[derive(Default)]
-pub(super) struct Ranges(usize);
-
-impl Ranges {
-    /// A character and its case variants.
-    pub(super) fn folded(&mut self, character: char) -> Result<Characters, PatternError> {
-        let set = ClassUnicode::new([ClassUnicodeRange::new(character, character)]);
-        self.group(set, true, false).map(Characters)
-    }
-
-    /// A group like `\d`, `[:alpha:]` or `\pL`: case folding precedes negation.
-    fn group(
-        &mut self,
-        mut set: ClassUnicode,
-        fold_case: bool,
-        negated: bool,
-    ) -> Result<ClassUnicode, PatternError> {
-        self.count(set.ranges().len())?;
-        if fold_case {
-            let others = unicode::others_by_case(&set);
-            self.count(others.len())?;
-            set.union(&ClassUnicode::new(others));
-        }
-        Ok(if negated { complement(&set) } else { set })
-    }
-
-    fn count(&mut self, more: usize) -> Result<(), PatternError> {
-        self.0 = self.0.saturating_add(more);
-        if self.0 > MAX_RANGES { Err("expression too large") } else { Ok(()) }
-    }
-}
-
-impl PatternParser<'_> {
+impl PatternReader<'_> {
     /// Parses `[…]` after the bracket.
     // threat: pattern-other-reading
     pub(super) fn class(&mut self) -> Result<Characters, PatternError> {
-        let fold_case = self.flags().fold_case;
+        let fold_case = self.flags.fold_case;
         let negated = self.take("^");
         let mut ranges = Vec::new();
         let mut groups = Vec::new();
@@ -111,16 +35,16 @@ impl PatternParser<'_> {
                 self.range(first, &mut ranges)?;
             }
         }
-        let mut class = self.ranges().group(ClassUnicode::new(ranges), fold_case, false)?;
+        let mut class = self.ranges.group(ClassUnicode::new(ranges), fold_case, false)?;
         class.union(&ClassUnicode::new(groups));
-        self.ranges().group(class, false, negated).map(Characters)
+        self.ranges.group(class, false, negated).map(Characters)
     }
 
     /// A character, or a range.
     fn range(&mut self, first: char, ranges: &mut Vec<ClassUnicodeRange>) -> Result<(), PatternError> {
         // A hyphen at the end of the class is literal.
         let is_range =
-            self.rest().strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
+            self.rest.strip_prefix('-').is_some_and(|rest| !rest.is_empty() && !rest.starts_with(']'));
         let mut last = first;
         if is_range {
             self.next();
@@ -139,10 +63,10 @@ impl PatternParser<'_> {
 
     /// `[:alpha:]` or `[:^alpha:]`. Without the closing `:]`, the bracket is literal.
     fn named_group(&mut self) -> Result<Option<Characters>, PatternError> {
-        let Some((name, rest)) = self.rest().strip_prefix("[:").and_then(|name| name.split_once(":]")) else {
+        let Some((name, rest)) = self.rest.strip_prefix("[:").and_then(|name| name.split_once(":]")) else {
             return Ok(None);
         };
-        let length = self.rest().len() - rest.len();
+        let length = self.rest.len() - rest.len();
         let (negated, name) = name.strip_prefix('^').map_or((false, name), |name| (true, name));
         let ranges = posix(name).ok_or("invalid character class range")?;
         self.skip(length);
@@ -168,8 +92,8 @@ impl PatternParser<'_> {
 
     fn ascii_group(&mut self, ranges: &[(char, char)], negated: bool) -> Result<Characters, PatternError> {
         let set = ranges.iter().map(|(first, last)| ClassUnicodeRange::new(*first, *last));
-        let (set, fold_case) = (ClassUnicode::new(set), self.flags().fold_case);
-        self.ranges().group(set, fold_case, negated).map(Characters)
+        let (set, fold_case) = (ClassUnicode::new(set), self.flags.fold_case);
+        self.ranges.group(set, fold_case, negated).map(Characters)
     }
 
     // Go: regexp/syntax, parseUnicodeClass
@@ -185,8 +109,8 @@ impl PatternParser<'_> {
             name
         });
         let (set, folds) = unicode::named(name).ok_or(REFUSED)?;
-        let fold_case = folds && self.flags().fold_case;
-        self.ranges().group(set, fold_case, negated).map(Characters)
+        let fold_case = folds && self.flags.fold_case;
+        self.ranges.group(set, fold_case, negated).map(Characters)
     }
 
     /// An escaped character, after the backslash.
@@ -238,8 +162,8 @@ impl PatternParser<'_> {
     }
 
     fn skip(&mut self, bytes: usize) {
-        let end = self.rest().len() - bytes;
-        while self.rest().len() > end && self.next().is_some() {}
+        let end = self.rest.len() - bytes;
+        while self.rest.len() > end && self.next().is_some() {}
     }
 }
 

@@ -6,7 +6,7 @@
 
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
-use super::class::{Characters, Ranges};
+use super::reader::{Characters, Flags, PatternError, PatternReader, Ranges};
 
 /// Maximum length of a pattern, in bytes; shorter than any pattern that could exceed Go's limit of runes in classes.
 const MAX_LENGTH: usize = 10_000;
@@ -22,9 +22,6 @@ const MAX_REPEAT: u32 = 1000;
 /// Maximum number of instructions, counted as Go does; Go's limit is 3,355,443.
 const MAX_INSTRUCTIONS: u64 = 100_000;
 
-/// Why a pattern is invalid: Go's error text, except for limits of this crate.
-pub(super) type PatternError = &'static str;
-
 /// Parses a pattern.
 // threat: pattern-other-reading, pattern-exhaustion
 pub(super) fn parse(pattern: &str) -> Result<Hir, PatternError> {
@@ -33,22 +30,11 @@ pub(super) fn parse(pattern: &str) -> Result<Hir, PatternError> {
     }
     let group = Group::new(Flags::default(), false);
     let parser = PatternParser {
-        rest: pattern,
-        flags: Flags::default(),
+        reader: PatternReader { rest: pattern, flags: Flags::default(), ranges: Ranges::default() },
         group,
         outer: Vec::new(),
-        ranges: Ranges::default(),
     };
     parser.run()
-}
-
-/// The flags that `(?imsU)` sets.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Flags {
-    pub(super) fold_case: bool,
-    multi_line: bool,
-    dot_matches_newline: bool,
-    non_greedy: bool,
 }
 
 /// A part of a pattern.
@@ -80,18 +66,16 @@ enum Repeat {
     Counted(u32, Option<u32>),
 }
 
-pub(super) struct PatternParser<'a> {
-    rest: &'a str,
-    flags: Flags,
+struct PatternParser<'a> {
+    reader: PatternReader<'a>,
     group: Group,
     outer: Vec<Group>,
-    ranges: Ranges,
 }
 
 impl PatternParser<'_> {
     fn run(mut self) -> Result<Hir, PatternError> {
         let mut follows_repeat = false;
-        while let Some(character) = self.next() {
+        while let Some(character) = self.reader.next() {
             follows_repeat = self.step(character, follows_repeat)?;
         }
         if !self.outer.is_empty() {
@@ -117,13 +101,13 @@ impl PatternParser<'_> {
     }
 
     fn plain(&mut self, character: char) -> Result<(), PatternError> {
-        let Flags { multi_line, dot_matches_newline, .. } = self.flags;
+        let Flags { multi_line, dot_matches_newline, .. } = self.reader.flags;
         match character {
             '(' => self.open(),
             ')' => self.close(),
             '|' => self.group.next_alternative(),
             '[' => {
-                let class = self.class()?;
+                let class = self.reader.class()?;
                 self.push_class(class)
             }
             '\\' => self.escape(),
@@ -139,37 +123,37 @@ impl PatternParser<'_> {
 
     /// Parses an escape outside a class, after the backslash.
     fn escape(&mut self) -> Result<(), PatternError> {
-        let look = match self.peek() {
+        let look = match self.reader.peek() {
             Some('A') => Look::Start,
             Some('z') => Look::End,
             Some('b') => Look::WordAscii,
             Some('B') => Look::WordAsciiNegate,
             Some('Q') => {
-                self.next();
+                self.reader.next();
                 return self.quoted();
             }
             _ => {
-                if let Some(group) = self.escaped_group()? {
+                if let Some(group) = self.reader.escaped_group()? {
                     return self.push_class(group);
                 }
-                let escaped = self.escaped_character()?;
+                let escaped = self.reader.escaped_character()?;
                 return self.literal(escaped);
             }
         };
-        self.next();
+        self.reader.next();
         self.push(Hir::look(look))
     }
 
     /// `\Q…\E`: literal characters; a repetition applies to the last one.
     fn quoted(&mut self) -> Result<(), PatternError> {
-        let (text, rest) = self.rest.split_once("\\E").unwrap_or((self.rest, ""));
-        self.rest = rest;
+        let (text, rest) = self.reader.rest.split_once("\\E").unwrap_or((self.reader.rest, ""));
+        self.reader.rest = rest;
         text.chars().try_for_each(|character| self.literal(character))
     }
 
     fn literal(&mut self, character: char) -> Result<(), PatternError> {
-        if self.flags.fold_case {
-            let class = self.ranges.folded(character)?;
+        if self.reader.flags.fold_case {
+            let class = self.reader.ranges.folded(character)?;
             return self.push_class(class);
         }
         self.push(Hir::literal(character.to_string().into_bytes()))
@@ -187,7 +171,7 @@ impl PatternParser<'_> {
     /// `{n}`, `{n,}` and `{n,m}` without leading zeros; anything else is literal text.
     // Go: regexp/syntax, parseRepeat
     fn counted(&mut self) -> Result<Option<(u32, Option<u32>)>, PatternError> {
-        let Some((inside, rest)) = self.rest.split_once('}') else { return Ok(None) };
+        let Some((inside, rest)) = self.reader.rest.split_once('}') else { return Ok(None) };
         let (least, most) = inside.split_once(',').map_or((inside, Some(inside)), |(least, most)| {
             (least, Some(most).filter(|most| !most.is_empty()))
         });
@@ -198,7 +182,7 @@ impl PatternParser<'_> {
         if !is_number(least) || !most.is_none_or(is_number) {
             return Ok(None);
         }
-        self.rest = rest;
+        self.reader.rest = rest;
         let count = |text: &str| text.parse().ok().filter(|count| *count <= MAX_REPEAT);
         let bounds = match (count(least), most.map(count)) {
             (Some(least), None) => Some((least, None)),
@@ -209,29 +193,29 @@ impl PatternParser<'_> {
     }
 
     fn repeat(&mut self, repeat: &Repeat, follows_repeat: bool) -> Result<(), PatternError> {
-        let lazy = self.take("?");
+        let lazy = self.reader.take("?");
         if follows_repeat {
             return Err("invalid nested repetition operator");
         }
         let repeated = self.group.sequence.pop().ok_or("missing argument to repetition operator")?;
-        let greedy = self.flags.non_greedy == lazy;
+        let greedy = self.reader.flags.non_greedy == lazy;
         self.group.sequence.push(repeated.repeated(repeat, greedy)?);
         Ok(())
     }
 
     /// `(`, `(?flags)`, `(?flags:`, `(?P<name>` or `(?<name>`.
     fn open(&mut self) -> Result<(), PatternError> {
-        if !self.take("?") {
-            return self.begin(self.flags, true);
+        if !self.reader.take("?") {
+            return self.begin(self.reader.flags, true);
         }
-        if self.take("P<") || self.take("<") {
-            let (name, rest) = self.rest.split_once('>').ok_or("invalid named capture")?;
+        if self.reader.take("P<") || self.reader.take("<") {
+            let (name, rest) = self.reader.rest.split_once('>').ok_or("invalid named capture")?;
             let is_word = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
             if name.is_empty() || !name.bytes().all(is_word) {
                 return Err("invalid named capture");
             }
-            self.rest = rest;
-            return self.begin(self.flags, true);
+            self.reader.rest = rest;
+            return self.begin(self.reader.flags, true);
         }
         self.open_with_flags()
     }
@@ -239,8 +223,8 @@ impl PatternParser<'_> {
     // Go: regexp/syntax, parsePerlFlags
     fn open_with_flags(&mut self) -> Result<(), PatternError> {
         const REFUSED: PatternError = "invalid or unsupported Perl syntax";
-        let (mut flags, mut value, mut complete) = (self.flags, true, true);
-        while let Some(character) = self.next() {
+        let (mut flags, mut value, mut complete) = (self.reader.flags, true, true);
+        while let Some(character) = self.reader.next() {
             let flag = match character {
                 'i' => &mut flags.fold_case,
                 'm' => &mut flags.multi_line,
@@ -251,7 +235,7 @@ impl PatternParser<'_> {
                     continue;
                 }
                 ')' if complete => {
-                    self.flags = flags;
+                    self.reader.flags = flags;
                     return Ok(());
                 }
                 ':' if complete => return self.begin(flags, false),
@@ -266,57 +250,18 @@ impl PatternParser<'_> {
         if self.outer.len() >= MAX_DEPTH {
             return Err("expression nests too deeply");
         }
-        let group = Group::new(self.flags, captures);
+        let group = Group::new(self.reader.flags, captures);
         self.outer.push(std::mem::replace(&mut self.group, group));
-        self.flags = flags;
+        self.reader.flags = flags;
         Ok(())
     }
 
     fn close(&mut self) -> Result<(), PatternError> {
         let outer = self.outer.pop().ok_or("unexpected )")?;
         let group = std::mem::replace(&mut self.group, outer);
-        self.flags = group.outside;
+        self.reader.flags = group.outside;
         self.group.sequence.push(group.close()?);
         Ok(())
-    }
-
-    // ---- shared with classes ------------------------------------------------------------------------------------
-
-    pub(super) fn flags(&self) -> Flags {
-        self.flags
-    }
-
-    pub(super) fn ranges(&mut self) -> &mut Ranges {
-        &mut self.ranges
-    }
-
-    pub(super) fn rest(&self) -> &str {
-        self.rest
-    }
-
-    pub(super) fn peek(&self) -> Option<char> {
-        self.rest.chars().next()
-    }
-
-    pub(super) fn next(&mut self) -> Option<char> {
-        let mut characters = self.rest.chars();
-        let next = characters.next();
-        self.rest = characters.as_str();
-        next
-    }
-
-    /// Consumes a text if it comes next.
-    pub(super) fn take(&mut self, text: &str) -> bool {
-        let rest = self.rest.strip_prefix(text);
-        self.rest = rest.unwrap_or(self.rest);
-        rest.is_some()
-    }
-
-    /// Consumes the input up to and including a text, and returns the part before it; `None` if it does not occur.
-    pub(super) fn take_until(&mut self, end: &str) -> Option<String> {
-        let (text, rest) = self.rest.split_once(end)?;
-        self.rest = rest;
-        Some(text.to_owned())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-use super::class::{complement, of};
+use super::characters::{complement, of};
 
 /// The scripts that Go finds by name. It looks up names without underscores in a table with underscores, and so never
 /// finds a script of several words.

@@ -2,17 +2,11 @@
 
 use super::clauses::{self, Verb};
 use crate::faults::CompileFault;
-use crate::syntax::{ExprNode, NodeKind};
-use crate::types::Type;
+use crate::library::Operand;
 
 /// Checks that the arguments suit the clauses, all and no more.
 // cel-go: ext/formatting.go — stringFormatValidator
-pub(crate) fn check(
-    at: usize,
-    format: &str,
-    arguments: &[(ExprNode, bool)],
-    type_of: &dyn Fn(&ExprNode) -> Type,
-) -> Result<(), CompileFault> {
+pub(super) fn check(at: usize, format: &str, arguments: &[Operand]) -> Result<(), CompileFault> {
     let fault = |text: String| CompileFault::new(at, text);
     let mut rest = format;
     let mut count = 0;
@@ -22,10 +16,10 @@ pub(crate) fn check(
             continue;
         }
         let (clause, after) = clauses::read(after).map_err(fault)?;
-        let Some((argument, _)) = arguments.get(count) else {
+        let Some(argument) = arguments.get(count) else {
             return Err(fault(format!("index {count} out of range")));
         };
-        suits(clause.verb, argument, type_of)?;
+        suits(clause.verb, argument)?;
         rest = after;
         count += 1;
     }
@@ -39,9 +33,8 @@ pub(crate) fn check(
 }
 
 /// Whether a verb prints an argument; `%s` also looks into literals.
-fn suits(verb: Verb, argument: &ExprNode, type_of: &dyn Fn(&ExprNode) -> Type) -> Result<(), CompileFault> {
-    let found = type_of(argument);
-    let name = found.parts().0;
+fn suits(verb: Verb, argument: &Operand) -> Result<(), CompileFault> {
+    let name = argument.kind.parts().0;
     let allowed: &[&str] = match verb {
         Verb::String => &[
             "list",
@@ -66,14 +59,8 @@ fn suits(verb: Verb, argument: &ExprNode, type_of: &dyn Fn(&ExprNode) -> Type) -
         let name = if name == "any" { "google.protobuf.Any" } else { name };
         return Err(CompileFault::new(argument.at, verb.mismatch(name)));
     }
-    match (verb, &argument.kind) {
-        (Verb::String, NodeKind::List(elements)) => {
-            elements.iter().try_for_each(|(element, _)| suits(verb, element, type_of))
-        }
-        (Verb::String, NodeKind::Map(entries)) => entries
-            .iter()
-            .flat_map(|(key, value, _)| [key, value])
-            .try_for_each(|part| suits(verb, part, type_of)),
+    match verb {
+        Verb::String => argument.elements.iter().try_for_each(|element| suits(verb, element)),
         _ => Ok(()),
     }
 }

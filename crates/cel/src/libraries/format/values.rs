@@ -3,13 +3,10 @@
 use portcullis_go::hex;
 use portcullis_go::quote::Quoted;
 
-use super::Output;
 use super::clauses::{Case, Clause, Verb};
 use super::numbers::{self, DEFAULT_PRECISION};
-use crate::eval::{Halt, error};
-use crate::functions::shown;
-use crate::libraries::time;
-use crate::native::Native;
+use super::output::Output;
+use crate::evaluation::{Halt, error};
 use crate::value::{Datum, MapKey, MapValue};
 
 type Written = Result<(), Halt>;
@@ -89,14 +86,13 @@ fn octets(output: &mut Output<'_, '_>, bytes: &[u8], case: Case) -> Written {
 fn plain(output: &mut Output<'_, '_>, value: &Datum) -> Written {
     match value {
         Datum::Null => output.push("null"),
-        Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) => output.push(&shown(value)),
+        Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) => output.push(&value.shown()),
         Datum::String(text) | Datum::Type(text) => output.push(text),
         Datum::Bytes(bytes) => output.push(text_of(bytes)?),
         Datum::List(list) => elements(output, &list.items),
         Datum::Map(map) => entries(output, map),
-        Datum::Native(native @ (Native::Duration(_) | Native::Timestamp(_))) => {
-            output.push(&time_text(native)?)
-        }
+        Datum::Duration(duration) => output.push(&duration.shown()),
+        Datum::Timestamp(timestamp) => output.push(&timestamp.shown()),
         Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) | Datum::Failed(_) => {
             mismatch(Verb::String, value)
         }
@@ -114,10 +110,10 @@ fn literal(output: &mut Output<'_, '_>, value: &Datum) -> Written {
             output.print(Quoted(text))
         }
         Datum::Double(number) if number.is_finite() => output.print(format_args!("{number:.6}")),
-        Datum::Double(_) => output.print(Quoted(&shown(value))),
-        Datum::Native(native @ (Native::Duration(_) | Native::Timestamp(_))) => {
-            let name = if matches!(native, Native::Duration(_)) { "duration" } else { "timestamp" };
-            output.print(format_args!("{name}({})", Quoted(&time_text(native)?)))
+        Datum::Double(_) => output.print(Quoted(&value.shown())),
+        Datum::Duration(duration) => output.print(format_args!("duration({})", Quoted(&duration.shown()))),
+        Datum::Timestamp(timestamp) => {
+            output.print(format_args!("timestamp({})", Quoted(&timestamp.shown())))
         }
         Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) => unprintable("", value.type_name()),
         other => plain(output, other),
@@ -135,13 +131,6 @@ fn text_of(bytes: &[u8]) -> Result<&str, Halt> {
              \"invalid UTF-8 in bytes, cannot convert to string\" to string",
         )
     })
-}
-
-fn time_text(value: &Native) -> Result<String, Halt> {
-    match time::convert("string", value)? {
-        Datum::String(text) => Ok(text.to_string()),
-        _ => Err(Halt::Unsuited),
-    }
 }
 
 fn elements(output: &mut Output<'_, '_>, items: &[Datum]) -> Written {

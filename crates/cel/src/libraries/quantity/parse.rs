@@ -3,7 +3,7 @@
 use num_bigint::BigInt;
 use num_traits::{One, Pow, Signed, Zero};
 
-use super::Amount;
+use super::amount::Amount;
 
 const FORMAT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";

@@ -1,6 +1,6 @@
 //! Time zones: names of the tz database, which is bundled, and offsets such as `-08:00`.
 //!
-//! The reference reads the database of its machine, which has more files than zones (`posix/UTC`, `localtime`) and a
+//! The reference reads the database of its evaluation, which has more files than zones (`posix/UTC`, `localtime`) and a
 //! zone `Local`. None of these is a zone here.
 
 use std::collections::BTreeMap;
@@ -10,9 +10,9 @@ use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use portcullis_go::number::atoi;
 
-use super::{Duration, SECOND};
-use crate::eval::{Halt, Machine, error};
+use crate::evaluation::{Evaluation, Halt, error};
 use crate::number;
+use crate::time::{Duration, SECOND};
 
 /// The zones by their names, each parsed when it is used first. The names bound the memory.
 static ZONES: LazyLock<BTreeMap<String, OnceLock<Option<TimeZone>>>> = LazyLock::new(|| {
@@ -27,10 +27,10 @@ pub(crate) fn zone_names() -> Vec<String> {
 
 /// The seconds that a zone is to the east of UTC at a time.
 // cel-go: common/stdlib/standard.go — inTimeZone
-pub(super) fn offset(machine: &mut Machine<'_>, name: &str, seconds: i64) -> Result<i64, Halt> {
+pub(super) fn offset(evaluation: &mut Evaluation<'_>, name: &str, seconds: i64) -> Result<i64, Halt> {
     match name.split_once(':') {
         Some((hours, minutes)) => fixed(name, hours, minutes),
-        None => named(machine, name, seconds),
+        None => named(evaluation, name, seconds),
     }
 }
 
@@ -44,7 +44,7 @@ fn fixed(name: &str, hours: &str, minutes: &str) -> Result<i64, Halt> {
 }
 
 // time: LoadLocation
-fn named(machine: &mut Machine<'_>, name: &str, seconds: i64) -> Result<i64, Halt> {
+fn named(evaluation: &mut Evaluation<'_>, name: &str, seconds: i64) -> Result<i64, Halt> {
     if name.is_empty() || name == "UTC" {
         return Ok(0);
     }
@@ -54,7 +54,7 @@ fn named(machine: &mut Machine<'_>, name: &str, seconds: i64) -> Result<i64, Hal
     if name.contains("..") || name.starts_with(['/', '\\']) {
         return error("time: invalid location name");
     }
-    let Some(zone) = ZONES.get(name) else { return unknown(machine, name) };
+    let Some(zone) = ZONES.get(name) else { return unknown(evaluation, name) };
     let load = || TimeZoneDatabase::bundled().get(name).ok();
     let Some(zone) = zone.get_or_init(load) else { return error(format!("unknown time zone {name}")) };
     // The last day of 9999 is beyond the library's range, and within no change of any zone.
@@ -62,8 +62,8 @@ fn named(machine: &mut Machine<'_>, name: &str, seconds: i64) -> Result<i64, Hal
     Ok(zone.to_offset(time).seconds().into())
 }
 
-fn unknown(machine: &mut Machine<'_>, name: &str) -> Result<i64, Halt> {
-    machine.charge_reading(name.len())?;
+fn unknown(evaluation: &mut Evaluation<'_>, name: &str) -> Result<i64, Halt> {
+    evaluation.charge_reading(name.len())?;
     let directory = format!("{}/", name.trim_end_matches('/'));
     let within = ZONES.range(directory.clone()..).next();
     if within.is_some_and(|(known, _)| known.starts_with(&directory)) {

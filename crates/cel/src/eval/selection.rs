@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::eval::{EvalResult, Halt, error, go_type, no_such_overload, sound};
-use super::value::Datum;
-use super::{functions, number};
+use crate::evaluation::{EvalResult, Halt, error, no_such_overload, sound};
+use crate::number;
+use crate::value::Datum;
 
 /// What a chain of selections has reached.
 ///
@@ -63,19 +63,14 @@ impl Reached {
 
 fn missing<T>(target: &Datum, key: &Datum) -> Result<T, Halt> {
     error(match target {
-        Datum::List(_) => format!("index out of bounds: {}", functions::shown(key)),
-        _ => format!("no such key: {}", functions::shown(key)),
+        Datum::List(_) => format!("index out of bounds: {}", key.shown()),
+        _ => format!("no such key: {}", key.shown()),
     })
 }
 
-/// Whether a value has a type that can be an index.
-pub(super) fn is_index(value: &Datum) -> bool {
-    matches!(value, Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::String(_))
-}
-
 fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
-    if !is_index(index) {
-        return error(format!("invalid qualifier type: {}", go_type(index)));
+    if !index.is_index() {
+        return error(format!("invalid qualifier type: {}", index.go_type()));
     }
     match target {
         Datum::Map(map) => map.find(index).map(sound).transpose(),
@@ -91,7 +86,7 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
                 Datum::Double(at) => match number::exact_int(*at) {
                     Some(at) => usize::try_from(at).ok(),
                     None => {
-                        return error(format!("unsupported index value {} in list", functions::shown(index)));
+                        return error(format!("unsupported index value {} in list", index.shown()));
                     }
                 },
                 other => return error(format!("unsupported index type '{}' in list", other.type_name())),

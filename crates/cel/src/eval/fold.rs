@@ -5,11 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::eval::{EvalResult, Halt, Machine, error, go_type, insert, no_such_overload, sound};
-use super::price::LIST;
-use super::syntax::{ExprNode, Fold, FoldKind, NodeKind};
-use super::value::{Datum, MapKey};
-use super::{functions, price};
+use super::{Evaluator, insert};
+use crate::evaluation::{EvalResult, Halt, error, no_such_overload, sound};
+use crate::number;
+use crate::price::{self, LIST};
+use crate::tree::{ExprNode, Fold, FoldKind, NodeKind};
+use crate::value::{Datum, MapKey};
 
 /// The values so far.
 enum Gathered {
@@ -30,7 +31,7 @@ struct Loop<'a> {
     failed: Option<Halt>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> Evaluator<'a> {
     pub(super) fn fold(&mut self, fold: &'a Fold) -> EvalResult {
         let by_keys = fold.kind == FoldKind::SortBy;
         // The reference binds the range of `sortBy` to a variable, which it reads twice, and calls a function.
@@ -80,11 +81,11 @@ impl Gathered {
 
 impl<'a> Loop<'a> {
     /// Evaluates the condition of the loop.
-    fn goes_on(&self, machine: &mut Machine<'a>) -> Result<bool, Halt> {
+    fn goes_on(&self, evaluator: &mut Evaluator<'a>) -> Result<bool, Halt> {
         match self.gathered {
             // `exists` reads the accumulator, negates it and asks whether it may be true; `all` does not negate it.
             Gathered::Verdict { decides, settled } => {
-                machine.charge(2 + usize::from(decides))?;
+                evaluator.charge(2 + usize::from(decides))?;
                 Ok(!settled)
             }
             _ => Ok(true),
@@ -97,14 +98,14 @@ impl<'a> Loop<'a> {
     }
 
     /// Evaluates the step for one element. Fails only if the evaluation ends.
-    fn step(&mut self, machine: &mut Machine<'a>, element: Datum) -> Result<(), Halt> {
+    fn step(&mut self, evaluator: &mut Evaluator<'a>, element: Datum) -> Result<(), Halt> {
         // A condition of the step is evaluated before the accumulator: its error takes the place of an earlier one.
         let chosen = match self.fold.kind {
             FoldKind::Filter | FoldKind::ExistsOne => Some(&self.fold.body),
             _ => self.fold.filter.as_ref(),
         };
         if let Some(condition) = chosen {
-            match machine.condition(condition) {
+            match evaluator.condition(condition) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(halt) if halt.is_final() => return Err(halt),
@@ -114,7 +115,7 @@ impl<'a> Loop<'a> {
                 }
             }
         }
-        match self.gather(machine, element) {
+        match self.gather(evaluator, element) {
             Err(halt) if halt.is_final() => Err(halt),
             Err(halt) => {
                 self.failed.get_or_insert(halt);
@@ -124,28 +125,28 @@ impl<'a> Loop<'a> {
         }
     }
 
-    fn gather(&mut self, machine: &mut Machine<'a>, element: Datum) -> Result<(), Halt> {
+    fn gather(&mut self, evaluator: &mut Evaluator<'a>, element: Datum) -> Result<(), Halt> {
         let body = &self.fold.body;
         match &mut self.gathered {
             Gathered::Verdict { decides, settled } => {
-                machine.charge(1)?;
-                *settled = machine.condition(body)? == *decides;
+                evaluator.charge(1)?;
+                *settled = evaluator.condition(body)? == *decides;
                 Ok(())
             }
             // The accumulator, and a sum.
             Gathered::Count(count) => {
-                machine.charge(2)?;
+                evaluator.charge(2)?;
                 *count += 1;
                 Ok(())
             }
             Gathered::List(list) => {
                 let value = if self.fold.kind == FoldKind::Filter {
-                    machine.charge(3 + LIST)?;
+                    evaluator.charge(3 + LIST)?;
                     sound(element)?
                 } else {
                     // The accumulator, a list of one element, and a sum; a list of a constant is a constant.
-                    machine.charge(2 + if is_literal(body) { 0 } else { LIST })?;
-                    machine.eval(body)?
+                    evaluator.charge(2 + if is_literal(body) { 0 } else { LIST })?;
+                    evaluator.eval(body)?
                 };
                 if self.failed.is_none() {
                     list.push(value);
@@ -153,36 +154,39 @@ impl<'a> Loop<'a> {
                 Ok(())
             }
             Gathered::Map(map) => {
-                machine.charge(1)?;
+                evaluator.charge(1)?;
                 let by_entry = self.fold.kind == FoldKind::TransformMapEntry;
                 if self.failed.is_some() && !by_entry {
                     return Ok(());
                 }
-                machine.charge(if by_entry { 1 } else { 2 })?;
-                let value = machine.eval(body)?;
+                evaluator.charge(if by_entry { 1 } else { 2 })?;
+                let value = evaluator.eval(body)?;
                 if self.failed.is_some() {
                     return Ok(());
                 }
-                if by_entry { add_entries(machine, map, value) } else { insert_new(map, &element, value) }
+                if by_entry { add_entries(evaluator, map, value) } else { insert_new(map, &element, value) }
             }
         }
     }
 
-    fn finish(self, machine: &mut Machine<'a>, range: Datum) -> EvalResult {
+    fn finish(self, evaluator: &mut Evaluator<'a>, range: Datum) -> EvalResult {
         let Self { fold, gathered, failed } = self;
         // The result reads the accumulator; `exists_one` compares it as well.
-        machine.charge(1 + usize::from(fold.kind == FoldKind::ExistsOne))?;
+        evaluator.charge(1 + usize::from(fold.kind == FoldKind::ExistsOne))?;
         match (gathered, failed) {
             (Gathered::Verdict { decides, settled: true }, _) => Ok(Datum::Bool(decides)),
             (_, Some(halt)) => {
-                machine.charge(usize::from(fold.kind == FoldKind::SortBy))?;
+                evaluator.charge(usize::from(fold.kind == FoldKind::SortBy))?;
                 Err(halt)
             }
             (Gathered::Verdict { decides, settled: false }, None) => Ok(Datum::Bool(!decides)),
             (Gathered::Count(count), None) => Ok(Datum::Bool(count == 1)),
             (Gathered::List(keys), None) if fold.kind == FoldKind::SortBy => {
                 let values = [range, Datum::list(keys)];
-                functions::call(machine, "@sortByAssociatedKeys", &values, fold.only.get().copied())
+                match fold.callee.get() {
+                    Some(sort) => sort.call(&mut evaluator.evaluation, &values),
+                    None => no_such_overload(),
+                }
             }
             (Gathered::List(list), None) => Ok(Datum::list(list)),
             (Gathered::Map(map), None) => Ok(Datum::map(map)),
@@ -195,7 +199,7 @@ fn is_literal(node: &ExprNode) -> bool {
 }
 
 fn add_entries(
-    machine: &mut Machine<'_>,
+    evaluator: &mut Evaluator<'_>,
     map: &mut BTreeMap<MapKey, Datum>,
     added: Datum,
 ) -> Result<(), Halt> {
@@ -203,10 +207,10 @@ fn add_entries(
         return error(format!("no such overload: cel.@mapInsert(map, {})", added.type_name()));
     };
     // One entry is in the price of the step.
-    machine.charge(added.entries.len().saturating_sub(1))?;
+    evaluator.charge(added.entries.len().saturating_sub(1))?;
     for (key, value) in added.entries.iter() {
         let key = key.datum();
-        machine.charge(price::size(&key) / 100)?;
+        evaluator.charge(price::size(&key) / 100)?;
         insert_new(map, &key, value.clone())?;
     }
     Ok(())
@@ -214,7 +218,7 @@ fn add_entries(
 
 fn insert_new(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Result<(), Halt> {
     if insert(map, key, value)?.is_some() {
-        return error(format!("insert failed: key {} already exists", functions::shown(key)));
+        return error(format!("insert failed: key {} already exists", key.shown()));
     }
     Ok(())
 }
@@ -229,7 +233,7 @@ fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
             list.items
                 .iter()
                 .enumerate()
-                .map(|(at, item)| Ok((Datum::Int(functions::length(at)), item.clone()))),
+                .map(|(at, item)| Ok((Datum::Int(number::length(at)), item.clone()))),
         ),
         Datum::List(list) => Box::new(list.items.iter().map(|item| Ok((item.clone(), Datum::Null)))),
         Datum::Map(map) => Box::new(
@@ -243,7 +247,7 @@ fn pairs(range: &Datum, two: bool) -> Result<Pairs<'_>, Halt> {
             None => error(format!("no such key: {name}")),
         })),
         Datum::Root(_) => return error("a macro with two variables over all claims is not supported here"),
-        other if two => return error(format!("unsupported comprehension range type: {}", go_type(other))),
-        other => return error(format!("got '{}', expected iterable type", go_type(other))),
+        other if two => return error(format!("unsupported comprehension range type: {}", other.go_type())),
+        other => return error(format!("got '{}', expected iterable type", other.go_type())),
     })
 }

@@ -1,0 +1,123 @@
+//! One evaluation: its cost and its limit, the ways in which it ends, and what its calls share.
+//!
+//! Costs and limit are those of the reference; work that it does not count, like the comparison of nested values, has a
+//! cost here as well. Every step is charged to the one limit, so that an evaluation always ends soon.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::access::{AccessDecision, AccessQuestion};
+use super::pattern::{Pattern, Patterns};
+use super::value::Datum;
+
+/// The cost limit of one evaluation, as in the reference.
+// apiserver: pkg/apis/cel/config.go — PerCallLimit
+pub(super) const COST_LIMIT: u64 = 1_000_000;
+/// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
+/// beyond what an expression needs within the cost limit.
+const STEP_LIMIT: u64 = 5 * COST_LIMIT;
+
+/// The number of computed patterns that one evaluation keeps.
+const MAX_PATTERNS: usize = 4;
+
+/// Why an evaluation ended without a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Halt {
+    /// An error, which `&&` and `||` may absorb.
+    Error(String),
+    /// No overload accepts the values; `Library::refusal` is the reference's error for the function.
+    Unsuited,
+    /// The cost limit is exceeded.
+    Cost,
+    /// The authorizer must answer a question first.
+    Ask(Box<AccessQuestion>),
+}
+
+impl Halt {
+    /// Whether the evaluation ends, whatever other operands of `&&` and `||` are.
+    pub(super) fn is_final(&self) -> bool {
+        match self {
+            Self::Error(_) | Self::Unsuited => false,
+            Self::Cost | Self::Ask(_) => true,
+        }
+    }
+}
+
+pub(super) type EvalResult = Result<Datum, Halt>;
+
+pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
+    Err(Halt::Error(text.into()))
+}
+
+pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
+    error("no such overload")
+}
+
+/// A value, or its error.
+pub(super) fn sound(value: Datum) -> EvalResult {
+    match value {
+        Datum::Failed(text) => error(&*text),
+        value => Ok(value),
+    }
+}
+
+/// The cost of one evaluation so far, and what its calls share.
+pub(super) struct Evaluation<'a> {
+    patterns: &'a Patterns,
+    /// The last computed patterns.
+    computed: VecDeque<(String, Arc<Pattern>)>,
+    answers: &'a [(AccessQuestion, AccessDecision)],
+    spent: u64,
+    steps: u64,
+}
+
+impl<'a> Evaluation<'a> {
+    pub(super) fn new(patterns: &'a Patterns, answers: &'a [(AccessQuestion, AccessDecision)]) -> Self {
+        Self { patterns, computed: VecDeque::new(), answers, spent: 0, steps: 0 }
+    }
+
+    /// The cost so far.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// The answer to a question, if it has been given.
+    pub(super) fn answer(&self, question: &AccessQuestion) -> Option<&'a AccessDecision> {
+        self.answers.iter().find(|(answered, _)| answered == question).map(|(_, decision)| decision)
+    }
+
+    pub(super) fn patterns(&self) -> &'a Patterns {
+        self.patterns
+    }
+
+    /// A literal pattern of the expression, or one of the last that were computed.
+    pub(super) fn pattern(&self, text: &str) -> Option<Arc<Pattern>> {
+        let computed = || self.computed.iter().find(|(known, _)| known == text);
+        self.patterns.find(text).or_else(|| computed().map(|(_, pattern)| Arc::clone(pattern)))
+    }
+
+    /// Keeps a computed pattern for the next call.
+    pub(super) fn keep_pattern(&mut self, text: &str, pattern: Arc<Pattern>) {
+        if self.computed.len() >= MAX_PATTERNS {
+            self.computed.pop_front();
+        }
+        self.computed.push_back((text.to_owned(), pattern));
+    }
+
+    /// Charges work before it is done.
+    pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
+        self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
+        if self.spent > COST_LIMIT { Err(Halt::Cost) } else { Ok(()) }
+    }
+
+    /// Charges reading `length` characters or bytes.
+    pub(super) fn charge_reading(&mut self, length: usize) -> Result<(), Halt> {
+        self.charge(length.div_ceil(10))
+    }
+
+    /// Counts a node, also where the reference has no cost for it.
+    pub(super) fn step(&mut self) -> Result<(), Halt> {
+        self.steps += 1;
+        if self.steps > STEP_LIMIT { Err(Halt::Cost) } else { Ok(()) }
+    }
+}

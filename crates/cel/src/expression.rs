@@ -1,0 +1,225 @@
+//! Expressions: the steps of their compilation, and their evaluation.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::access::{AccessDecision, AccessQuestion};
+use super::bindings::Bindings;
+use super::environment::{Environment, ResultType};
+use super::eval::Evaluator;
+use super::evaluation::{COST_LIMIT, Halt};
+use super::faults::{CompileError, CompileFault};
+use super::pattern::Patterns;
+use super::tree::{ExprNode, NodeKind};
+use super::value::Datum;
+use super::{check, plan, stack, syntax};
+
+/// A compiled expression. Cheap to clone.
+#[derive(Clone)]
+pub struct Expression(Arc<Compiled>);
+
+struct Compiled {
+    text: String,
+    environment: Environment,
+    result: ResultType,
+    tree: ExprNode,
+    /// Whether the evaluation needs a stack of its own.
+    deep: bool,
+    patterns: Patterns,
+}
+
+/// The depth of a tree that is evaluated on the caller's stack: a level needs up to 10 KiB in a debug build.
+const SHALLOW: usize = 64;
+
+impl Drop for Compiled {
+    /// Takes the tree apart without recursion: the caller's stack may be small.
+    fn drop(&mut self) {
+        let mut pending = vec![self.tree.take()];
+        while let Some(mut node) = pending.pop() {
+            pending.extend(node.children_mut().into_iter().map(ExprNode::take));
+        }
+    }
+}
+
+/// Why an evaluation failed: an error of the token or the rule, never of the gateway.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EvalError(pub(super) String);
+
+/// The result of an expression, with the types that authenticators use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// `null`.
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// A string.
+    String(String),
+    /// A list.
+    List(Vec<Self>),
+    /// The type name of any other value. Includes the results of `split` and `findAll`, which kube-apiserver does not
+    /// accept as a list of strings.
+    Other(String),
+}
+
+impl Expression {
+    /// Compiles an expression. Takes milliseconds and spawns a thread: call it only while loading a configuration.
+    pub fn compile(text: &str, environment: Environment, result: ResultType) -> Result<Self, CompileError> {
+        let compile = || -> Result<Compiled, CompileFault> {
+            let mut tree = syntax::parse(text, environment)?;
+            check::check(&tree, environment, result)?;
+            let mut patterns = Patterns::default();
+            plan::plan(&mut tree, &mut patterns)?;
+            let deep = tree.depth() > SHALLOW;
+            Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
+        };
+        stack::run("cel-compiler", stack::COMPILER, compile)
+            .unwrap_or_else(|reason| Err(CompileFault::of_whole(format!("cannot be compiled now: {reason}"))))
+            .map(|compiled| Self(Arc::new(compiled)))
+            .map_err(|fault| fault.display(text))
+    }
+
+    /// The source text.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Whether the expression selects this claim, as `claims.email` or `claims.?email`, but not as `claims["email"]`.
+    // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
+    pub fn uses_claim(&self, field: &str) -> bool {
+        let selects = |node: &ExprNode| match &node.kind {
+            NodeKind::Select { operand, field: selected, how: _ } => {
+                selected == field && matches!(&operand.kind, NodeKind::Name(name) if name == "claims")
+            }
+            _ => false,
+        };
+        self.0.tree.any(&selects)
+    }
+
+    /// Whether the expression selects a field of this name, as `x.field`, `x.?field` or `has(x.field)`.
+    // apiserver: pkg/authorization/cel/compile.go — usesFieldSelector
+    pub fn selects(&self, field: &str) -> bool {
+        self.0
+            .tree
+            .any(&|node| matches!(&node.kind, NodeKind::Select { field: selected, .. } if selected == field))
+    }
+
+    /// Whether each evaluation starts a thread, because the expression is nested deeply.
+    pub fn needs_thread(&self) -> bool {
+        self.0.deep
+    }
+
+    /// Evaluates the expression. The bindings must be those of its environment; a question to the authorizer is an
+    /// error.
+    pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {
+        match self.evaluate_with(bindings, &[]).outcome {
+            Outcome::Value(value) => Ok(value),
+            Outcome::Error(error) => Err(error),
+            Outcome::Ask(_) => Err(EvalError("no authorizer is bound".to_owned())),
+        }
+    }
+
+    /// Evaluates the expression with the authorizer's answers so far. On [`Outcome::Ask`], answer the question and
+    /// evaluate again: the same bindings and answers give the same outcome.
+    pub fn evaluate_with(
+        &self,
+        bindings: &Bindings,
+        answers: &[(AccessQuestion, AccessDecision)],
+    ) -> Evaluated {
+        let (result, cost) = self.run(bindings, answers, Value::of);
+        let outcome = match result {
+            Ok(value) => Outcome::Value(value),
+            Err(Halt::Error(text)) => Outcome::Error(EvalError(text)),
+            Err(Halt::Unsuited) => Outcome::Error(EvalError("no such overload".to_owned())),
+            Err(Halt::Cost) => {
+                Outcome::Error(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
+            }
+            Err(Halt::Ask(question)) => Outcome::Ask(question),
+        };
+        Evaluated { outcome, cost }
+    }
+
+    /// Evaluates the tree, and converts its value; also returns the cost.
+    pub(super) fn run<T: Send>(
+        &self,
+        bindings: &Bindings,
+        answers: &[(AccessQuestion, AccessDecision)],
+        convert: impl FnOnce(&Datum) -> Result<T, Halt> + Send,
+    ) -> (Result<T, Halt>, u64) {
+        let compiled = &self.0;
+        let evaluate = || {
+            let mut evaluator = Evaluator::new(&bindings.0, &compiled.patterns, answers);
+            let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
+            (result, evaluator.spent())
+        };
+        if !compiled.deep {
+            return evaluate();
+        }
+        stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
+            .unwrap_or_else(|reason| (Err(Halt::Error(reason)), COST_LIMIT))
+    }
+}
+
+/// The end of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Evaluated {
+    /// The result.
+    pub outcome: Outcome,
+    /// The cost, to be charged to the budget of several expressions.
+    pub cost: u64,
+}
+
+/// The result of an evaluation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The value.
+    Value(Value),
+    /// An error of the input or the expression.
+    Error(EvalError),
+    /// The authorizer must answer this question first.
+    Ask(Box<AccessQuestion>),
+}
+
+/// Expressions are equal if their texts, environments and result types are.
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |of: &Self| (of.0.environment, of.0.result);
+        self.text() == other.text() && key(self) == key(other)
+    }
+}
+
+impl Eq for Expression {}
+
+impl fmt::Debug for Expression {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Expression").field("text", &self.0.text).finish_non_exhaustive()
+    }
+}
+
+impl Value {
+    /// Copies a value, as far as the cost limit allows: what it contains may be shared, and far larger when it is not.
+    fn of(value: &Datum) -> Result<Self, Halt> {
+        Self::copy(value, &mut Some(COST_LIMIT))
+    }
+
+    /// `left` is what may be copied: an element, or ten bytes, for each unit.
+    fn copy(value: &Datum, left: &mut Option<u64>) -> Result<Self, Halt> {
+        let size = match value {
+            Datum::String(text) => u64::try_from(text.len() / 10).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        *left = left.and_then(|left| left.checked_sub(size.saturating_add(1)));
+        if left.is_none() {
+            return Err(Halt::Cost);
+        }
+        Ok(match value {
+            Datum::Null => Self::Null,
+            Datum::Bool(value) => Self::Bool(*value),
+            Datum::String(text) => Self::String(text.to_string()),
+            Datum::List(list) if !list.opaque => {
+                Self::List(list.items.iter().map(|item| Self::copy(item, left)).collect::<Result<_, _>>()?)
+            }
+            other => Self::Other(other.type_name().to_owned()),
+        })
+    }
+}
