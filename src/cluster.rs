@@ -4,6 +4,7 @@
 //! for another.
 
 pub(crate) mod activity;
+pub(crate) mod address;
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
 pub(crate) mod router;

@@ -127,6 +127,7 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
+#[cfg(feature = "page")]
 mod page;
 mod pipeline;
 mod request;

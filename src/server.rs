@@ -44,6 +44,7 @@ use crate::listener::{
     raise_file_limit,
 };
 use crate::metrics::Metrics;
+#[cfg(feature = "page")]
 use crate::page::{self, Page, PageParts};
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
@@ -213,6 +214,7 @@ impl Server {
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
         }
+        #[cfg(feature = "page")]
         if let Some(listener) = page_listener {
             shared.start_page(listener).map_err(StartError::Thread)?;
         }
@@ -365,6 +367,7 @@ impl ProcessState {
     }
 
     /// Starts the thread of the page.
+    #[cfg(feature = "page")]
     fn start_page(&self, listener: Listener) -> io::Result<()> {
         let (gateway, tend_pools) = self.gateway();
         let (phase, shutdown) = (self.shutdown.phase.clone(), self.shutdown.clone());

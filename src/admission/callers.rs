@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{CallError, Webhook, WebhookResponse};
 use portcullis_go::quote::Quoted;
 use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
+use portcullis_kubernetes::rest;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -28,9 +29,6 @@ use crate::backend::shares::{FairShares, ShareLimits};
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// Why a webhook is not called while the gateway has too many calls in progress.
 pub(super) const BUSY: &str = "too many calls of webhooks are in progress";
-/// How often a webhook may ask to be called again.
-// client-go: rest/request.go, maxRetries
-const MAX_RETRIES: usize = 10;
 
 /// Calls of all webhooks of a cluster: fewer than the streams that one HTTP/2 connection to a Go server has, beyond which calls would
 /// wait for those of other users.
@@ -165,24 +163,13 @@ async fn post(
         let request = HttpsRequest::post(&url, review.clone()).with_headers(headers.clone());
         let request = request.bearer(bearer).within(left).of_at_most(MAX_RESPONSE_BYTES);
         let response = client.send(request).await.map_err(|error| call_error(&url, &error))?;
-        match retry_after(&response) {
+        match rest::retry_wait(response.status.as_u16(), &response.headers) {
             // Beyond the timeout, the caller ends the wait.
-            Some(wait) if attempt < MAX_RETRIES => sleep(wait).await,
+            Some(wait) if attempt < rest::MAX_RETRIES => sleep(wait).await,
             _ => return Ok(answer(response)),
         }
     }
     Err(CallError::Failed("the webhook did not answer".to_owned()))
-}
-
-/// The wait that an overloaded webhook asks for.
-// client-go: rest/with_retry.go, checkWait
-fn retry_after(response: &HttpsResponse) -> Option<Duration> {
-    let status = response.status.as_u16();
-    if status != 429 && !(500..600).contains(&status) {
-        return None;
-    }
-    let value = response.headers.get(RETRY_AFTER)?.to_str().ok()?;
-    Some(Duration::from_secs(value.parse::<u32>().ok()?.into()))
 }
 
 fn answer(response: HttpsResponse) -> WebhookResponse {

@@ -13,6 +13,7 @@ use portcullis_tools::output::print;
 
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::cli::misconfigured;
+use crate::cluster::address::ClusterAddress;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::flags::ServeFlags;
 use crate::config::inputs::ConfigInputs;
@@ -154,15 +155,12 @@ fn server(gateway: &str, routes: &Routes) -> Result<String, LoginError> {
     let authority =
         url.authority().filter(|_| url.scheme_str() == Some("https") && matches!(url.path(), "" | "/"));
     let authority = authority.ok_or_else(invalid)?;
-    let Routes::Matching { server_names, path_prefix } = routes else { return Ok(gateway.to_owned()) };
-    // A wildcard is no address.
-    let name = server_names.iter().find(|name| !name.starts_with('*'));
-    let port = authority.port().map(|port| format!(":{port}")).unwrap_or_default();
-    match (name, path_prefix) {
-        (Some(name), _) => Ok(format!("https://{name}{port}")),
-        (None, Some(prefix)) => Ok(format!("https://{authority}{prefix}")),
-        (None, None) => Err(LoginError::usage("a cluster has only wildcard names: give it a name for users")),
+    if matches!(routes, Routes::Everything) {
+        return Ok(gateway.to_owned());
     }
+    let address = ClusterAddress::of(routes, authority.as_str());
+    let address = address.map(|address| address.url());
+    address.ok_or_else(|| LoginError::usage("a cluster has only wildcard names: give it a name for users"))
 }
 
 #[cfg(test)]
@@ -170,22 +168,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_is_reached_by_its_name_or_path() {
-        let matching = |names: &[&str], prefix: Option<&str>| Routes::Matching {
-            server_names: names.iter().map(|name| (*name).to_owned()).collect(),
-            path_prefix: prefix.map(str::to_owned),
-        };
-        let cases = [
-            (Routes::Everything, Some("https://g.test:6443")),
-            (matching(&["prod.test"], None), Some("https://prod.test:6443")),
-            (matching(&["*.test", "prod.test"], Some("/prod")), Some("https://prod.test:6443")),
-            (matching(&[], Some("/clusters/prod")), Some("https://g.test:6443/clusters/prod")),
-            (matching(&["*.test"], Some("/prod")), Some("https://g.test:6443/prod")),
-            (matching(&["*.test"], None), None),
-        ];
-        for (routes, expected) in cases {
-            assert_eq!(server("https://g.test:6443", &routes).ok().as_deref(), expected, "{routes:?}");
-        }
+    fn the_gateway_is_given_by_a_plain_url() {
+        assert_eq!(server("https://g.test:6443", &Routes::Everything).unwrap(), "https://g.test:6443");
+        let path = Routes::Matching { server_names: Vec::new(), path_prefix: Some("/prod".to_owned()) };
+        assert_eq!(server("https://g.test:6443/", &path).unwrap(), "https://g.test:6443/prod");
+        let wildcard = Routes::Matching { server_names: vec!["*.test".to_owned()], path_prefix: None };
+        assert!(server("https://g.test:6443", &wildcard).is_err());
         for url in ["http://g.test", "g.test", "https://g.test/path"] {
             assert!(server(url, &Routes::Everything).is_err(), "{url}");
         }

@@ -161,7 +161,7 @@ async fn ask_all(
     let asked =
         asked.filter_map(|cluster| Some((cluster, ClusterAddress::of(&cluster.settings.routes, api)?)));
     // The routes must lead there: another cluster may have the same name more exactly.
-    let asked = asked.filter(|(cluster, address)| address.leads_to(snapshot, cluster));
+    let asked = asked.filter(|(cluster, address)| leads_to(&address, snapshot, cluster));
     let mut asked: Vec<_> = asked.enumerate().collect();
     // threat: page-silent-clusters
     // Cached: a cluster may cease to be slow while they are compared, and an order that changes panics.
@@ -244,7 +244,7 @@ struct ReviewStatus {
 }
 
 async fn ask(page: &Page, session: &Session, peer: SocketAddr, address: &ClusterAddress) -> Reach {
-    let Some(request) = address.review(session) else { return Reach::Hidden };
+    let Some(request) = review(address, session) else { return Reach::Hidden };
     let connection = Connection::internal(peer, address.host().to_owned(), &page.parts.shutdown);
     let response = page.parts.gateway.handle(connection, request).await;
     let (status, body) = (response.status(), response.into_body());
@@ -262,59 +262,25 @@ async fn ask(page: &Page, session: &Session, peer: SocketAddr, address: &Cluster
     }
 }
 
-/// Where users reach a cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ClusterAddress {
-    /// The host, and the port unless it is 443.
-    authority: String,
-    /// The path, without a slash at its end.
-    prefix: String,
+/// Whether requests to the address go to the cluster.
+fn leads_to(address: &ClusterAddress, snapshot: &Snapshot, cluster: &Arc<Cluster>) -> bool {
+    let path = format!("{}{REVIEWS}", address.prefix);
+    let found = snapshot.router.route(Some(address.host()), Some(&address.authority), &path);
+    found.is_ok_and(|found| Arc::ptr_eq(found.cluster, cluster))
 }
 
-impl ClusterAddress {
-    /// The address by the routes of a cluster, at the gateway `api`. `None`: it has only wildcard names.
-    pub(super) fn of(routes: &Routes, api: &str) -> Option<Self> {
-        let port = api.rsplit_once(':').map(|(_, port)| format!(":{port}")).unwrap_or_default();
-        let at = |authority: String, prefix: &str| Some(Self { authority, prefix: prefix.to_owned() });
-        match routes {
-            Routes::Everything => at(api.to_owned(), ""),
-            Routes::Matching { server_names, path_prefix } => {
-                match (server_names.iter().find(|name| !name.starts_with('*')), path_prefix) {
-                    (Some(name), _) => at(format!("{name}{port}"), ""),
-                    (None, Some(prefix)) => at(api.to_owned(), prefix),
-                    (None, None) => None,
-                }
-            }
-        }
-    }
-
-    /// The URL for a kubeconfig.
-    pub(super) fn url(&self) -> String {
-        format!("https://{}{}", self.authority, self.prefix)
-    }
-
-    fn host(&self) -> &str {
-        self.authority.rsplit_once(':').map_or(&self.authority, |(host, _)| host)
-    }
-
-    fn leads_to(&self, snapshot: &Snapshot, cluster: &Arc<Cluster>) -> bool {
-        let path = format!("{}{REVIEWS}", self.prefix);
-        let found = snapshot.router.route(Some(self.host()), Some(&self.authority), &path);
-        found.is_ok_and(|found| Arc::ptr_eq(found.cluster, cluster))
-    }
-
-    fn review(&self, session: &Session) -> Option<Request<Incoming>> {
-        let mut token = HeaderValue::try_from(format!("Bearer {}", session.token.expose())).ok()?;
-        token.set_sensitive(true);
-        let request = Request::post(format!("{}{REVIEWS}", self.prefix))
-            .header(HOST, &self.authority)
-            .header(AUTHORIZATION, token)
-            .header(ACCEPT, JSON)
-            .header(CONTENT_TYPE, JSON)
-            .header(CONTENT_LENGTH, REVIEW.len())
-            .header(USER_AGENT, AGENT);
-        request.body(Incoming::Whole(Some(Bytes::from_static(REVIEW)))).ok()
-    }
+/// The request that asks for the identity of a session.
+fn review(address: &ClusterAddress, session: &Session) -> Option<Request<Incoming>> {
+    let mut token = HeaderValue::try_from(format!("Bearer {}", session.token.expose())).ok()?;
+    token.set_sensitive(true);
+    let request = Request::post(format!("{}{REVIEWS}", address.prefix))
+        .header(HOST, &address.authority)
+        .header(AUTHORIZATION, token)
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, JSON)
+        .header(CONTENT_LENGTH, REVIEW.len())
+        .header(USER_AGENT, AGENT);
+    request.body(Incoming::Whole(Some(Bytes::from_static(REVIEW)))).ok()
 }
 
 #[cfg(test)]
@@ -326,29 +292,6 @@ mod tests {
     use super::*;
     use crate::authn::oidc::settings::{AttributeMapping, IssuerSettings, JwtAuthenticator};
     use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
-
-    #[test]
-    fn a_cluster_is_reached_by_its_name_or_path() {
-        let matching = |names: &[&str], prefix: Option<&str>| Routes::Matching {
-            server_names: names.iter().map(|name| (*name).to_owned()).collect(),
-            path_prefix: prefix.map(str::to_owned),
-        };
-        let cases = [
-            (Routes::Everything, Some("https://g.test:6443")),
-            (matching(&["prod.test"], None), Some("https://prod.test:6443")),
-            (matching(&["*.test", "prod.test"], Some("/prod")), Some("https://prod.test:6443")),
-            (matching(&[], Some("/clusters/prod")), Some("https://g.test:6443/clusters/prod")),
-            (matching(&["*.test"], Some("/prod")), Some("https://g.test:6443/prod")),
-            (matching(&["*.test"], None), None),
-        ];
-        for (routes, expected) in cases {
-            let address = ClusterAddress::of(&routes, "g.test:6443");
-            assert_eq!(address.as_ref().map(ClusterAddress::url).as_deref(), expected, "{routes:?}");
-            if let Some(address) = address {
-                assert!(!address.host().contains(':'), "{address:?}");
-            }
-        }
-    }
 
     #[test]
     fn no_webhook_of_a_tenant_gets_the_tokens_of_users_who_have_not_chosen_it() {

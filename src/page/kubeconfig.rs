@@ -1,53 +1,43 @@
 //! The kubeconfigs that users download: the same as `portcullis kubeconfig` prints. They have no secret: kubectl asks
 //! `portcullis credential` for a token, which logs the user in.
-// client-go: tools/clientcmd/api/v1/types.go, Config
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Value, json};
+use portcullis_tools::login::{KubeconfigFile, KubeconfigTarget, exec_user};
+use serde_json::{Map, Value, json};
 
 use super::PageInForce;
-use super::clusters::ClusterAddress;
+use crate::cluster::address::ClusterAddress;
 
 /// A kubeconfig of these clusters, of which the first is the current context.
 pub(super) fn render(in_force: &PageInForce, clusters: &[(String, ClusterAddress)]) -> Option<String> {
-    let settings = &in_force.settings.kubeconfig;
+    let authorities = in_force.settings.kubeconfig.api_ca.as_ref();
     let user = user(in_force);
-    let user_name = |name: &str| format!("{name}-login");
-    let named = |list: &str, key: &str, content: &dyn Fn(&str, &ClusterAddress) -> (String, Value)| {
-        let entries = clusters.iter().map(|(name, address)| {
-            let (name, content) = content(name, address);
-            json!({"name": name, key: content})
-        });
-        (list.to_owned(), Value::Array(entries.collect()))
-    };
-    let cluster = |name: &str, address: &ClusterAddress| {
-        let mut cluster = json!({"server": address.url()});
-        if let (Some(ca), Some(entry)) = (&settings.api_ca, cluster.as_object_mut()) {
-            entry.insert("certificate-authority-data".to_owned(), json!(STANDARD.encode(ca)));
-        }
-        (name.to_owned(), cluster)
-    };
-    let context =
-        |name: &str, _: &ClusterAddress| (name.to_owned(), json!({"cluster": name, "user": user_name(name)}));
-    let mut document = serde_json::Map::from_iter([
-        ("apiVersion".to_owned(), json!("v1")),
-        ("kind".to_owned(), json!("Config")),
-        named("clusters", "cluster", &cluster),
-        named("users", "user", &|name, _| (user_name(name), user.clone())),
-        named("contexts", "context", &context),
-    ]);
-    if let Some((first, _)) = clusters.first() {
-        document.insert("current-context".to_owned(), json!(first));
+    let mut file = KubeconfigFile::new();
+    for (name, address) in clusters {
+        let mut cluster = Map::from_iter([("server".to_owned(), json!(address.url()))]);
+        cluster.extend(
+            authorities.map(|pem| ("certificate-authority-data".to_owned(), json!(STANDARD.encode(pem)))),
+        );
+        let target = KubeconfigTarget {
+            context: name.clone(),
+            cluster_name: name.clone(),
+            cluster: Value::Object(cluster),
+            user_name: format!("{name}-login"),
+            user: user.clone(),
+        };
+        file.merge(&target, true).ok()?;
     }
-    serde_saphyr::to_string(&document).ok()
+    if let Some((first, _)) = clusters.first() {
+        file.set_current_context(first);
+    }
+    file.to_yaml().ok()
 }
 
 /// The user, whose exec plugin is `portcullis credential`.
 fn user(in_force: &PageInForce) -> Value {
     let settings = &in_force.settings.kubeconfig;
     let mut arguments = vec![
-        "credential".to_owned(),
         format!("--issuer={}", in_force.settings.client.issuer),
         format!("--client-id={}", settings.client_id),
     ];
@@ -57,15 +47,7 @@ fn user(in_force: &PageInForce) -> Value {
     if !settings.scopes.is_empty() {
         arguments.push(format!("--scope={}", settings.scopes.join(",")));
     }
-    json!({"exec": {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "portcullis",
-        "args": arguments,
-        "env": null,
-        "installHint": "Install portcullis and put it into your PATH: kubectl asks it for your login.",
-        "interactiveMode": "IfAvailable",
-        "provideClusterInfo": true,
-    }})
+    exec_user("portcullis", &arguments)
 }
 
 /// The name of a download, which a header can carry.

@@ -12,10 +12,11 @@ use openidconnect::url::form_urlencoded;
 use portcullis_go::url::decode_path;
 use tracing::warn;
 
-use super::clusters::{self, ClusterAddress};
+use super::clusters;
 use super::problem::{Next, Problem};
 use super::session::Session;
 use super::{Page, PageInForce, cookies, html, kubeconfig, login};
+use crate::cluster::address::ClusterAddress;
 use crate::pipeline::LogPermit;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

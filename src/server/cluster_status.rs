@@ -14,6 +14,7 @@ use crate::backend::endpoint::Endpoint;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
 use crate::config::cluster_files::RefusedCluster;
+#[cfg(feature = "page")]
 use crate::page::{self, HealthState};
 use crate::state::Live;
 
@@ -234,6 +235,7 @@ impl EndpointStatus {
 }
 
 /// The health of a cluster, for users who may reach it: no address, certificate or error.
+#[cfg(feature = "page")]
 pub(super) fn page_health(cluster: &Cluster) -> page::ClusterHealth {
     let status = ClusterStatus::of(cluster, None);
     page::ClusterHealth {

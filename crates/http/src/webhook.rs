@@ -10,9 +10,10 @@ use std::time::Duration;
 use aws_lc_rs::rand;
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::CONTENT_TYPE;
 use portcullis_go::duration::format_duration;
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::rest::{self, MAX_ERROR_TEXT};
 use prometheus::IntCounter;
 use rustls::crypto::CryptoProvider;
 use serde::de::DeserializeOwned;
@@ -28,10 +29,6 @@ pub const MAX_ATTEMPTS: usize = 5;
 const INITIAL_BACKOFF: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 500 });
 const BACKOFF_FACTOR: f64 = 1.5;
 const BACKOFF_JITTER: f64 = 0.2;
-/// Maximum size of response text that an error quotes.
-// client-go: rest/request.go, maxUnstructuredResponseTextBytes
-pub const MAX_ERROR_TEXT: usize = 2048;
-
 /// A client of one webhook.
 #[derive(Debug)]
 pub struct WebhookClient {
@@ -154,7 +151,7 @@ impl WebhookClient {
 
 /// Whether a response is a success, whatever its body. Errors quote the webhook's texts, without `secret`.
 fn check_status(answer: &HttpsResponse, secret: Option<&str>) -> Result<(), WebhookError> {
-    if (200..=206).contains(&answer.status.as_u16()) {
+    if rest::is_success(answer.status.as_u16()) {
         return Ok(());
     }
     let error = failure(answer, secret);
@@ -234,15 +231,14 @@ fn read_status<S: Default + DeserializeOwned>(
     api_version: &str,
     secret: Option<&str>,
 ) -> Result<S, WebhookError> {
-    if !(200..=206).contains(&answer.status.as_u16()) {
+    if !rest::is_success(answer.status.as_u16()) {
         return Err(failure(answer, secret));
     }
     if answer.body.is_empty() {
         let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        return Err(WebhookError::permanent(format!(
-            "0-length response with status code: {} and content type: {}",
+        return Err(WebhookError::permanent(rest::empty_response(
             answer.status.as_u16(),
-            content_type.unwrap_or("application/json")
+            content_type.unwrap_or_default(),
         )));
     }
     // The parser's message could quote the response, and the response could quote a secret.
@@ -263,17 +259,15 @@ fn read_status<S: Default + DeserializeOwned>(
 
 fn failure(answer: &HttpsResponse, secret: Option<&str>) -> WebhookError {
     let code = answer.status;
+    let retry_after = rest::retry_after_seconds(&answer.headers).unwrap_or_default();
     let status = serde_json::from_slice::<FailureStatus>(&answer.body).ok();
     let status =
         status.filter(|status| matches!(status.kind.as_str(), "" | "Status") && status.status == "Failure");
     let status = status.unwrap_or_else(|| FailureStatus {
-        message: message(code, &text_of(&answer.body, secret)),
+        message: rest::error_of_status_code(code.as_u16(), &text_of(&answer.body, secret)),
         reason: reason(code).to_owned(),
         code: code.as_u16(),
-        details: Some(FailureDetails {
-            retry_after_seconds: retry_after(answer),
-            ..FailureDetails::default()
-        }),
+        details: Some(FailureDetails { retry_after_seconds: retry_after, ..FailureDetails::default() }),
         ..FailureStatus::default()
     });
     let hint = status.details.map(|details| details.retry_after_seconds);
@@ -284,7 +278,7 @@ fn failure(answer: &HttpsResponse, secret: Option<&str>) -> WebhookError {
         || status.code == 429
         || (status.reason == "ServerTimeout" && hint.is_some())
         || hint.is_some_and(|seconds| seconds > 0);
-    let hint = hint.unwrap_or_default().max(retry_after(answer));
+    let hint = hint.unwrap_or_default().max(retry_after);
     WebhookError {
         text: status.message,
         retry_after: retryable.then(|| Duration::from_secs(hint.into())),
@@ -293,15 +287,10 @@ fn failure(answer: &HttpsResponse, secret: Option<&str>) -> WebhookError {
     }
 }
 
-fn retry_after(answer: &HttpsResponse) -> u32 {
-    let value = answer.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-    value.and_then(|seconds| seconds.parse().ok()).unwrap_or_default()
-}
-
 fn text_of(body: &[u8], secret: Option<&str>) -> String {
     let text = truncated(redacted(secret, &String::from_utf8_lossy(body)));
     let text = text.trim();
-    if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
+    if text.is_empty() { rest::UNKNOWN_TEXT.to_owned() } else { text.to_owned() }
 }
 
 /// A text without a secret.
@@ -325,37 +314,6 @@ fn reason(code: StatusCode) -> &'static str {
         500.. => "InternalError",
         _ => "Other",
     }
-}
-
-/// kube-apiserver's log message for a response that is not a Status.
-fn message(code: StatusCode, text: &str) -> String {
-    let known = match code.as_u16() {
-        400 => "the server rejected our request for an unknown reason",
-        401 => "the server has asked for the client to provide credentials",
-        404 => "the server could not find the requested resource",
-        405 => "the server does not allow this method on the requested resource",
-        406 if text == "unknown" => {
-            "the server was unable to respond with a content type that the client supports"
-        }
-        403 | 406 | 415 => text,
-        409 => "the server reported a conflict",
-        422 => "the server rejected our request due to an error in our request",
-        429 => "the server has received too many requests and has asked us to try again later",
-        503 => "the server is currently unable to handle the request",
-        504 => {
-            "the server was unable to return a response in the time allotted, but may still be processing the request"
-        }
-        500.. => {
-            let text = Quoted(text);
-            return format!("an error on the server ({text}) has prevented the request from succeeding");
-        }
-        code => {
-            return format!(
-                "the server responded with the status code {code} but did not return more information"
-            );
-        }
-    };
-    known.to_owned()
 }
 
 /// Delays between the attempts; `random` returns numbers from 0 to 1.

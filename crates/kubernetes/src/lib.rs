@@ -9,6 +9,7 @@
 //! | [`labels`] | `apimachinery/pkg/apis/meta/v1/validation` | `tests/it/compared_configurations.rs` |
 //! | [`metadata`] | `apimachinery/pkg/api/validation/objectmeta.go` | `tests/it/compared_configurations.rs` |
 //! | [`names`] | `apimachinery/pkg/api/validate/content` | tables; `tests/it/compared_configurations.rs` |
+//! | [`rest`] | `client-go/rest` | `crates/admission/tests/reference`; the twin |
 //! | [`selectors`] | `apimachinery/pkg/fields`, `pkg/labels` | tables; the twin |
 //! | [`service_account`] | `apiserver/pkg/authentication/serviceaccount` | tables; the twin |
 //! | [`status`] | `apimachinery/pkg/api/errors`, `apiserver/pkg/endpoints/handlers/responsewriters` | the twin |
@@ -23,6 +24,7 @@ pub mod kubeconfig;
 pub mod labels;
 pub mod metadata;
 pub mod names;
+pub mod rest;
 pub mod selectors;
 pub mod service_account;
 pub mod status;

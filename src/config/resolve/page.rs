@@ -130,6 +130,10 @@ impl ConfigResolver<'_> {
             }
             return None;
         };
+        if cfg!(not(feature = "page")) {
+            let error = ConfigError::new(given.key(ADDRESS), "this build of portcullis has no page");
+            return self.fail(error.fix("remove it, or build portcullis with the cargo feature page"));
+        }
         let address = self.page_address(given, address, gateway);
         let api = self.page_api(given);
         let origin = self.page_origin(given, gateway, api.as_deref());

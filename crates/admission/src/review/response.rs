@@ -7,13 +7,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::rest::{self, MAX_ERROR_TEXT};
 
 use super::decode::{self, Review};
 use crate::{ReviewVersion, WebhookKind, WebhookResponse};
-
-/// The text that an error quotes of a response.
-// client-go: rest/request.go, maxUnstructuredResponseTextBytes
-const MAX_ERROR_TEXT: usize = 2048;
 
 /// A response that may be used.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -65,7 +62,7 @@ impl ReviewResponse {
 // client-go: rest/request.go, transformResponse, Result.Into and Result.Error
 fn read_review(version: ReviewVersion, response: &WebhookResponse) -> Result<Review, (String, u16)> {
     let WebhookResponse { status, content_type, body } = response;
-    if *status != 101 && !(200..=206).contains(status) {
+    if !rest::is_success(*status) {
         let failure = if body.is_empty() { None } else { decode::failure(body) };
         return Err(match failure {
             Some(failure) => {
@@ -76,46 +73,17 @@ fn read_review(version: ReviewVersion, response: &WebhookResponse) -> Result<Rev
         });
     }
     if body.is_empty() {
-        let content_type = if content_type.is_empty() { "application/json" } else { content_type };
-        let text = format!("0-length response with status code: {status} and content type: {content_type}");
-        return Err((text, 503));
+        return Err((rest::empty_response(*status, content_type), 503));
     }
     decode::review(version, body).map_err(|text| (text, 503))
 }
 
-// apimachinery: pkg/api/errors/errors.go, NewGenericServerResponse
+/// The error of a failure whose body is not a `Status`: client-go quotes text only.
 fn http_error(status: u16, content_type: &str, body: &[u8]) -> String {
     let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let is_text = media_type.is_empty() || media_type.starts_with("text/");
     let text = String::from_utf8_lossy(body.get(..MAX_ERROR_TEXT).unwrap_or(body));
-    let text = if is_text { text.trim() } else { "unknown" };
-    match status {
-        400 => "the server rejected our request for an unknown reason",
-        401 => "the server has asked for the client to provide credentials",
-        404 => "the server could not find the requested resource",
-        405 => "the server does not allow this method on the requested resource",
-        406 if matches!(text, "" | "unknown") => {
-            "the server was unable to respond with a content type that the client supports"
-        }
-        403 | 406 | 415 => text,
-        409 => "the server reported a conflict",
-        422 => "the server rejected our request due to an error in our request",
-        429 => "the server has received too many requests and has asked us to try again later",
-        503 => "the server is currently unable to handle the request",
-        504 => {
-            "the server was unable to return a response in the time allotted, but may still be processing the request"
-        }
-        500.. => {
-            let text = Quoted(text);
-            return format!("an error on the server ({text}) has prevented the request from succeeding");
-        }
-        _ => {
-            return format!(
-                "the server responded with the status code {status} but did not return more information"
-            );
-        }
-    }
-    .to_owned()
+    rest::error_of_status_code(status, if is_text { text.trim() } else { rest::UNKNOWN_TEXT })
 }
 
 // apiserver: pkg/admission/plugin/webhook/request/admissionreview.go, VerifyAdmissionResponse

@@ -17,7 +17,7 @@ use super::settings::ClusterConfig;
 use crate::certs::files::NewFiles;
 
 /// Commands whose users `login` may replace.
-const OWN_COMMAND: &str = "portcullis";
+const OWN_COMMANDS: [&str; 2] = ["portcullis", "portcullis-login"];
 
 /// The extension of a cluster that client-go gives exec plugins.
 // client-go: tools/clientcmd/client_config.go, clusterExtensionKey
@@ -306,7 +306,8 @@ pub(super) fn credential_arguments(user: &Value) -> Option<Vec<String>> {
     let arguments: Option<Vec<String>> =
         exec.get("args")?.as_array()?.iter().map(|argument| argument.as_str().map(str::to_owned)).collect();
     let arguments = arguments?;
-    let is_plugin = program == OWN_COMMAND && arguments.first().is_some_and(|first| first == "credential");
+    let is_plugin = OWN_COMMANDS.iter().any(|own| program == *own)
+        && arguments.first().is_some_and(|first| first == "credential");
     is_plugin.then(|| arguments.into_iter().skip(1).collect())
 }
 

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use portcullis_http::webhook::MAX_ERROR_TEXT;
+use portcullis_kubernetes::rest::MAX_ERROR_TEXT;
 
 use std::time::Duration;
 
