@@ -18,7 +18,7 @@ use super::check::{Output, print};
 use super::{failed, misconfigured, table};
 use crate::admission::{Trial, TrialResult};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::resolve;
 use crate::config::yaml_value;
 
@@ -102,7 +102,7 @@ struct CallRow {
 }
 
 pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+    let settings = match resolve(&flags.serve, &mut InputReader::default()) {
         Ok(resolved) => resolved.settings,
         Err(errors) => return misconfigured(&errors),
     };

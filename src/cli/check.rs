@@ -22,7 +22,7 @@ use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::{ResolvedConfig, resolve};
 use crate::config::{ConfigError, ConfigErrors};
 use crate::controllers::settings::SignerSettings;
@@ -188,7 +188,7 @@ struct CheckErrors<'a> {
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+    let resolved = match resolve(&flags.serve, &mut InputReader::default()) {
         // Also what `serve` would leave out.
         Ok(resolved) if resolved.refused.is_empty() => Ok(resolved),
         Ok(resolved) => {

@@ -33,7 +33,7 @@ use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
 use crate::clock::{Clock, UnixTime};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::resolve;
 use crate::go::quote::Quoted;
 use crate::request::credentials::Credentials;
@@ -88,7 +88,7 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+    let settings = match resolve(&flags.serve, &mut InputReader::default()) {
         Ok(resolved) => resolved.settings,
         Err(errors) => return misconfigured(&errors),
     };

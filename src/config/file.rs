@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::{ConfigError, FilePosition};
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use super::yaml::{self, KeyLines};
 
@@ -69,7 +69,7 @@ impl GatewayFile {
     /// to `unread`.
     pub(super) fn load(
         file: &Path,
-        inputs: &mut ConfigInputs,
+        inputs: &mut InputReader,
         unread: &mut Vec<ConfigError>,
     ) -> Result<Self, ConfigError> {
         let (values, lines) = document("--config", file, ENVELOPE, inputs)?;
@@ -97,7 +97,7 @@ pub(super) fn document(
     key: &str,
     file: &Path,
     envelope: FileEnvelope,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
 ) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let bad = |problem: String| ConfigError::new(key, problem).in_file(file);
     let [(version, api_version), (kind, expected)] = envelope;

@@ -20,7 +20,7 @@ use crate::pki::issuance::authority::CertificateAuthority;
 ///
 /// Compares content, not time stamps: the kubelet updates a mounted Secret by swapping a symbolic link.
 #[derive(Debug, Clone)]
-pub struct ConfigInputs {
+pub struct InputReader {
     files: BTreeMap<PathBuf, Option<FileDigest>>,
     /// The manifests in each folder; `None` if it is unreadable.
     folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
@@ -50,13 +50,13 @@ struct CachedAuthority {
     used: bool,
 }
 
-impl Default for ConfigInputs {
+impl Default for InputReader {
     fn default() -> Self {
         Self::new(Clock::system())
     }
 }
 
-impl ConfigInputs {
+impl InputReader {
     /// No inputs yet. `clock` decides which credentials have expired.
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_load_reads_one_state_of_the_secrets() {
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         let put = |store: &SecretStore, text: &str| {
             let keys = ["kubeconfig", "ca"].map(|key| (key.to_owned(), text.as_bytes().to_vec()));
             let secret = Arc::new(SecretData::new(keys.into()));
@@ -283,7 +283,7 @@ mod tests {
     fn a_file_that_changes_while_it_is_read_twice_has_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tokens.csv");
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         std::fs::write(&file, "before").unwrap();
         inputs.read(&file).unwrap();
         assert!(!inputs.changed());

@@ -26,7 +26,7 @@ use super::cluster_files::RefusedCluster;
 use super::error::{ConfigError, ConfigErrors};
 use super::file::GatewayFile;
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
@@ -51,7 +51,7 @@ pub struct ResolvedConfig {
 
 /// Validates the command line and the configuration file, and reads every file they name. Records the files in
 /// `inputs`, also when it fails.
-pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<ResolvedConfig, ConfigErrors> {
+pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedConfig, ConfigErrors> {
     inputs.begin();
     let mut unread = Vec::new();
     let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
@@ -123,7 +123,7 @@ struct ConfigResolver<'a> {
     /// Errors of values.
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
-    inputs: &'a mut ConfigInputs,
+    inputs: &'a mut InputReader,
 }
 
 impl ConfigResolver<'_> {

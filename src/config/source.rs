@@ -2,7 +2,7 @@
 
 use super::cluster_files::RefusedCluster;
 use super::flags::ServeFlags;
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::resolve::{ResolvedConfig, resolve};
 use super::settings::ClusterOrigin;
 use super::{ConfigError, ConfigErrors};
@@ -11,7 +11,7 @@ use super::{ConfigError, ConfigErrors};
 #[derive(Debug, Clone)]
 pub struct ConfigSource {
     flags: ServeFlags,
-    inputs: ConfigInputs,
+    inputs: InputReader,
     /// The warnings of the last valid configuration.
     warned: Vec<String>,
     /// The refused clusters of the last valid configuration.
@@ -21,7 +21,7 @@ pub struct ConfigSource {
 impl ConfigSource {
     /// The configuration that these flags describe. Reads nothing yet.
     pub fn new(flags: ServeFlags) -> Self {
-        Self { flags, inputs: ConfigInputs::default(), warned: Vec::new(), refused: Vec::new() }
+        Self { flags, inputs: InputReader::default(), warned: Vec::new(), refused: Vec::new() }
     }
 
     /// Reads and validates the configuration. Omits the warnings that the previous call returned.

@@ -85,5 +85,5 @@ pub(crate) async fn start_process(flags: impl IntoIterator<Item = String>) -> Ga
 
 /// The settings that a command line resolves to.
 pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
-    resolve(&parse(flags), &mut portcullis::internal::ConfigInputs::default())
+    resolve(&parse(flags), &mut portcullis::internal::InputReader::default())
 }

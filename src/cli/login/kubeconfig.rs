@@ -15,7 +15,7 @@ use crate::cli::check::print;
 use crate::cli::misconfigured;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::resolve;
 
 /// The flags of `portcullis kubeconfig`: those of `serve`, and what the configuration does not say.
@@ -38,7 +38,7 @@ pub(in crate::cli) struct KubeconfigFlags {
 }
 
 pub(super) fn run(flags: &KubeconfigFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
+    let settings = match resolve(&flags.serve, &mut InputReader::default()) {
         Ok(resolved) => resolved.settings,
         Err(errors) => return misconfigured(&errors),
     };

@@ -2,7 +2,7 @@
 //! credentials hold as for the backend.
 // apiserver: pkg/util/webhook/webhook.go, LoadKubeconfig
 
-use super::{ConfigError, ConfigInputs, Endpoint, KubeconfigReader, Path};
+use super::{ConfigError, InputReader, Endpoint, KubeconfigReader, Path};
 use crate::authn::BearerToken;
 use crate::http::client_tls::ClientTls;
 
@@ -21,7 +21,7 @@ pub(in crate::config) struct WebhookServer {
 pub(in crate::config) fn load_remote(
     key: &str,
     file: &Path,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
     errors: &mut Vec<ConfigError>,
 ) -> Option<WebhookServer> {
     let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };

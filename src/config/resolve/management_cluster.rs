@@ -10,7 +10,7 @@ use super::clusters::checked_prefix;
 use crate::backend::settings::AddressPolicy;
 use crate::config::error::ConfigError;
 use crate::config::file::{FileSections, document};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
@@ -106,7 +106,7 @@ impl ConfigResolver<'_> {
 pub(super) fn secret_cluster(
     management: &ManagementSettings,
     name: &str,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
 ) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let wrong = |key: &str, problem: String| ConfigError::new(key, problem);
     if !is_dns_label(name) {

@@ -13,7 +13,7 @@ use super::authority::AuthorityFiles;
 use crate::config::error::{ConfigError, ConfigErrors, FilePosition};
 use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::yaml::KeyLines;
@@ -45,7 +45,7 @@ struct ReadProfile {
 
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
 pub(crate) fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let mut resolver =
         ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
     let read = resolver.profiles(key, file);
