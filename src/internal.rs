@@ -19,7 +19,6 @@ pub use crate::authz::settings::{
 };
 pub use crate::backend::settings::Backend as BackendSettings;
 pub use crate::clock::{Clock, UnixTime};
-pub use crate::config::cluster_files::RefusedCluster;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
@@ -58,6 +57,8 @@ pub use crate::pki::x509::{BundleError, CaBundle};
 pub use crate::request::info::RequestInfo;
 pub use crate::request::wellformed::check as check_well_formed;
 pub use crate::server::Server;
+pub use crate::state::cluster_outcome::RefusedCluster;
+pub use crate::state::effective_config::EffectiveConfig;
 pub use crate::user::{IdentityMode, UserInfo};
 pub use portcullis_admission::{Webhook, WebhookKind};
 

@@ -18,9 +18,8 @@ use super::check::{Output, print};
 use super::{failed, misconfigured, table};
 use crate::admission::{Trial, TrialResult};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::InputReader;
-use crate::config::resolve::resolve;
 use crate::config::yaml_value;
+use crate::state::effective_config::EffectiveConfig;
 
 /// The largest file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -102,8 +101,8 @@ struct CallRow {
 }
 
 pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut InputReader::default()) {
-        Ok(resolved) => resolved.settings,
+    let settings = match EffectiveConfig::load(&flags.serve) {
+        Ok(config) => config.settings,
         Err(errors) => return misconfigured(&errors),
     };
     let mut clusters = settings.clusters.iter();

@@ -11,6 +11,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::serve::errors_of_refused;
 use super::{failed, misconfigured};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::jwt::keys::JwsAlgorithm;
@@ -21,13 +22,12 @@ use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePo
 use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
+use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::config::inputs::InputReader;
-use crate::config::resolve::{ResolvedConfig, resolve};
-use crate::config::{ConfigError, ConfigErrors};
 use crate::controllers::settings::SignerSettings;
 use crate::go::rfc3339;
 use crate::limits::settings::LimitSettings;
+use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
 use crate::user::GATEWAY;
 use audit::AuditReport;
@@ -188,16 +188,13 @@ struct CheckErrors<'a> {
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve, &mut InputReader::default()) {
-        // Also what `serve` would leave out.
-        Ok(resolved) if resolved.refused.is_empty() => Ok(resolved),
-        Ok(resolved) => {
-            Err(ConfigErrors(resolved.refused.into_iter().flat_map(|refused| refused.errors).collect()))
-        }
-        Err(errors) => Err(errors),
-    };
-    let resolved = match resolved {
-        Ok(resolved) => resolved,
+    // Also what `serve` would leave out.
+    let checked = EffectiveConfig::load(&flags.serve).and_then(|config| match errors_of_refused(&config) {
+        refused if refused.0.is_empty() => Ok(config),
+        refused => Err(refused),
+    });
+    let config = match checked {
+        Ok(config) => config,
         Err(errors) => {
             if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
                 print(&text);
@@ -211,10 +208,10 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let deps = AuthnDeps::idle(runtime.handle());
-    if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
+    if let Err(error) = Snapshot::build(&config, None, &deps) {
         return failed(&error.to_string());
     }
-    let report = CheckReport::of(resolved);
+    let report = CheckReport::of(config);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
@@ -223,8 +220,8 @@ pub(super) fn print(text: &str) -> ExitCode {
 }
 
 impl CheckReport {
-    fn of(resolved: ResolvedConfig) -> Self {
-        let ResolvedConfig { settings, warnings, .. } = resolved;
+    fn of(config: EffectiveConfig) -> Self {
+        let EffectiveConfig { settings, warnings, .. } = config;
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics: match settings.operation.metrics {

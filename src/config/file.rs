@@ -22,6 +22,13 @@ const ENVELOPE: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kin
 pub(super) struct GatewayFile {
     /// Its sections.
     pub(super) sections: MergedSection<FileSections>,
+    /// Where its keys are.
+    pub(super) positions: KeyPositions,
+}
+
+/// The positions of the keys of a configuration file.
+#[derive(Debug)]
+pub(super) struct KeyPositions {
     file: PathBuf,
     lines: KeyLines,
 }
@@ -78,9 +85,11 @@ impl GatewayFile {
         let Some(sections) = MergedSection::read([ConfigLayer { values, origin }], unread) else {
             return Err(ConfigError::new("--config", "cannot be read").in_file(file));
         };
-        Ok(Self { sections, file: file.to_owned(), lines })
+        Ok(Self { sections, positions: KeyPositions { file: file.to_owned(), lines } })
     }
+}
 
+impl KeyPositions {
     /// Adds to each error the line of its key, or of the nearest enclosing key.
     pub(super) fn locate(&self, errors: &mut [ConfigError]) {
         for error in

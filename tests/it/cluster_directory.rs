@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::StatusCode;
-use portcullis::internal::{ClusterOrigin, ConfigSource};
+use portcullis::internal::{ClusterOrigin, ConfigSource, EffectiveConfig};
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::{FakeBackend, Gateway, Pki, in_time, kubeconfig, text};
@@ -333,7 +334,7 @@ fn check_reports_every_broken_file_with_its_lines() {
     let loaded = resolved(directory.flags()).unwrap();
     assert!(loaded.settings.clusters.is_empty());
     let errors: Vec<String> =
-        loaded.refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect();
+        loaded.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
     let path = directory.path.display().to_string();
     let found: Vec<String> = errors.iter().map(|error| error.replace(&path, "DIR")).collect();
     let expected = [
@@ -348,7 +349,7 @@ fn check_reports_every_broken_file_with_its_lines() {
         assert!(found.iter().any(|error| error.contains(line)), "{line} is missing in {found:#?}");
     }
     let origin = ClusterOrigin::File(directory.path.join("a.yaml"));
-    assert!(loaded.refused.iter().any(|refused| refused.origin == origin));
+    assert!(loaded.refused().any(|refused| *refused.origin == origin));
 }
 
 #[test]
@@ -369,14 +370,17 @@ fn a_load_resolves_only_what_has_changed() {
         directory.put(&format!("{name}.yaml"), name, &format!("{{pathPrefix: /{name}}}"), "");
     }
     let mut source = ConfigSource::new(parse(directory.flags()));
-    source.load().unwrap();
-    assert_eq!(source.resolved_clusters(), 3);
-    source.commit();
+    let load = |source: &mut ConfigSource| EffectiveConfig::at_start(&source.load().unwrap()).unwrap();
+    let before = load(&mut source);
+    let are_same = |now: &EffectiveConfig| -> Vec<bool> {
+        let clusters = before.settings.clusters.iter().zip(&now.settings.clusters);
+        clusters.map(|(before, now)| Arc::ptr_eq(before, now)).collect()
+    };
+    assert_eq!(are_same(&load(&mut source)), [true; 3]);
     assert!(!source.changed());
     directory.put("b.yaml", "b", "{pathPrefix: /second}", "");
     assert!(source.changed());
-    source.load().unwrap();
-    assert_eq!(source.resolved_clusters(), 1);
+    assert_eq!(are_same(&load(&mut source)), [true, false, true]);
 }
 
 #[tokio::test]
@@ -453,8 +457,8 @@ fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
         std::fs::write(directory.path.join(format!("{name}.yaml")), content).unwrap();
     };
     let refused = || {
-        let refused = resolved(directory.flags()).unwrap().refused;
-        refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect::<Vec<_>>()
+        let config = resolved(directory.flags()).unwrap();
+        config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect::<Vec<_>>()
     };
     put("many", 65);
     let errors = refused();

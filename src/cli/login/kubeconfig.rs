@@ -15,8 +15,7 @@ use crate::cli::check::print;
 use crate::cli::misconfigured;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::InputReader;
-use crate::config::resolve::resolve;
+use crate::state::effective_config::EffectiveConfig;
 
 /// The flags of `portcullis kubeconfig`: those of `serve`, and what the configuration does not say.
 #[derive(Debug, Clone, Args)]
@@ -38,8 +37,8 @@ pub(in crate::cli) struct KubeconfigFlags {
 }
 
 pub(super) fn run(flags: &KubeconfigFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut InputReader::default()) {
-        Ok(resolved) => resolved.settings,
+    let settings = match EffectiveConfig::load(&flags.serve) {
+        Ok(config) => config.settings,
         Err(errors) => return misconfigured(&errors),
     };
     let clusters: Vec<&Cluster> = settings.clusters.iter().map(|cluster| &**cluster).collect();

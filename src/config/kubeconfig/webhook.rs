@@ -2,7 +2,7 @@
 //! credentials hold as for the backend.
 // apiserver: pkg/util/webhook/webhook.go, LoadKubeconfig
 
-use super::{ConfigError, InputReader, Endpoint, KubeconfigReader, Path};
+use super::{ConfigError, Endpoint, InputReader, KubeconfigReader, Path};
 use crate::authn::BearerToken;
 use crate::http::client_tls::ClientTls;
 

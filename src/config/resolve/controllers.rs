@@ -3,12 +3,12 @@
 mod authority;
 mod election;
 mod profiles;
-mod tenants;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use super::ConfigResolver;
+use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::MergedSection;
@@ -17,8 +17,6 @@ use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSet
 use crate::pki::issuance::profile::CertificateProfile;
 pub(crate) use authority::AuthorityFiles;
 pub(crate) use profiles::{SignerProfile, signer_profiles};
-pub(super) use tenants::SigningCa;
-pub(in crate::config) use tenants::Tenant;
 
 /// The two flags of a CA, with its name in kube-controller-manager's errors and the signers that use it.
 struct SigningFlagPair {
@@ -112,7 +110,7 @@ impl ConfigResolver<'_> {
         if signs {
             for (pair, files) in pairs {
                 let Some((authority, digest)) = self.authority(&files) else { continue };
-                authorities.push(SigningCa::of_kubernetes(&files, &authority));
+                authorities.push(SigningCa::of_kubernetes(files.certificate(), &authority));
                 for profile in pair.profiles.iter().map(|profile| profile()) {
                     if self.fits(&files, &authority, &profile) {
                         signers.push(SignerSettings::kubernetes(

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::SigningCa;
 use super::authority::AuthorityFiles;
+use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::{ConfigError, ConfigErrors, FilePosition};
 use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
@@ -75,8 +75,8 @@ impl ConfigResolver<'_> {
         for ReadProfile { name, rules, authority: files } in profiles {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
-            let mut signing = SigningCa::of_own(&files, &authority);
-            signing.is_at(FilePosition { line: lines.of(signing.key()), file: file.clone() });
+            let mut signing = SigningCa::of_own(files.certificate(), &authority);
+            signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
             let Some(name) = name else { continue };
             if self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone())) {
