@@ -7,8 +7,9 @@
 //! 2. Among files, and among Secrets, a cluster in force keeps what it has until it gives it up: a new or changed one takes
 //!    nothing from it. The others come in the order of their names: [`decide_claims`].
 //! 3. A cluster gets all that it requests, or nothing.
-//! 4. No two clusters that are served have the same claim. So the configuration file is refused as a whole if it wants what
-//!    a file of the directory keeps, and a Secret gives way if it has what a file or the configuration file wants.
+//! 4. No two clusters that are served have the same claim, or share a signing CA. So the configuration file is refused as a
+//!    whole if it wants what a file of the directory keeps, and a Secret gives way if it has what a file or the configuration
+//!    file wants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -174,7 +175,8 @@ fn refuse_excess(requests: &mut [ClusterRequest], taken: usize) {
     }
 }
 
-/// An error for each claim of the configuration file that a cluster of the directory keeps.
+/// An error for each claim of the configuration file that a cluster of the directory keeps, and for each signing CA that it
+/// shares with one.
 // threat: other-cluster
 fn conflicts_of_configuration_file(config: &ResolvedConfig, outcomes: &ClusterOutcomes) -> Vec<ConfigError> {
     let conflict = |(claim, key): (&Claim, &String)| {
@@ -182,7 +184,11 @@ fn conflicts_of_configuration_file(config: &ResolvedConfig, outcomes: &ClusterOu
         let error = ConfigError::new(key, format!("{:?} is already used by {owner}", claim.1));
         Some(error.fix("give each cluster its own, or remove that file first"))
     };
-    config.claims.iter().filter_map(conflict).collect()
+    let shared = config.authorities.iter().flat_map(|own| {
+        let others = outcomes.served().map(|(_, cluster)| &cluster.authorities);
+        authorities_shared_with(own, others)
+    });
+    config.claims.iter().filter_map(conflict).chain(shared).collect()
 }
 
 impl<'a> TakenClaims<'a> {

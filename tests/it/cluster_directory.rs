@@ -19,6 +19,9 @@ const UNBUILDABLE: &str = "authentication: {tokenAuthFile: a.csv}
 audit: {auditPolicyFile: policy, auditLogPath: a.csv/audit.log}
 ";
 
+/// The authentication of a cluster of the configuration file.
+const OWN_TOKEN: &str = "authentication: {tokenAuthFile: own.csv}";
+
 /// A gateway's configuration with an empty cluster directory.
 pub(crate) struct Directory {
     pub(crate) pki: Pki,
@@ -292,6 +295,57 @@ async fn no_file_takes_the_name_or_the_route_of_a_cluster_in_force() {
     two.trusted(["thief"]).await;
     assert_eq!(two.code("/b/api", "thief-token").await, StatusCode::OK);
     assert_eq!(two.refused().await, 0);
+}
+
+#[tokio::test]
+async fn the_configuration_file_takes_nothing_that_a_file_keeps() {
+    let two = Two::start().await;
+    let main = two.directory.pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig";
+    let wants = format!("{base}clusters: [{{{own}, match: {{pathPrefix: /a}}, {OWN_TOKEN}}}]\n");
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    // What its own file still wants, and what it keeps because it does not get what it wants instead.
+    for route in ["/a", "/b"] {
+        if route != "/a" {
+            two.change(|files| files.put("a.yaml", "a", &format!("{{pathPrefix: {route}}}"), "")).await;
+            two.gateway.until_counted("portcullis_clusters_refused 1").await;
+        }
+        let before = two.gateway.generation().await;
+        replace(&main, &wants);
+        two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+        assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK, "{route}");
+        assert_eq!(two.code("/a/api", "own-token").await, StatusCode::UNAUTHORIZED, "{route}");
+        assert_eq!(two.gateway.generation().await, before, "{route}");
+        replace(&main, &base);
+        two.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
+    }
+    // What it gives up is free.
+    replace(&main, &wants);
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /other}", "")).await;
+    two.serves("/a/api", "own-token").await;
+}
+
+#[tokio::test]
+async fn the_configuration_file_signs_with_no_ca_that_a_file_in_force_trusts() {
+    let two = Two::start().await;
+    let pki = &two.directory.pki;
+    let main = pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    for file in [pki.directory.path(), &two.directory.path] {
+        std::fs::write(file.join("ca.crt"), pki.clients.cert_pem()).unwrap();
+        std::fs::write(file.join("ca.key"), pki.clients.key_pem()).unwrap();
+    }
+    let trusting = "authentication: {tokenAuthFile: a.csv, clientCAFile: ca.crt}\n";
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", trusting)).await;
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    let signing = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: ca.crt, \
+                   clusterSigningKeyFile: ca.key}";
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /own}";
+    replace(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}, {signing}}}]\n"));
+    two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    assert_eq!(two.code("/own/api", "own-token").await, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]
