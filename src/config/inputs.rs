@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use aws_lc_rs::digest;
 
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
-use super::management_cluster::{SecretList, SecretScope, SecretStore, SecretsRead, is_in_secret};
+use super::management_cluster::{SecretList, SecretScope, SecretStore, is_in_secret};
 use super::manifest_files;
 use super::separate_cluster::{FileDigest, Recording, ResolvedCluster};
 use super::settings::ClusterOrigin;
@@ -195,13 +195,9 @@ impl InputReader {
         &self.secrets
     }
 
-    /// Which Secrets this load reads.
-    pub(super) fn secrets_read(&self, scope: &SecretScope) -> SecretsRead {
-        match &self.secret_list {
-            None => SecretsRead::None,
-            Some(list) if list.scope != *scope => SecretsRead::OfAnotherScope,
-            Some(_) => SecretsRead::Current,
-        }
+    /// Where the Secrets are from that this load reads.
+    pub(super) fn read_scope(&self) -> Option<SecretScope> {
+        self.secret_list.as_ref().map(|list| list.scope.clone())
     }
 
     /// The clusters of the Secrets. Records the names of those of `scope`, so that a Secret that appears is a change.

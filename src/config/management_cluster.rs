@@ -61,19 +61,8 @@ pub struct ManagementSettings {
     pub(crate) addresses: AddressPolicy,
     /// The Secrets as they were read last.
     pub(crate) store: Arc<SecretStore>,
-    /// Which Secrets were read for this configuration.
-    pub(crate) secrets: SecretsRead,
-}
-
-/// Which Secrets were read for a configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SecretsRead {
-    /// None yet.
-    None,
-    /// Those of the scope before. Their clusters in force stay until the Secrets of the new scope are read.
-    OfAnotherScope,
-    /// Those of its scope.
-    Current,
+    /// Where the Secrets are from that were read for this configuration; `None` before any were read.
+    pub(crate) read_scope: Option<SecretScope>,
 }
 
 /// Where Secrets are read, and which.
@@ -103,7 +92,7 @@ impl ManagementSettings {
     /// Why this configuration has no clusters of its Secrets; `None` if it has.
     pub(crate) fn not_in_force(&self) -> Option<String> {
         let reason = || self.missing().unwrap_or_else(|| "read, but not in force yet".to_owned());
-        (self.secrets == SecretsRead::None).then(reason)
+        self.read_scope.is_none().then(reason)
     }
 
     /// Whether both read the same Secrets in the same way.

@@ -15,8 +15,8 @@ use crate::pki::x509::CertificateKeyPair;
 /// The page: its listener, its host name, its client at the provider, and how users reach the API.
 #[derive(Debug)]
 pub struct PageSettings {
-    /// The configuration keys that errors and warnings about it name.
-    pub(crate) keys: PageKeys,
+    /// The configuration keys of its URL and of its issuer.
+    pub(crate) keys: [String; 2],
     /// The address to listen on.
     pub(crate) address: SocketAddr,
     /// The origin, `https://HOST[:PORT]`, in lower case and without the default port.
@@ -35,13 +35,6 @@ pub struct PageSettings {
     pub(crate) cookie_key: Option<CookieKey>,
     /// What kubeconfigs are made of.
     pub(crate) kubeconfig: KubeconfigSettings,
-}
-
-/// The configuration keys of the page's URL and of its issuer.
-#[derive(Debug)]
-pub(crate) struct PageKeys {
-    pub(crate) url: String,
-    pub(crate) issuer: String,
 }
 
 /// What the kubeconfigs of users are made of.

@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
-    use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore, SecretsRead};
+    use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
     use crate::user::IdentityMode;
 
     #[tokio::test(start_paused = true)]
@@ -247,7 +247,7 @@ mod tests {
             path_prefix: Some("/clusters".to_owned()),
             addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
-            secrets: SecretsRead::None,
+            read_scope: None,
         };
         let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));

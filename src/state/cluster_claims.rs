@@ -17,7 +17,6 @@ use std::sync::Arc;
 use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableClusters};
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
-use crate::config::management_cluster::SecretsRead;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME};
 use crate::config::{ConfigError, ConfigErrors};
@@ -30,16 +29,11 @@ struct ClusterRequest {
     in_force: Option<Arc<ResolvedCluster>>,
 }
 
-/// What the clusters have that go before others.
-struct TakenClaims<'a> {
-    /// Their claims, each with the key or the cluster that has it.
-    claims: Claims,
-    /// The CAs of the clusters of the configuration file.
-    authorities: &'a [ClusterAuthorities],
-    /// The other clusters.
-    clusters: Vec<Arc<ResolvedCluster>>,
-    /// The number of their endpoints.
-    endpoints: usize,
+/// The clusters that go before others: those of the configuration file, and those decided on so far. They keep what they
+/// have.
+struct DecidedClusters<'a> {
+    config: &'a ResolvedConfig,
+    outcomes: ClusterOutcomes,
 }
 
 /// Decides what is served of each cluster of the directory and of Secrets. Fails if the configuration file wants what a file
@@ -50,16 +44,16 @@ pub(super) fn decide_clusters(
     before: &ClusterOutcomes,
     unbuildable: &UnbuildableClusters,
 ) -> Result<ClusterOutcomes, ConfigErrors> {
-    let mut taken = TakenClaims::of_configuration_file(config);
-    let mut outcomes = ClusterOutcomes::default();
+    let mut decided = DecidedClusters { config, outcomes: ClusterOutcomes::default() };
     let (mut secrets, files): (Vec<_>, Vec<_>) =
         requests(config, before, unbuildable).into_iter().partition(|request| request.origin.is_of_tenant());
-    grant(files, unbuildable, &mut taken, &mut outcomes);
-    yield_to_operator(&mut secrets, &taken);
-    grant(secrets, unbuildable, &mut taken, &mut outcomes);
-    outcomes.locate_errors(config);
-    let mut errors = conflicts_of_configuration_file(config, &outcomes);
+    decided.grant(files, unbuildable);
+    decided.take_from_secrets(&mut secrets);
+    decided.grant(secrets, unbuildable);
+    let mut errors = decided.conflicts_of_configuration_file();
     config.locate(&mut errors);
+    let DecidedClusters { mut outcomes, .. } = decided;
+    outcomes.locate_errors(config);
     if errors.is_empty() { Ok(outcomes) } else { Err(ConfigErrors(errors)) }
 }
 
@@ -71,7 +65,8 @@ fn requests(
     unbuildable: &UnbuildableClusters,
 ) -> Vec<ClusterRequest> {
     let management = config.settings.management.as_deref();
-    let adds_secrets = management.is_none_or(|settings| settings.secrets != SecretsRead::OfAnotherScope);
+    let read_scope = management.and_then(|settings| settings.read_scope.as_ref());
+    let adds_secrets = read_scope.is_none_or(|read| management.is_some_and(|own| own.scope() == *read));
     let request = |(origin, resolved): &(ClusterOrigin, Result<Arc<ResolvedCluster>, Vec<ConfigError>>)| {
         let requested = match resolved {
             Ok(cluster) => unbuildable.check(origin, cluster).map(|()| Arc::clone(cluster)),
@@ -84,163 +79,150 @@ fn requests(
     requests.filter(counts).collect()
 }
 
-/// Takes from Secrets what clusters of the configuration file and the directory want, and refuses the Secrets: no writer of
-/// Secrets may stop a change of the operator.
-fn yield_to_operator(secrets: &mut [ClusterRequest], taken: &TakenClaims<'_>) {
-    for ClusterRequest { origin, requested, in_force } in secrets {
-        if let Ok(cluster) = requested
-            && let Some(error) = taken.conflict(origin, cluster)
-        {
-            *requested = Err(vec![error]);
-        }
-        in_force.take_if(|cluster| {
-            taken.conflict(origin, cluster).is_some()
-                || !authorities_shared_with(&cluster.authorities, taken.authorities()).is_empty()
+impl DecidedClusters<'_> {
+    /// Their claims, each with the key or the cluster that has it.
+    fn claims(&self) -> Claims {
+        let of_others = self.outcomes.served().flat_map(|(origin, cluster)| {
+            cluster.claims.keys().map(|claim| (claim.clone(), origin.to_string()))
         });
-    }
-}
-
-/// Decides which of these clusters get what they request, and adds what they have then to what is taken.
-fn grant(
-    mut requests: Vec<ClusterRequest>,
-    unbuildable: &UnbuildableClusters,
-    taken: &mut TakenClaims<'_>,
-    outcomes: &mut ClusterOutcomes,
-) {
-    refuse_shared_authorities(&mut requests, taken);
-    refuse_excess(&mut requests, taken.endpoints);
-    let claims: Vec<_> = requests
-        .iter()
-        .map(|request| ClaimRequest {
-            requested: request.requested.as_ref().ok().map(|cluster| &cluster.claims),
-            in_force: request.in_force.as_ref().map(|cluster| &cluster.claims),
-            name: request.origin.to_string(),
-        })
-        .collect();
-    let decisions = decide_claims(&taken.claims, &claims);
-    for (ClusterRequest { origin, requested, in_force }, decision) in requests.into_iter().zip(decisions) {
-        let outcome = match (requested, decision) {
-            (Ok(requested), ClaimDecision::Granted) => ClusterOutcome::Current(requested),
-            (Ok(requested), ClaimDecision::Refused(conflict)) => {
-                let conflict =
-                    conflict.map(|(claim, owner)| taken_error(&origin, &requested, &claim, &owner));
-                unbuildable.fall_back(&origin, in_force, conflict.into_iter().collect())
-            }
-            (Err(errors), _) => unbuildable.fall_back(&origin, in_force, errors),
-        };
-        if let Some(served) = outcome.served() {
-            taken.add(&origin, served);
-        }
-        outcomes.insert(origin, outcome);
-    }
-}
-
-/// Refuses clusters whose signing CA another cluster trusts, and clusters that trust one of another. Compares with
-/// all that others have or request: what one of them gives up is free with the next load.
-fn refuse_shared_authorities(requests: &mut [ClusterRequest], taken: &TakenClaims<'_>) {
-    let has = |(index, request): (usize, &ClusterRequest)| Some((index, request.in_force.clone()?));
-    let mut others: Vec<(usize, Arc<ResolvedCluster>)> =
-        requests.iter().enumerate().filter_map(has).collect();
-    for (index, request) in requests.iter_mut().enumerate() {
-        let Ok(requested) = &request.requested else { continue };
-        let of_others = others.iter().filter(|(other, _)| *other != index);
-        let of_others = of_others.map(|(_, cluster)| &cluster.authorities);
-        let errors = authorities_shared_with(&requested.authorities, taken.authorities().chain(of_others));
-        if errors.is_empty() {
-            others.push((index, Arc::clone(requested)));
-        } else {
-            request.requested = Err(errors);
-        }
-    }
-}
-
-/// Refuses clusters with which the process would have too many endpoints; first those that are not in force.
-// threat: many-endpoints
-fn refuse_excess(requests: &mut [ClusterRequest], taken: usize) {
-    let mut total = taken;
-    let mut order: Vec<&mut ClusterRequest> = requests.iter_mut().collect();
-    order.sort_by_key(|request| request.in_force.is_none());
-    for ClusterRequest { requested, in_force, .. } in order {
-        // Clusters that go before it have taken the room.
-        in_force.take_if(|cluster| total + cluster.endpoints() > MAX_ENDPOINTS);
-        if let Ok(cluster) = requested
-            && total + cluster.endpoints() > MAX_ENDPOINTS
-        {
-            let problem = format!("the clusters have more than {MAX_ENDPOINTS} endpoints together");
-            let fix = "spread the clusters over several gateways";
-            *requested = Err(vec![ConfigError::new("endpoints", problem).fix(fix)]);
-        }
-        let endpoints = |cluster: &Arc<ResolvedCluster>| cluster.endpoints();
-        total += in_force.as_ref().map_or(0, endpoints).max(requested.as_ref().map_or(0, endpoints));
-    }
-}
-
-/// An error for each claim of the configuration file that a cluster of the directory keeps, and for each signing CA that it
-/// shares with one.
-// threat: other-cluster
-fn conflicts_of_configuration_file(config: &ResolvedConfig, outcomes: &ClusterOutcomes) -> Vec<ConfigError> {
-    let conflict = |(claim, key): (&Claim, &String)| {
-        let (owner, _) = outcomes.served().find(|(_, cluster)| cluster.claims.contains_key(claim))?;
-        let error = ConfigError::new(key, format!("{:?} is already used by {owner}", claim.1));
-        Some(error.fix("give each cluster its own, or remove that file first"))
-    };
-    let shared = config.authorities.iter().flat_map(|own| {
-        let others = outcomes.served().map(|(_, cluster)| &cluster.authorities);
-        authorities_shared_with(own, others)
-    });
-    config.claims.iter().filter_map(conflict).chain(shared).collect()
-}
-
-impl<'a> TakenClaims<'a> {
-    fn of_configuration_file(config: &'a ResolvedConfig) -> Self {
-        let clusters = config.settings.clusters.iter();
-        Self {
-            claims: config.claims.clone(),
-            authorities: &config.authorities,
-            clusters: Vec::new(),
-            endpoints: clusters.map(|cluster| cluster.backend.endpoints.len()).sum(),
-        }
-    }
-
-    /// Adds what a cluster has.
-    fn add(&mut self, origin: &ClusterOrigin, cluster: &Arc<ResolvedCluster>) {
-        self.claims.extend(cluster.claims.keys().map(|claim| (claim.clone(), origin.to_string())));
-        self.clusters.push(Arc::clone(cluster));
-        self.endpoints += cluster.endpoints();
+        self.config.claims.clone().into_iter().chain(of_others).collect()
     }
 
     fn authorities(&self) -> impl Iterator<Item = &ClusterAuthorities> {
-        self.authorities.iter().chain(self.clusters.iter().map(|cluster| &cluster.authorities))
+        let of_others = self.outcomes.served().map(|(_, cluster)| &cluster.authorities);
+        self.config.authorities.iter().chain(of_others)
     }
 
-    /// The error of a cluster of a Secret that wants what is taken, or a part of it: an exact name goes before one with `*`,
-    /// and a longer path before a shorter one.
-    // threat: secret-takes-route
-    fn conflict(&self, origin: &ClusterOrigin, cluster: &ResolvedCluster) -> Option<ConfigError> {
-        cluster.claims.keys().find_map(|claim @ (kind, value)| {
-            let whole = |value: String| self.claims.get_key_value(&(*kind, value));
-            let around = match *kind {
-                SERVER_NAME => value.split_once('.').and_then(|(_, rest)| whole(format!("*.{rest}"))),
-                PREFIX => value.match_indices('/').find_map(|(end, _)| whole(value.get(..end)?.to_owned())),
-                _ => None,
-            };
-            let ((_, taken_value), owner) = self.claims.get_key_value(claim).or(around)?;
-            let mut error = taken_error(origin, cluster, claim, owner);
-            if taken_value != value {
-                error.problem = format!("{kind} {value:?} is a part of {taken_value:?}, which {owner} has");
+    /// Takes from Secrets what these clusters want, and refuses the Secrets: no writer of Secrets may stop a change of the
+    /// operator.
+    fn take_from_secrets(&self, secrets: &mut [ClusterRequest]) {
+        let claims = self.claims();
+        for ClusterRequest { origin, requested, in_force } in secrets {
+            if let Ok(cluster) = requested
+                && let Some(error) = conflict_or_part(origin, cluster, &claims)
+            {
+                *requested = Err(vec![error]);
             }
-            Some(error)
-        })
+            in_force.take_if(|cluster| {
+                conflict_or_part(origin, cluster, &claims).is_some()
+                    || !authorities_shared_with(&cluster.authorities, self.authorities()).is_empty()
+            });
+        }
+    }
+
+    /// Decides which clusters get what they request, and adds their outcomes.
+    fn grant(&mut self, mut requests: Vec<ClusterRequest>, unbuildable: &UnbuildableClusters) {
+        self.refuse_shared_authorities(&mut requests);
+        self.refuse_excess(&mut requests);
+        let claims = requests.iter().map(|request| ClaimRequest {
+            requested: request.requested.as_ref().ok().map(|cluster| &cluster.claims),
+            in_force: request.in_force.as_ref().map(|cluster| &cluster.claims),
+            name: request.origin.to_string(),
+        });
+        let decisions = decide_claims(&self.claims(), &claims.collect::<Vec<_>>());
+        for (ClusterRequest { origin, requested, in_force }, decision) in requests.into_iter().zip(decisions)
+        {
+            let errors = match (requested, decision) {
+                (Ok(requested), ClaimDecision::Granted) => {
+                    self.outcomes.insert(origin, ClusterOutcome::Current(requested));
+                    continue;
+                }
+                (Ok(requested), ClaimDecision::Refused(conflict)) => {
+                    let error = conflict.map(|(claim, owner)| taken(&origin, &requested, &claim, &owner));
+                    error.into_iter().collect()
+                }
+                (Err(errors), _) => errors,
+            };
+            let outcome = unbuildable.fall_back(&origin, in_force, errors);
+            self.outcomes.insert(origin, outcome);
+        }
+    }
+
+    /// Refuses clusters whose signing CA another cluster trusts, and clusters that trust one of another. Compares with
+    /// all that others have or request: what one of them gives up is free with the next load.
+    fn refuse_shared_authorities(&self, requests: &mut [ClusterRequest]) {
+        let has = |(index, request): (usize, &ClusterRequest)| Some((index, request.in_force.clone()?));
+        let mut others: Vec<_> = requests.iter().enumerate().filter_map(has).collect();
+        for (index, request) in requests.iter_mut().enumerate() {
+            let Ok(requested) = &request.requested else { continue };
+            let of_others = others.iter().filter(|(other, _)| *other != index);
+            let of_others = of_others.map(|(_, cluster)| &cluster.authorities);
+            let errors = authorities_shared_with(&requested.authorities, self.authorities().chain(of_others));
+            if errors.is_empty() {
+                others.push((index, Arc::clone(requested)));
+            } else {
+                request.requested = Err(errors);
+            }
+        }
+    }
+
+    /// Refuses clusters with which the process would have too many endpoints; first those that are not in force.
+    // threat: many-endpoints
+    fn refuse_excess(&self, requests: &mut [ClusterRequest]) {
+        let own = self.config.settings.clusters.iter().map(|cluster| cluster.backend.endpoints.len());
+        let mut total: usize =
+            own.chain(self.outcomes.served().map(|(_, cluster)| cluster.endpoints())).sum();
+        let mut order: Vec<&mut ClusterRequest> = requests.iter_mut().collect();
+        order.sort_by_key(|request| request.in_force.is_none());
+        for ClusterRequest { requested, in_force, .. } in order {
+            // Clusters that go before it have taken the room.
+            in_force.take_if(|cluster| total + cluster.endpoints() > MAX_ENDPOINTS);
+            if let Ok(cluster) = requested
+                && total + cluster.endpoints() > MAX_ENDPOINTS
+            {
+                let problem = format!("the clusters have more than {MAX_ENDPOINTS} endpoints together");
+                let fix = "spread the clusters over several gateways";
+                *requested = Err(vec![ConfigError::new("endpoints", problem).fix(fix)]);
+            }
+            let endpoints = |cluster: &Arc<ResolvedCluster>| cluster.endpoints();
+            total += in_force.as_ref().map_or(0, endpoints).max(requested.as_ref().map_or(0, endpoints));
+        }
+    }
+
+    /// An error for each claim of the configuration file that a cluster of the directory keeps, and for each signing CA that
+    /// it shares with one.
+    // threat: other-cluster
+    fn conflicts_of_configuration_file(&self) -> Vec<ConfigError> {
+        let conflict = |(claim, key): (&Claim, &String)| {
+            let has = |(_, cluster): &(_, &Arc<ResolvedCluster>)| cluster.claims.contains_key(claim);
+            let (owner, _) = self.outcomes.served().find(has)?;
+            let error = ConfigError::new(key, format!("{:?} is already used by {owner}", claim.1));
+            Some(error.fix("give each cluster its own, or remove that file first"))
+        };
+        let shared = self.config.authorities.iter().flat_map(|own| {
+            let others = self.outcomes.served().map(|(_, cluster)| &cluster.authorities);
+            authorities_shared_with(own, others)
+        });
+        self.config.claims.iter().filter_map(conflict).chain(shared).collect()
     }
 }
 
-/// The error of a claim that another cluster has.
-fn taken_error(
+/// The error of a cluster of a Secret that wants what is taken, or a part of it: an exact name goes before one with `*`, and a
+/// longer path before a shorter one.
+// threat: secret-takes-route
+fn conflict_or_part(
     origin: &ClusterOrigin,
-    requested: &ResolvedCluster,
-    claim: &Claim,
-    owner: &str,
-) -> ConfigError {
+    cluster: &ResolvedCluster,
+    claims: &Claims,
+) -> Option<ConfigError> {
+    cluster.claims.keys().find_map(|claim @ (kind, value)| {
+        let whole = |value: String| claims.get_key_value(&(*kind, value));
+        let around = match *kind {
+            SERVER_NAME => value.split_once('.').and_then(|(_, rest)| whole(format!("*.{rest}"))),
+            PREFIX => value.match_indices('/').find_map(|(end, _)| whole(value.get(..end)?.to_owned())),
+            _ => None,
+        };
+        let ((_, taken_value), owner) = claims.get_key_value(claim).or(around)?;
+        let mut error = taken(origin, cluster, claim, owner);
+        if taken_value != value {
+            error.problem = format!("{kind} {value:?} is a part of {taken_value:?}, which {owner} has");
+        }
+        Some(error)
+    })
+}
+
+/// The error of a claim that another cluster has.
+fn taken(origin: &ClusterOrigin, requested: &ResolvedCluster, claim: &Claim, owner: &str) -> ConfigError {
     let key = requested.claims.get(claim).cloned().unwrap_or_default();
     let (kind, value) = claim;
     let error = ConfigError::new(key, format!("{kind} {value:?} is already used by {owner}"));

@@ -12,7 +12,7 @@ use crate::config::error::ConfigError;
 use crate::config::file::{FileSections, document};
 use crate::config::inputs::InputReader;
 use crate::config::kubeconfig;
-use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretsRead, directory};
+use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
 use crate::config::yaml::KeyLines;
 use crate::names::{is_dns_label, is_dns_subdomain};
@@ -87,7 +87,7 @@ impl ConfigResolver<'_> {
         let place = given.place("kubeconfig");
         let (mode, path) = (IdentityMode::Impersonate, place.path(kubeconfig));
         let backend = kubeconfig::load(&place.key, &path, None, &[], mode, self.inputs, &mut self.errors)?;
-        let mut settings = ManagementSettings {
+        Some(Arc::new(ManagementSettings {
             backend,
             namespace: namespace?,
             label_selector: label_selector.clone(),
@@ -95,10 +95,8 @@ impl ConfigResolver<'_> {
             path_prefix: path_prefix.clone(),
             addresses: if *allow_local_addresses { AddressPolicy::Any } else { AddressPolicy::NoLocal },
             store: Arc::clone(self.inputs.secrets()),
-            secrets: SecretsRead::None,
-        };
-        settings.secrets = self.inputs.secrets_read(&settings.scope());
-        Some(Arc::new(settings))
+            read_scope: self.inputs.read_scope(),
+        }))
     }
 }
 

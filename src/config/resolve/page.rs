@@ -17,7 +17,7 @@ use crate::cluster::settings::{Cluster, Routes};
 use crate::config::error::ConfigError;
 use crate::config::flags::{MetricsAddress, PageFlags};
 use crate::config::management_cluster::ManagementSettings;
-use crate::config::page_settings::{CookieKey, KubeconfigSettings, PageKeys, PageSettings};
+use crate::config::page_settings::{CookieKey, KubeconfigSettings, PageSettings};
 use crate::config::sections::MergedSection;
 use crate::config::settings::{Operation, ServingSettings};
 use crate::go::pem::encode_pem;
@@ -82,32 +82,24 @@ impl<'a> GatewayNames<'a> {
             domain: management.and_then(|management| management.domain.as_deref()),
         }
     }
-
-    /// The name of the API that covers a host name.
-    fn covering(&self, host: &str) -> Option<String> {
-        let domain = || self.domain.map(|domain| format!("*.{domain}")).filter(|name| covers(name, host));
-        server_name_covering(host, self.clusters).or_else(domain)
-    }
 }
 
-/// The server name of one of these clusters that covers a host name.
-fn server_name_covering(host: &str, clusters: &[Arc<Cluster>]) -> Option<String> {
+/// The server name of these clusters that covers a host name, as the error of the page calls it.
+fn covering(host: &str, clusters: &[Arc<Cluster>], domain: Option<&str>) -> Option<String> {
     let names = clusters.iter().flat_map(|cluster| match &cluster.routes {
         Routes::Everything => &[][..],
         Routes::Matching { server_names, .. } => server_names,
     });
-    names.into_iter().find(|name| covers(name, host)).cloned()
+    let name =
+        names.cloned().chain(domain.map(|domain| format!("*.{domain}"))).find(|name| covers(name, host))?;
+    Some(format!("the server name {name} of a cluster"))
 }
 
 /// The error of a page whose host name one of these clusters has, too.
 // threat: page-shared-origin
 pub(crate) fn page_host_conflict(page: &PageSettings, clusters: &[Arc<Cluster>]) -> Option<ConfigError> {
-    let name = server_name_covering(page.host(), clusters)?;
-    Some(shared_origin(&page.keys.url, page.host(), &server_name_of_cluster(&name)))
-}
-
-fn server_name_of_cluster(name: &str) -> String {
-    format!("the server name {name} of a cluster")
+    let [key, _] = &page.keys;
+    Some(shared_origin(key, page.host(), &covering(page.host(), clusters, None)?))
 }
 
 fn shared_origin(key: &str, host: &str, taken: &str) -> ConfigError {
@@ -119,7 +111,7 @@ fn shared_origin(key: &str, host: &str, taken: &str) -> ConfigError {
 
 /// The warning about a page whose ID tokens none of these clusters accepts, if there are any clusters.
 pub(crate) fn unknown_issuer_warning(page: &PageSettings, clusters: &[Arc<Cluster>]) -> Option<String> {
-    let client = &page.client;
+    let ([_, issuer_key], client) = (&page.keys, &page.client);
     let accepts = |cluster: &Arc<Cluster>| {
         cluster.authentication.webhook.is_some()
             || cluster.authentication.jwt.iter().any(|known| {
@@ -128,8 +120,8 @@ pub(crate) fn unknown_issuer_warning(page: &PageSettings, clusters: &[Arc<Cluste
     };
     (!clusters.is_empty() && !clusters.iter().any(accepts)).then(|| {
         format!(
-            "{}: no cluster accepts ID tokens of this issuer for the client {:?}; the page shows none",
-            page.keys.issuer, client.client_id
+            "{issuer_key}: no cluster accepts ID tokens of this issuer for the client {:?}; the page shows none",
+            client.client_id
         )
     })
 }
@@ -185,7 +177,7 @@ impl ConfigResolver<'_> {
         );
         let client = client?;
         Some(PageSettings {
-            keys: PageKeys { url: given.key(URL), issuer: given.key(ISSUER) },
+            keys: [URL, ISSUER].map(|flag| given.key(flag)),
             address: address?,
             origin: format!("https://{}", origin?),
             certificate: certificate?,
@@ -261,9 +253,7 @@ impl ConfigResolver<'_> {
             return self.fail(error.fix("give the host name without it"));
         }
         let api_host = api.map(|api| api.rsplit_once(':').map_or(api, |(host, _)| host));
-        let taken = gateway
-            .covering(host)
-            .map(|name| server_name_of_cluster(&name))
+        let taken = covering(host, gateway.clusters, gateway.domain)
             .or_else(|| api_host.filter(|api| *api == host).map(|_| given.key(API_URL)));
         match taken {
             Some(taken) => self.fail(shared_origin(&key, host, &taken)),
