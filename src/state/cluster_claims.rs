@@ -1,6 +1,6 @@
 //! Of two clusters that want one name, which is served? Decides which clusters of the cluster directory and of Secrets get
 //! the names, routes and endpoints that they request, and which keep those that they have. The table of
-//! [`ClusterOutcome`](super::cluster_outcome::ClusterOutcome) says what is served of one that gets nothing.
+//! [`ClusterOutcome`] says what is served of one that gets nothing.
 //!
 //! 1. The configuration file goes before files of the directory, and these go before Secrets, which the operator of the
 //!    gateway does not write: [`decide_clusters`].
