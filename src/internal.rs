@@ -16,13 +16,13 @@ pub use crate::authz::settings::{
     Authorization, AuthorizationWebhook, AuthorizerSettings, FailurePolicy, SubjectAccessReviewVersion,
 };
 pub use crate::backend::settings::Backend as BackendSettings;
-pub use crate::config::cluster_files::RefusedCluster;
+
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
     LimitFlags, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
-pub use crate::config::inputs::ConfigInputs;
+pub use crate::config::inputs::InputReader;
 pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};
 pub use crate::config::resolve::{
     ResolvedConfig, admission_configuration_errors, authorization_configuration_error, resolve,
@@ -38,6 +38,8 @@ pub use crate::listener::settings::ClientLimits;
 pub use crate::request::info::RequestInfo;
 pub use crate::request::wellformed::check as check_well_formed;
 pub use crate::server::Server;
+pub use crate::state::cluster_outcome::RefusedCluster;
+pub use crate::state::effective_config::EffectiveConfig;
 pub use portcullis_admission::{Webhook, WebhookKind};
 pub use portcullis_go::pem::{Block as PemBlock, decode as decode_pem, is_bare as is_bare_pem};
 pub use portcullis_go::url::query::pairs as query_pairs;

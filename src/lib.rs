@@ -49,9 +49,9 @@
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
 //! | `page` | the page on which users find their clusters: a listener and a host name of its own |
 //! | [`pipeline`] | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |
-//! | [`state`] | the snapshot in force and its reload |
+//! | [`state`] | what is in force: which cluster gets a name that several want, the snapshot, its reload, what stays after an error |
 //! | [`telemetry`] | the log |
-//! | [`config`] | flags, file and kubeconfig to settings, all errors at once |
+//! | [`config`] | flags, file and kubeconfig to settings, all errors at once, whatever is in force |
 //! | [`listener`] | connections: quotas, TLS, HTTP/1.1 and HTTP/2, limits against floods |
 //! | [`cluster`] | everything that belongs to one cluster: router, authenticators, issuers, token objects |
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |

@@ -37,6 +37,7 @@ use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::pools::Pools;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::MetricsAddress;
+use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
 use crate::listener::{
@@ -49,7 +50,7 @@ use crate::page::{self, Page, PageParts};
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
-use crate::state::reload::{Reloader, first_snapshot};
+use crate::state::reload::{Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
 use crate::tasks::{RuntimeThread, Supervisor};
 use crate::traces::Tracer;
@@ -170,9 +171,10 @@ struct ProcessState {
 }
 
 impl Server {
-    /// Binds, starts the threads and serves `settings`, which were resolved from `source`. The port is open when this
+    /// Binds, starts the threads and serves `config`, which was loaded from `source`. The port is open when this
     /// returns.
-    pub fn start(settings: &Settings, mut source: ConfigSource) -> Result<Self, StartError> {
+    pub fn start(config: &ResolvedConfig, source: ConfigSource) -> Result<Self, StartError> {
+        let settings = &config.settings;
         raise_file_limit();
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
@@ -183,7 +185,8 @@ impl Server {
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
         let deps =
             AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
-        let snapshot = first_snapshot(settings, &mut source, &deps)?;
+        let mut warned = Vec::new();
+        let snapshot = build_snapshot(config, None, &deps, &mut warned)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let (listener, metrics_listener, page_listener) = bind(settings)?;
         let address = listener.address();
@@ -206,7 +209,8 @@ impl Server {
             tracer,
         };
         let revocation = Arc::clone(&deps.revocation);
-        let reloader = Reloader::new(source, settings, Arc::clone(&shared.live), deps, shared.clock.clone());
+        let (live, clock) = (Arc::clone(&shared.live), shared.clock.clone());
+        let reloader = Reloader::new(source, settings, warned, live, deps, clock);
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
         shared.start_control(reloader).map_err(StartError::Thread)?;
         shared.start_revocation(revocation).map_err(StartError::Thread)?;

@@ -20,8 +20,7 @@ use serde_json::{Value, json};
 use super::{failed, misconfigured};
 use crate::admission::{Trial, TrialResult};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
-use crate::config::resolve::resolve;
+use crate::state::effective_config::EffectiveConfig;
 
 /// The largest file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -103,8 +102,8 @@ struct CallRow {
 }
 
 pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
-        Ok(resolved) => resolved.settings,
+    let settings = match EffectiveConfig::load(&flags.serve) {
+        Ok(config) => config.settings,
         Err(errors) => return misconfigured(&errors),
     };
     let mut clusters = settings.clusters.iter();

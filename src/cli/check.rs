@@ -14,6 +14,7 @@ use portcullis_openid::jwt::keys::JwsAlgorithm;
 use portcullis_tools::output::{Output, print};
 use serde::Serialize;
 
+use super::serve::errors_of_refused;
 use super::{failed, misconfigured};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::oidc::settings::JwtAuthenticator;
@@ -23,12 +24,11 @@ use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePo
 use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::settings::{Cluster, Routes};
+use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::config::inputs::ConfigInputs;
-use crate::config::resolve::{ResolvedConfig, resolve};
-use crate::config::{ConfigError, ConfigErrors};
 use crate::controllers::settings::SignerSettings;
 use crate::limits::settings::LimitSettings;
+use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
 use audit::AuditReport;
 
@@ -166,16 +166,13 @@ struct CheckErrors<'a> {
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {
-    let resolved = match resolve(&flags.serve, &mut ConfigInputs::default()) {
-        // Also what `serve` would leave out.
-        Ok(resolved) if resolved.refused.is_empty() => Ok(resolved),
-        Ok(resolved) => {
-            Err(ConfigErrors(resolved.refused.into_iter().flat_map(|refused| refused.errors).collect()))
-        }
-        Err(errors) => Err(errors),
-    };
-    let resolved = match resolved {
-        Ok(resolved) => resolved,
+    // Also what `serve` would leave out.
+    let checked = EffectiveConfig::load(&flags.serve).and_then(|config| match errors_of_refused(&config) {
+        refused if refused.0.is_empty() => Ok(config),
+        refused => Err(refused),
+    });
+    let config = match checked {
+        Ok(config) => config,
         Err(errors) => {
             if let Some(text) = flags.output.rendered(&CheckErrors { errors: &errors.0 }) {
                 print(&text);
@@ -189,16 +186,16 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let deps = AuthnDeps::idle(runtime.handle());
-    if let Err(error) = Snapshot::build(&resolved.settings, None, &deps) {
+    if let Err(error) = Snapshot::build(&config, None, &deps) {
         return failed(&error.to_string());
     }
-    let report = CheckReport::of(resolved);
+    let report = CheckReport::of(config);
     print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()))
 }
 
 impl CheckReport {
-    fn of(resolved: ResolvedConfig) -> Self {
-        let ResolvedConfig { settings, warnings, .. } = resolved;
+    fn of(config: EffectiveConfig) -> Self {
+        let EffectiveConfig { settings, warnings, .. } = config;
         Self {
             serving: format!("https://{}", settings.serving.address),
             metrics: match settings.operation.metrics {

@@ -35,10 +35,10 @@ use crate::authn::x509::{UnverifiedChain, VerdictMemo};
 use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
-use crate::config::resolve::resolve;
+
 use crate::request::credentials::Credentials;
 use crate::server::self_check::SelfCheck;
+use crate::state::effective_config::EffectiveConfig;
 use crate::state::{Live, Snapshot};
 
 /// How long the first answer of the API server or of an issuer may take.
@@ -88,8 +88,8 @@ pub(super) struct ExplainFlags {
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
-        Ok(resolved) => resolved.settings,
+    let config = match EffectiveConfig::load(&flags.serve) {
+        Ok(config) => config,
         Err(errors) => return misconfigured(&errors),
     };
     let credential = match credential(flags) {
@@ -105,10 +105,11 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let deps = AuthnDeps::idle(runtime.handle());
-    let snapshot = match Snapshot::build(&settings, None, &deps) {
+    let snapshot = match Snapshot::build(&config, None, &deps) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),
     };
+    let settings = &config.settings;
     let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     let index = match &flags.cluster {
         Some(name) => names.iter().position(|known| known == name),

@@ -16,8 +16,7 @@ use crate::cli::misconfigured;
 use crate::cluster::address::ClusterAddress;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::flags::ServeFlags;
-use crate::config::inputs::ConfigInputs;
-use crate::config::resolve::resolve;
+use crate::state::effective_config::EffectiveConfig;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -47,8 +46,8 @@ pub(super) struct KubeconfigFlags {
 }
 
 pub(super) fn run(flags: &KubeconfigFlags) -> ExitCode {
-    let settings = match resolve(&flags.serve, &mut ConfigInputs::default()) {
-        Ok(resolved) => resolved.settings,
+    let settings = match EffectiveConfig::load(&flags.serve) {
+        Ok(config) => config.settings,
         Err(errors) => return misconfigured(&errors),
     };
     let clusters: Vec<&Cluster> = settings.clusters.iter().map(|cluster| &**cluster).collect();

@@ -6,13 +6,14 @@ use std::process::ExitCode;
 
 use clap::{Args as _, FromArgMatches as _};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::{failed, misconfigured};
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
 use crate::config::source::ConfigSource;
 use crate::server::Server;
+use crate::state::effective_config::EffectiveConfig;
 use crate::telemetry;
 
 pub(super) fn run(flags: &ServeFlags) -> ExitCode {
@@ -46,18 +47,21 @@ where
 /// Loads the configuration, and starts logging and the gateway. Prints the errors before it returns an exit code.
 pub(super) fn start(flags: &ServeFlags) -> Result<Server, ExitCode> {
     let mut source = ConfigSource::new(flags.clone());
-    let resolved = source.load().map_err(|errors| misconfigured(&errors))?;
-    if resolved.settings.clusters.is_empty() && !resolved.refused.is_empty() {
+    let config = source.load().map_err(|errors| misconfigured(&errors))?;
+    let effective = EffectiveConfig::at_start(&config).map_err(|errors| misconfigured(&errors))?;
+    let refused = errors_of_refused(&effective);
+    if effective.settings.clusters.is_empty() && !refused.0.is_empty() {
         // Nothing could be served: then a mistake is better told at once.
-        let errors = resolved.refused.into_iter().flat_map(|refused| refused.errors).collect();
-        return Err(misconfigured(&ConfigErrors(errors)));
+        return Err(misconfigured(&refused));
     }
-    let operation = &resolved.settings.operation;
+    let operation = &config.settings.operation;
     telemetry::init(operation.verbosity, operation.log_format);
-    for warning in &resolved.warnings {
-        warn!("{warning}");
-    }
-    Server::start(&resolved.settings, source).map_err(|error| failed(&error.to_string()))
+    Server::start(&config, source).map_err(|error| failed(&error.to_string()))
+}
+
+/// The errors of the clusters that are refused.
+pub(super) fn errors_of_refused(config: &EffectiveConfig) -> ConfigErrors {
+    ConfigErrors(config.refused().flat_map(|refused| refused.errors).cloned().collect())
 }
 
 /// Waits for SIGTERM or SIGINT; each SIGHUP triggers a reload.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::error::{ConfigError, FilePosition};
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection, ValueOrigin};
 
 /// The expected `apiVersion` and `kind` of a file.
@@ -22,6 +22,13 @@ const ENVELOPE: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kin
 pub(super) struct GatewayFile {
     /// Its sections.
     pub(super) sections: MergedSection<FileSections>,
+    /// Where its keys are.
+    pub(super) positions: KeyPositions,
+}
+
+/// The positions of the keys of a configuration file.
+#[derive(Debug)]
+pub(super) struct KeyPositions {
     file: PathBuf,
     lines: KeyLines,
 }
@@ -69,7 +76,7 @@ impl GatewayFile {
     /// to `unread`.
     pub(super) fn load(
         file: &Path,
-        inputs: &mut ConfigInputs,
+        inputs: &mut InputReader,
         unread: &mut Vec<ConfigError>,
     ) -> Result<Self, ConfigError> {
         let (values, lines) = document("--config", file, ENVELOPE, inputs)?;
@@ -78,9 +85,11 @@ impl GatewayFile {
         let Some(sections) = MergedSection::read([ConfigLayer { values, origin }], unread) else {
             return Err(ConfigError::new("--config", "cannot be read").in_file(file));
         };
-        Ok(Self { sections, file: file.to_owned(), lines })
+        Ok(Self { sections, positions: KeyPositions { file: file.to_owned(), lines } })
     }
+}
 
+impl KeyPositions {
     /// Adds to each error the line of its key, or of the nearest enclosing key.
     pub(super) fn locate(&self, errors: &mut [ConfigError]) {
         for error in
@@ -97,7 +106,7 @@ pub(super) fn document(
     key: &str,
     file: &Path,
     envelope: FileEnvelope,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
 ) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let bad = |problem: String| ConfigError::new(key, problem).in_file(file);
     let [(version, api_version), (kind, expected)] = envelope;

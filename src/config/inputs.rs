@@ -1,26 +1,27 @@
-//! The inputs of a configuration: the content digests of its files, the credentials of its exec plugins, and the
-//! authorities parsed from its files. They detect changes, and spare a reload the work for unchanged inputs.
+//! Reads the inputs of a configuration: files, Secrets, and the credentials of exec plugins. Detects changes by the
+//! digests of what it has read. Its caches spare a reload the work for unchanged inputs, and change no result.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use aws_lc_rs::digest;
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file::{self, ReadFileError};
 
-use super::cluster_files::{ClusterFiles, Recording};
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
-use super::management_cluster::{SecretList, SecretStore, is_in_secret};
+use super::management_cluster::{SecretList, SecretScope, SecretStore, is_in_secret};
 use super::manifest_files;
+use super::separate_cluster::{FileDigest, Recording, ResolvedCluster};
+use super::settings::ClusterOrigin;
 
 /// The files that were read, each with the digest of its content (`None` if unreadable), and the state of the exec
 /// plugins.
 ///
 /// Compares content, not time stamps: the kubelet updates a mounted Secret by swapping a symbolic link.
 #[derive(Debug, Clone)]
-pub struct ConfigInputs {
+pub struct InputReader {
     files: BTreeMap<PathBuf, Option<FileDigest>>,
     /// The manifests in each folder; `None` if it is unreadable.
     folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
@@ -29,19 +30,16 @@ pub struct ConfigInputs {
     warnings: Vec<String>,
     /// What was read since [`Self::record`].
     recording: Option<Recording>,
-    /// The clusters of the cluster directory.
-    pub(super) cluster_files: ClusterFiles,
+    /// The clusters of cluster directory and Secrets that were resolved, while they are in use.
+    clusters: BTreeMap<ClusterOrigin, Vec<Weak<ResolvedCluster>>>,
     /// The Secrets of the management cluster.
     secrets: Arc<SecretStore>,
     /// The Secrets that this load reads: one state of all of them.
     secret_list: Option<Arc<SecretList>>,
     /// The scope of the Secrets and their names, if there is a management cluster. Before they were read there are no names.
-    secret_names: Option<(String, Option<Vec<String>>)>,
+    secret_names: Option<(SecretScope, Option<Vec<String>>)>,
     clock: Clock,
 }
-
-/// The digest of a file's content.
-pub(super) type FileDigest = [u8; digest::SHA256_OUTPUT_LEN];
 
 /// An authority, and whether the last load used it.
 #[derive(Debug, Clone)]
@@ -50,13 +48,13 @@ struct CachedAuthority {
     used: bool,
 }
 
-impl Default for ConfigInputs {
+impl Default for InputReader {
     fn default() -> Self {
         Self::new(Clock::system())
     }
 }
 
-impl ConfigInputs {
+impl InputReader {
     /// No inputs yet. `clock` decides which credentials have expired.
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -66,7 +64,7 @@ impl ConfigInputs {
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
             recording: None,
-            cluster_files: ClusterFiles::default(),
+            clusters: BTreeMap::new(),
             secrets: Arc::default(),
             secret_list: None,
             secret_names: None,
@@ -82,6 +80,10 @@ impl ConfigInputs {
         self.secret_names = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
+        self.clusters.retain(|_, resolved| {
+            resolved.retain(|cluster| cluster.strong_count() > 0);
+            !resolved.is_empty()
+        });
         self.warnings.clear();
     }
 
@@ -143,8 +145,25 @@ impl ConfigInputs {
         recording
     }
 
+    /// Keeps a cluster for [`Self::unchanged_cluster`].
+    pub(super) fn resolved(&mut self, origin: &ClusterOrigin, cluster: &Arc<ResolvedCluster>) {
+        self.clusters.entry(origin.clone()).or_default().push(Arc::downgrade(cluster));
+    }
+
+    /// A cluster in use that resolving it again would only repeat. Its files count as read by this load.
+    pub(super) fn unchanged_cluster(
+        &mut self,
+        origin: &ClusterOrigin,
+        inherited: Option<FileDigest>,
+    ) -> Option<Arc<ResolvedCluster>> {
+        let resolved: Vec<_> = self.clusters.get(origin)?.iter().filter_map(Weak::upgrade).collect();
+        resolved
+            .into_iter()
+            .find(|cluster| cluster.recording.inherited == inherited && self.replay(&cluster.recording))
+    }
+
     /// Whether reading again all that was recorded would give the same. If so, it counts as read by this load.
-    pub(super) fn replay(&mut self, recording: &Recording) -> bool {
+    fn replay(&mut self, recording: &Recording) -> bool {
         let secrets = self.secret_list.as_deref();
         let same_files = recording.files.iter().all(|(file, before)| digest_now(secrets, file) == *before);
         let same_folders = recording
@@ -176,17 +195,17 @@ impl ConfigInputs {
         &self.secrets
     }
 
-    /// The names of the Secrets of a scope; `None` if they have not been read. Records them, so that a Secret that
-    /// appears is a change.
-    pub(super) fn secret_names(&mut self, scope: String) -> Option<Vec<String>> {
-        let names = self.secret_list.as_ref().and_then(|list| list.names(&scope));
-        self.secret_names = Some((scope, names.clone()));
-        names
+    /// Where the Secrets are from that this load reads.
+    pub(super) fn read_scope(&self) -> Option<SecretScope> {
+        self.secret_list.as_ref().map(|list| list.scope.clone())
     }
 
-    /// Whether Secrets have been read, of any scope: until those of a new one are, the clusters of the old one stay.
-    pub(super) fn has_secrets(&self) -> bool {
-        self.secret_list.is_some()
+    /// The clusters of the Secrets. Records the names of those of `scope`, so that a Secret that appears is a change.
+    pub(super) fn secret_clusters(&mut self, scope: SecretScope) -> Vec<ClusterOrigin> {
+        let list = self.secret_list.as_ref();
+        let names = list.and_then(|list| list.names(&scope));
+        self.secret_names = Some((scope, names));
+        list.map(|list| list.clusters().collect()).unwrap_or_default()
     }
 
     /// Whether a Secret is too large to be read.
@@ -212,7 +231,7 @@ impl ConfigInputs {
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
         let secrets = self.secrets.list();
-        let secret_names = |scope: &str| secrets.as_ref().and_then(|list| list.names(scope));
+        let secret_names = |scope: &SecretScope| secrets.as_ref().and_then(|list| list.names(scope));
         self.files.iter().any(|(file, before)| digest_now(secrets.as_deref(), file) != *before)
             || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
             || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != secret_names(scope))
@@ -257,11 +276,11 @@ mod tests {
 
     #[test]
     fn a_load_reads_one_state_of_the_secrets() {
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         let put = |store: &SecretStore, text: &str| {
             let keys = ["kubeconfig", "ca"].map(|key| (key.to_owned(), text.as_bytes().to_vec()));
             let secret = Arc::new(SecretData::new(keys.into()));
-            store.replace("scope".to_owned(), [("prod".to_owned(), secret)].into());
+            store.replace(SecretScope::default(), [("prod".to_owned(), secret)].into());
         };
         let secrets = Arc::clone(inputs.secrets());
         let [kubeconfig, ca] = ["kubeconfig", "ca"].map(|key| Path::new("secret:/prod").join(key));
@@ -283,7 +302,7 @@ mod tests {
     fn a_file_that_changes_while_it_is_read_twice_has_changed() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tokens.csv");
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         std::fs::write(&file, "before").unwrap();
         inputs.read(&file).unwrap();
         assert!(!inputs.changed());

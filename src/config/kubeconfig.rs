@@ -26,7 +26,7 @@ use portcullis_system::input_file::ReadFileError;
 use rustls_pki_types::ServerName;
 
 use super::error::ConfigError;
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::management_cluster::{below, is_in_secret};
 use super::validity;
 use crate::backend::settings::{AddressPolicy, Backend, Balancing, Endpoint, HostPort, TrustedRoots};
@@ -51,7 +51,7 @@ pub(crate) fn load(
     context: Option<&str>,
     endpoints: &[(String, String)],
     identity: IdentityMode,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
     let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };
@@ -67,7 +67,7 @@ pub(super) fn in_cluster(
     environment: impl Fn(&str) -> Option<String>,
     directory: &Path,
     identity: IdentityMode,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
     errors: &mut Vec<ConfigError>,
 ) -> Option<Backend> {
     let variable = |name: &str| environment(name).filter(|value| !value.is_empty());
@@ -104,7 +104,7 @@ pub(super) fn in_cluster(
 struct KubeconfigReader<'a> {
     key: &'a str,
     file: &'a Path,
-    inputs: &'a mut ConfigInputs,
+    inputs: &'a mut InputReader,
     errors: &'a mut Vec<ConfigError>,
     /// The number of errors before this kubeconfig.
     before: usize,

@@ -12,6 +12,7 @@ use clap::Args;
 use portcullis_system::sync::lock;
 use serde::{Deserialize, Serialize};
 
+use super::settings::ClusterOrigin;
 use crate::backend::settings::{AddressPolicy, Backend};
 
 /// Begins the paths of data in Secrets. No file of the gateway is read below it.
@@ -60,16 +61,27 @@ pub struct ManagementSettings {
     pub(crate) addresses: AddressPolicy,
     /// The Secrets as they were read last.
     pub(crate) store: Arc<SecretStore>,
-    /// Whether the clusters of this configuration are those of Secrets that were read.
-    pub(crate) is_in_force: bool,
+    /// Where the Secrets are from that were read for this configuration; `None` before any were read.
+    pub(crate) read_scope: Option<SecretScope>,
+}
+
+/// Where Secrets are read, and which.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SecretScope {
+    /// The addresses of the API servers.
+    endpoints: Vec<String>,
+    namespace: String,
+    label_selector: String,
 }
 
 impl ManagementSettings {
-    /// Names the Secrets that are read. Those of another scope are of no use.
-    pub(crate) fn scope(&self) -> String {
-        let endpoints: Vec<String> =
-            self.backend.endpoints.iter().map(|endpoint| endpoint.address.to_string()).collect();
-        format!("{}/{}?{}", endpoints.join(","), self.namespace, self.label_selector)
+    /// Which Secrets are read.
+    pub(crate) fn scope(&self) -> SecretScope {
+        SecretScope {
+            endpoints: self.backend.endpoints.iter().map(|one| one.address.to_string()).collect(),
+            namespace: self.namespace.clone(),
+            label_selector: self.label_selector.clone(),
+        }
     }
 
     /// Why its Secrets have never been read; `None` if they have.
@@ -80,7 +92,7 @@ impl ManagementSettings {
     /// Why this configuration has no clusters of its Secrets; `None` if it has.
     pub(crate) fn not_in_force(&self) -> Option<String> {
         let reason = || self.missing().unwrap_or_else(|| "read, but not in force yet".to_owned());
-        (!self.is_in_force).then(reason)
+        self.read_scope.is_none().then(reason)
     }
 
     /// Whether both read the same Secrets in the same way.
@@ -126,14 +138,22 @@ impl SecretData {
 #[derive(Debug)]
 pub(super) struct SecretList {
     /// Where they are from.
-    scope: String,
+    pub(super) scope: SecretScope,
     secrets: BTreeMap<String, Arc<SecretData>>,
 }
 
 impl SecretList {
     /// The names of the Secrets; `None` if they are of another scope.
-    pub(super) fn names(&self, scope: &str) -> Option<Vec<String>> {
-        (self.scope == scope).then(|| self.secrets.keys().cloned().collect())
+    pub(super) fn names(&self, scope: &SecretScope) -> Option<Vec<String>> {
+        (self.scope == *scope).then(|| self.secrets.keys().cloned().collect())
+    }
+
+    /// The cluster of each Secret.
+    pub(super) fn clusters(&self) -> impl Iterator<Item = ClusterOrigin> {
+        let namespace = &self.scope.namespace;
+        self.secrets
+            .keys()
+            .map(|name| ClusterOrigin::Secret { namespace: namespace.clone(), name: name.clone() })
     }
 
     /// Whether a Secret is too large to be kept.
@@ -169,7 +189,7 @@ struct StoredSecrets {
 
 impl SecretStore {
     /// Replaces all Secrets by a complete list.
-    pub(crate) fn replace(&self, scope: String, secrets: BTreeMap<String, Arc<SecretData>>) {
+    pub(crate) fn replace(&self, scope: SecretScope, secrets: BTreeMap<String, Arc<SecretData>>) {
         let list = Some(Arc::new(SecretList { scope, secrets }));
         *lock(&self.0) = StoredSecrets { list, last_error: None };
     }
@@ -180,14 +200,14 @@ impl SecretStore {
     }
 
     /// Why the Secrets have never been read; `None` if they have.
-    pub(crate) fn missing(&self, scope: &str) -> Option<String> {
+    pub(crate) fn missing(&self, scope: &SecretScope) -> Option<String> {
         let stored = lock(&self.0);
         let error = || stored.last_error.clone().unwrap_or_else(|| "not read yet".to_owned());
-        stored.list.as_ref().is_none_or(|list| list.scope != scope).then(error)
+        stored.list.as_ref().is_none_or(|list| list.scope != *scope).then(error)
     }
 
     /// The names of the Secrets; none before they were read.
-    pub(crate) fn names(&self, scope: &str) -> Vec<String> {
+    pub(crate) fn names(&self, scope: &SecretScope) -> Vec<String> {
         self.list().and_then(|list| list.names(scope)).unwrap_or_default()
     }
 
@@ -230,7 +250,10 @@ mod tests {
         let store = SecretStore::default();
         let data =
             |text: &str| Arc::new(SecretData::new([("value".to_owned(), text.as_bytes().to_vec())].into()));
-        store.replace(String::new(), [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into());
+        store.replace(
+            SecretScope::default(),
+            [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into(),
+        );
         let home = directory("a");
         let cases = [
             ("value", Some("of a")),

@@ -15,6 +15,8 @@ use crate::listener::settings::ProxyProtocol;
 /// The page: its listener, its host name, its client at the provider, and how users reach the API.
 #[derive(Debug)]
 pub struct PageSettings {
+    /// The configuration keys of its URL and of its issuer.
+    pub(crate) keys: [String; 2],
     /// The address to listen on.
     pub(crate) address: SocketAddr,
     /// The origin, `https://HOST[:PORT]`, in lower case and without the default port.

@@ -5,12 +5,12 @@ mod admission;
 mod audit;
 mod authentication;
 mod authorization;
-mod cluster_files;
 mod clusters;
 mod controllers;
 mod limits;
 mod management_cluster;
 mod page;
+mod separate_clusters;
 mod serving;
 mod tracing;
 
@@ -24,34 +24,51 @@ use portcullis_pki::x509::certificate::Certificate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cluster_files::RefusedCluster;
+use super::cluster_authorities::ClusterAuthorities;
 use super::error::{ConfigError, ConfigErrors};
-use super::file::GatewayFile;
+use super::file::{GatewayFile, KeyPositions};
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
-use super::inputs::ConfigInputs;
+use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection};
+use super::separate_cluster::{Claims, SeparateCluster};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
-pub(super) use controllers::Tenant;
 pub(crate) use controllers::signer_profiles;
 use page::GatewayNames;
+pub(crate) use page::{page_host_conflict, unknown_issuer_warning};
 
-/// The settings and the warnings about them.
+/// What the inputs of the gateway say, whatever is in force: its settings, and those of each cluster that is configured by
+/// itself.
 #[derive(Debug)]
 pub struct ResolvedConfig {
-    /// The settings of the gateway.
+    /// The settings of the gateway. Its clusters are those of the configuration file.
     pub settings: Settings,
     /// Warnings, which `check` prints and `serve` logs.
     pub warnings: Vec<String>,
-    /// The clusters whose own file is refused. They keep their earlier state, and all others are as configured.
-    pub refused: Vec<RefusedCluster>,
+    /// The claims of the clusters of the configuration file.
+    pub(crate) claims: Claims,
+    /// Their CAs.
+    pub(crate) authorities: Vec<ClusterAuthorities>,
+    /// The clusters of the cluster directory and of Secrets. Several may claim the same.
+    pub(crate) separate: Vec<SeparateCluster>,
+    /// The positions in the configuration file.
+    positions: Option<KeyPositions>,
+}
+
+impl ResolvedConfig {
+    /// Adds to each error the line of its key in the configuration file.
+    pub(crate) fn locate(&self, errors: &mut [ConfigError]) {
+        if let Some(positions) = &self.positions {
+            positions.locate(errors);
+        }
+    }
 }
 
 /// Validates the command line and the configuration file, and reads every file they name. Records the files in
 /// `inputs`, also when it fails.
-pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<ResolvedConfig, ConfigErrors> {
+pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedConfig, ConfigErrors> {
     inputs.begin();
     let mut unread = Vec::new();
     let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
@@ -62,13 +79,8 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
     let management = resolver.management_cluster(sections);
-    let (clusters, mut refused) = resolver.clusters(sections, flags, management.as_deref());
-    for cluster in &mut refused {
-        // Errors of what it inherits.
-        if let Some(file) = &file {
-            file.locate(&mut cluster.errors);
-        }
-    }
+    let (clusters, claims, authorities) = resolver.clusters(sections, flags, management.as_deref());
+    let separate = sections.and_then(|file| resolver.separate_clusters(file, flags, management.as_deref()));
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -81,15 +93,19 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut ConfigInputs) -> Result<Resolved
     let mut errors = resolver.into_errors();
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
-            let stale = refused.iter().filter(|cluster| cluster.in_force.is_some());
-            let stale = stale.map(|cluster| cluster.origin.clone()).collect();
             let page = page.map(Arc::new);
-            let settings = Settings { serving, clusters, stale, management, operation, page };
-            Ok(ResolvedConfig { settings, warnings: without_duplicates(warnings), refused })
+            Ok(ResolvedConfig {
+                settings: Settings { serving, clusters, management, operation, page },
+                warnings: without_duplicates(warnings),
+                claims,
+                authorities,
+                separate: separate.unwrap_or_default(),
+                positions: file.map(|file| file.positions),
+            })
         }
         _ => {
             if let Some(file) = file {
-                file.locate(&mut errors);
+                file.positions.locate(&mut errors);
                 errors.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
             }
             Err(ConfigErrors(errors))
@@ -123,7 +139,7 @@ struct ConfigResolver<'a> {
     /// Errors of values.
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
-    inputs: &'a mut ConfigInputs,
+    inputs: &'a mut InputReader,
 }
 
 impl ConfigResolver<'_> {

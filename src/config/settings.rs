@@ -1,6 +1,5 @@
 //! The validated configuration: values that were read, parsed and checked against each other.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +19,6 @@ pub struct Settings {
     /// The clusters behind the gateway; at least one, unless they may come and go. An unchanged cluster is the same
     /// value after a reload.
     pub clusters: Vec<Arc<Cluster>>,
-    /// Those of them that keep an earlier configuration, because their new one is refused.
-    pub stale: BTreeSet<ClusterOrigin>,
     /// The management cluster, whose Secrets are clusters.
     pub management: Option<Arc<ManagementSettings>>,
     /// How the gateway runs.

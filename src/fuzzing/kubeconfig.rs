@@ -6,7 +6,7 @@ use std::io::Write as _;
 use kube::config::{Kubeconfig, NamedAuthInfo};
 use portcullis_http::identity::IdentityMode;
 
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::kubeconfig::load;
 
 /// A token that must not occur in messages.
@@ -32,7 +32,7 @@ pub fn kubeconfig(data: &[u8]) {
     let secret = text.split(TOKEN).count() == 2 && text.contains(&format!("\n    token: {TOKEN}\n"));
     for identity in [IdentityMode::RequestHeader, IdentityMode::Impersonate] {
         let mut errors = Vec::new();
-        let backend = load(KEY, file.path(), None, &[], identity, &mut ConfigInputs::default(), &mut errors);
+        let backend = load(KEY, file.path(), None, &[], identity, &mut InputReader::default(), &mut errors);
         assert_eq!(backend.is_none(), !errors.is_empty(), "{errors:?}");
         for error in &errors {
             assert_eq!(error.file.as_deref(), Some(file.path()));

@@ -27,7 +27,8 @@ use super::session::Session;
 use super::{Page, PageInForce};
 use crate::authn::settings::Authentication;
 use crate::cluster::Cluster;
-use crate::cluster::settings::{ClusterOrigin, Routes};
+use crate::cluster::address::ClusterAddress;
+use crate::cluster::settings::ClusterOrigin;
 use crate::listener::{Connection, RequestHandler as _};
 use crate::state::Snapshot;
 
@@ -161,7 +162,7 @@ async fn ask_all(
     let asked =
         asked.filter_map(|cluster| Some((cluster, ClusterAddress::of(&cluster.settings.routes, api)?)));
     // The routes must lead there: another cluster may have the same name more exactly.
-    let asked = asked.filter(|(cluster, address)| leads_to(&address, snapshot, cluster));
+    let asked = asked.filter(|(cluster, address)| leads_to(address, snapshot, cluster));
     let mut asked: Vec<_> = asked.enumerate().collect();
     // threat: page-silent-clusters
     // Cached: a cluster may cease to be slow while they are compared, and an order that changes panics.

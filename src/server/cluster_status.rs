@@ -13,10 +13,10 @@ use crate::backend::balance::{Load, Readiness};
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::Cluster;
 use crate::cluster::settings::{ClusterOrigin, Routes};
-use crate::config::cluster_files::RefusedCluster;
 #[cfg(feature = "page")]
 use crate::page::{self, HealthState};
 use crate::state::Live;
+use crate::state::cluster_outcome::RefusedCluster;
 
 /// The version of the document.
 pub(crate) const API_VERSION: &str = "portcullis.dev/v1alpha1";
@@ -131,15 +131,14 @@ impl ClusterStatusList {
     /// The status of now.
     pub(crate) fn of(live: &Live) -> Self {
         let snapshot = live.snapshot();
-        let refused = live.refused();
-        let mut stale: BTreeMap<&ClusterOrigin, &RefusedCluster> =
-            refused.iter().map(|cluster| (&cluster.origin, cluster)).collect();
+        let mut refused: BTreeMap<&ClusterOrigin, RefusedCluster<'_>> =
+            snapshot.separate.refused().map(|cluster| (cluster.origin, cluster)).collect();
         let mut items: Vec<ClusterStatus> = snapshot
             .clusters()
             .iter()
-            .map(|cluster| ClusterStatus::of(cluster, stale.remove(&cluster.settings.origin)))
+            .map(|cluster| ClusterStatus::of(cluster, refused.remove(&cluster.settings.origin)))
             .collect();
-        items.extend(stale.into_values().map(ClusterStatus::refused));
+        items.extend(refused.into_values().map(ClusterStatus::refused));
         Self {
             api_version: API_VERSION.to_owned(),
             kind: KIND.to_owned(),
@@ -150,7 +149,7 @@ impl ClusterStatusList {
 }
 
 impl ClusterStatus {
-    fn of(cluster: &Cluster, refused: Option<&RefusedCluster>) -> Self {
+    fn of(cluster: &Cluster, refused: Option<RefusedCluster<'_>>) -> Self {
         let endpoints: Vec<_> =
             cluster.backend.endpoints().iter().map(|one| EndpointStatus::of(one)).collect();
         let counts = cluster.activity.counts();
@@ -198,7 +197,7 @@ impl ClusterStatus {
     }
 
     /// A cluster that is not served.
-    fn refused(cluster: &RefusedCluster) -> Self {
+    fn refused(cluster: RefusedCluster<'_>) -> Self {
         Self {
             name: None,
             source: cluster.origin.to_string(),
@@ -261,7 +260,7 @@ fn health(backend: &Backend, endpoints: &[EndpointStatus]) -> ClusterHealth {
 }
 
 /// All errors in one line.
-fn errors(refused: &RefusedCluster) -> String {
+fn errors(refused: RefusedCluster<'_>) -> String {
     let errors = refused.errors.iter().map(|error| error.to_string().replace("\n      fix:", "; fix:"));
     errors.collect::<Vec<_>>().join("; ")
 }

@@ -247,7 +247,7 @@ mod tests {
             path_prefix: Some("/clusters".to_owned()),
             addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
-            is_in_force: false,
+            read_scope: None,
         };
         let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));

@@ -1,15 +1,13 @@
 //! The snapshot in force and the signals about it, as one handle.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use portcullis_http::loop_detection::GatewayId;
-use portcullis_system::sync::lock;
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
-use crate::config::cluster_files::RefusedCluster;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
@@ -22,8 +20,6 @@ pub(crate) struct Live {
     endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
     credential_refused: Notify,
-    /// The clusters whose own configuration is refused.
-    refused: Mutex<Arc<[RefusedCluster]>>,
     /// Names this process in the requests that it sends to backends.
     pub(crate) gateway_id: GatewayId,
 }
@@ -42,7 +38,6 @@ impl Live {
             endpoints_changed,
             reload,
             credential_refused: Notify::new(),
-            refused: Mutex::default(),
             gateway_id: GatewayId::default(),
         })
     }
@@ -80,15 +75,6 @@ impl Live {
     /// Notifies of each change of the endpoints.
     pub(crate) fn subscribe_endpoints(&self) -> watch::Receiver<()> {
         self.endpoints_changed.subscribe()
-    }
-
-    /// The clusters whose own configuration is refused.
-    pub(crate) fn refused(&self) -> Arc<[RefusedCluster]> {
-        Arc::clone(&lock(&self.refused))
-    }
-
-    pub(super) fn set_refused(&self, refused: &[RefusedCluster]) {
-        *lock(&self.refused) = refused.into();
     }
 
     /// Notifies of each swap. A subscriber that reads the snapshot after it has subscribed misses none.

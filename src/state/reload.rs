@@ -1,8 +1,8 @@
 //! Reload without a restart. Every second, and when the backend has rejected the gateway's credential, the reloader
 //! compares the configuration files with the content in force. On a change, and in any case on SIGHUP (`cli::serve`),
 //! after an issuer's first discovery, and when a pending backend has passed its self-check, it builds a whole new
-//! snapshot, in the same way as at the start, and swaps it in. On an error the old snapshot stays in force, and the
-//! reloader logs and counts the error once.
+//! snapshot, in the same way as at the start ([`build_snapshot`]), and swaps it in. On an error the old snapshot stays in
+//! force, and the reloader logs and counts the error once.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -13,11 +13,12 @@ use portcullis_system::sync::lock;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tracing::{error, info, warn};
 
+use super::cluster_outcome::{ClusterOutcomes, RefusedCluster, UnbuildableClusters};
+use super::effective_config::EffectiveConfig;
 use super::snapshot::SnapshotError;
 use super::{Live, Snapshot};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::ConfigErrors;
-use crate::config::cluster_files::{MAX_CLUSTERS, RefusedCluster};
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
@@ -27,8 +28,6 @@ use crate::traces::TracingSettings;
 
 /// How often the files are compared with the content in force.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The most clusters that one attempt leaves out, because they cannot be built: the new state of each, then its old one.
-const MAX_REJECTIONS: usize = 2 * MAX_CLUSTERS;
 
 /// Keeps the snapshot up to date.
 pub(crate) struct Reloader {
@@ -47,10 +46,8 @@ struct ReloadState {
     wanted: FixedSettings,
     /// The error that was logged last; `None` once a reload has succeeded.
     last_error: Option<String>,
-    /// The refused clusters that were logged last.
-    refused: Vec<RefusedCluster>,
-    /// The clusters that keep an old configuration, as exported last.
-    stale: Vec<StaleCluster>,
+    /// The warnings of the last valid configuration, which were logged.
+    warned: Vec<String>,
     /// Whether [`Reloader::run`] is running, or has panicked.
     is_running: bool,
 }
@@ -95,29 +92,43 @@ impl FixedSettings {
     }
 }
 
-/// The first snapshot, of `settings`. Leaves out clusters that cannot be built, unless the configuration file has them.
-pub(crate) fn first_snapshot(
-    settings: &Settings,
-    source: &mut ConfigSource,
+/// Builds the snapshot of a configuration. A cluster whose settings cannot be built falls back to those in force, and is not
+/// served if these cannot be built either; one of the configuration file makes the whole fail. Logs the warnings that `warned`
+/// does not have.
+pub(crate) fn build_snapshot(
+    config: &ResolvedConfig,
+    before: Option<&Snapshot>,
     deps: &AuthnDeps,
+    warned: &mut Vec<String>,
 ) -> Result<Snapshot, SnapshotError> {
-    let mut reduced: Option<ResolvedConfig> = None;
+    let nothing = ClusterOutcomes::default();
+    let in_force = before.map_or(&nothing, |before| &before.separate);
+    let mut unbuildable = before
+        .map_or_else(UnbuildableClusters::default, |before| before.unbuildable.for_next_attempt(config));
     // Each round leaves out another cluster, or returns.
     loop {
-        let current = reduced.as_ref().map_or(settings, |resolved| &resolved.settings);
-        match Snapshot::build(current, None, deps) {
-            Ok(snapshot) => return Ok(snapshot),
-            Err(error) if source.reject_unbuildable(&error) => match source.load_rest() {
-                Ok(resolved) => reduced = Some(resolved),
-                Err(_) => return Err(error),
-            },
-            Err(error) => return Err(error),
+        let effective = EffectiveConfig::decide(config, in_force, &unbuildable)?;
+        for warning in effective.warnings.iter().filter(|warning| !warned.contains(warning)) {
+            warn!("{warning}");
+        }
+        warned.clone_from(&effective.warnings);
+        match Snapshot::build(&effective, before, deps) {
+            Ok(mut snapshot) => {
+                snapshot.unbuildable = unbuildable;
+                return Ok(snapshot);
+            }
+            Err(error) => {
+                let SnapshotError::Cluster { origin, source, .. } = &error else { return Err(error) };
+                if !unbuildable.note(&effective.separate, origin, &source.to_string()) {
+                    return Err(error);
+                }
+            }
         }
     }
 }
 
-fn log_refused(RefusedCluster { origin, in_force, errors }: &RefusedCluster) {
-    let errors = ConfigErrors(errors.clone());
+fn log_refused(RefusedCluster { origin, in_force, errors }: RefusedCluster<'_>) {
+    let errors = ConfigErrors(errors.to_vec());
     if let Some(cluster) = in_force {
         error!(cluster, %origin, "the cluster is not changed, its old configuration stays: {errors}");
     } else {
@@ -125,47 +136,32 @@ fn log_refused(RefusedCluster { origin, in_force, errors }: &RefusedCluster) {
     }
 }
 
-/// Lets a source reject clusters that cannot be built.
-trait RejectUnbuildable {
-    /// Whether the next load leaves out what caused `error`.
-    fn reject_unbuildable(&mut self, error: &SnapshotError) -> bool;
-}
-
-impl RejectUnbuildable for ConfigSource {
-    fn reject_unbuildable(&mut self, error: &SnapshotError) -> bool {
-        match error {
-            SnapshotError::Cluster { origin, source, .. } => self.reject(origin, &source.to_string()),
-            SnapshotError::Serving(_) => false,
-        }
-    }
+/// The clusters that keep an old configuration.
+fn stale_clusters(snapshot: &Snapshot) -> Vec<StaleCluster> {
+    let refused = snapshot.separate.refused();
+    let kept = refused.filter_map(|cluster| Some((cluster.in_force?.to_owned(), "refused")));
+    let pending = snapshot.clusters().iter().filter(|cluster| cluster.pending_backend.is_some());
+    kept.chain(pending.map(|cluster| (cluster.name.clone(), "pending"))).collect()
 }
 
 impl Reloader {
-    /// A reloader for `source`, from which `settings` were resolved at the start.
+    /// A reloader for `source`, from which `settings` were resolved at the start, with the warnings that were logged.
     pub(crate) fn new(
-        mut source: ConfigSource,
+        source: ConfigSource,
         settings: &Settings,
+        warned: Vec<String>,
         live: Arc<Live>,
         deps: AuthnDeps,
         clock: Clock,
     ) -> Self {
-        let snapshot = live.peek();
+        let snapshot = live.snapshot();
         deps.metrics.config.reloaded(snapshot.generation, clock.now());
         deps.metrics.config.clusters_in_use(snapshot.clusters().len(), snapshot.rebuilt);
-        drop(snapshot);
         let fixed = FixedSettings::of(settings);
-        let state = ReloadState {
-            wanted: fixed.clone(),
-            last_error: None,
-            refused: Vec::new(),
-            stale: Vec::new(),
-            is_running: false,
-        };
-        source.commit();
-        let refused = source.refused().to_vec();
+        let state = ReloadState { wanted: fixed.clone(), last_error: None, warned, is_running: false };
         let source = Arc::new(Mutex::new(source));
         let reloader = Self { source, live, deps, clock, fixed, state: Mutex::new(state) };
-        reloader.report_refused(&refused);
+        reloader.report_refused(None, &snapshot);
         reloader
     }
 
@@ -212,40 +208,19 @@ impl Reloader {
             }
             (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())
         });
-        let mut loaded = match reading.await {
+        let config = match reading.await {
             Ok(loaded) => loaded?,
             Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
         };
-        for _ in 0..MAX_REJECTIONS {
-            let resolved = match loaded {
-                Ok(resolved) => resolved,
-                Err(errors) => return Some(Err(errors.to_string())),
-            };
-            match self.swap(&resolved) {
-                Ok(()) => return Some(Ok(())),
-                Err(error) if lock(&self.source).reject_unbuildable(&error) => {}
-                Err(error) => return Some(Err(error.to_string())),
-            }
-            // Without the cluster that cannot be built. Each round leaves out another one.
-            let source = Arc::clone(&self.source);
-            let reading = tokio::task::spawn_blocking(move || lock(&source).load_rest());
-            loaded = match reading.await {
-                Ok(loaded) => loaded,
-                Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
-            };
-        }
-        Some(Err(format!("more than {MAX_REJECTIONS} clusters cannot be built")))
+        let swapped = config.map_err(SnapshotError::Config).and_then(|config| self.swap(&config));
+        Some(swapped.map_err(|error| error.to_string()))
     }
 
-    /// Builds a snapshot and swaps it in. Logs `warnings` even on failure: the source reports them only once.
-    fn swap(&self, resolved: &ResolvedConfig) -> Result<(), SnapshotError> {
-        let ResolvedConfig { settings, warnings, refused } = resolved;
-        for warning in warnings {
-            warn!("{warning}");
-        }
+    /// Builds a snapshot and swaps it in.
+    fn swap(&self, config: &ResolvedConfig) -> Result<(), SnapshotError> {
         let before = self.live.snapshot();
-        let next = Snapshot::build(settings, Some(&before), &self.deps)?;
-        let wanted = FixedSettings::of(settings);
+        let next = build_snapshot(config, Some(&before), &self.deps, &mut self.state().warned)?;
+        let wanted = FixedSettings::of(&config.settings);
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
             warn!(
@@ -257,8 +232,7 @@ impl Reloader {
         drop(state);
         let next = Arc::new(next);
         self.live.swap(Arc::clone(&next));
-        lock(&self.source).commit();
-        self.report_refused(refused);
+        self.report_refused(Some(&before), &next);
         self.deps.metrics.config.clusters_in_use(next.clusters().len(), next.rebuilt);
         self.deps.metrics.config.reloaded(next.generation, self.clock.now());
         // The CRLs may have changed, or the file of a deny list.
@@ -287,25 +261,21 @@ impl Reloader {
     }
 
     /// Logs and exports the clusters whose own configuration is refused, each error once, and those that keep an old one.
-    fn report_refused(&self, refused: &[RefusedCluster]) {
-        self.live.set_refused(refused);
-        self.deps.metrics.config.refused_clusters(refused.len());
-        let mut state = self.state();
-        let before = std::mem::take(&mut state.refused);
-        for cluster in refused.iter().filter(|cluster| !before.contains(cluster)) {
-            self.deps.metrics.config.cluster_refused();
-            log_refused(cluster);
+    fn report_refused(&self, before: Option<&Snapshot>, next: &Snapshot) {
+        let metrics = &self.deps.metrics.config;
+        let refused_before: Vec<_> =
+            before.into_iter().flat_map(|before| before.separate.refused()).collect();
+        let refused: Vec<_> = next.separate.refused().collect();
+        metrics.refused_clusters(refused.len());
+        for cluster in refused.iter().filter(|cluster| !refused_before.contains(cluster)) {
+            metrics.cluster_refused();
+            log_refused(*cluster);
         }
-        for cluster in before.iter().filter(|before| refused.iter().all(|one| one.origin != before.origin)) {
+        let is_over = |before: &&RefusedCluster<'_>| refused.iter().all(|one| one.origin != before.origin);
+        for cluster in refused_before.iter().filter(is_over) {
             info!(origin = %cluster.origin, "the cluster is no longer refused");
         }
-        let kept = refused.iter().filter_map(|cluster| Some((cluster.in_force.clone()?, "refused")));
-        let snapshot = self.live.peek();
-        let pending = snapshot.clusters().iter().filter(|cluster| cluster.pending_backend.is_some());
-        let stale = kept.chain(pending.map(|cluster| (cluster.name.clone(), "pending"))).collect();
-        let before = std::mem::replace(&mut state.stale, stale);
-        self.deps.metrics.config.replace_stale(&before, &state.stale);
-        state.refused = refused.to_vec();
+        metrics.replace_stale(&before.map(stale_clusters).unwrap_or_default(), &stale_clusters(next));
     }
 
     fn is_new(&self, error: &str) -> bool {

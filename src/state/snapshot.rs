@@ -9,14 +9,17 @@ use http::HeaderValue;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 
+use super::cluster_outcome::{ClusterOutcomes, UnbuildableClusters};
+use super::effective_config::EffectiveConfig;
 use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, ClusterError, settings};
+use crate::config::ConfigErrors;
 use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::PageSettings;
-use crate::config::settings::{Settings, Shutdown};
+use crate::config::settings::Shutdown;
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
 
@@ -27,6 +30,10 @@ pub(crate) struct Snapshot {
     pub(crate) generation: u64,
     /// The number of clusters that were built anew; the others are those of the generation before.
     pub(crate) rebuilt: usize,
+    /// What is served of each cluster of the cluster directory and of Secrets. The next configuration is decided against it.
+    pub(crate) separate: ClusterOutcomes,
+    /// The settings that could not be built.
+    pub(super) unbuildable: UnbuildableClusters,
     /// The clusters with their routes.
     pub(crate) router: Router<Cluster>,
     /// The TLS configuration of new connections.
@@ -56,6 +63,9 @@ pub(crate) struct Snapshot {
 /// Why a snapshot cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
+    /// The configuration cannot take effect.
+    #[error(transparent)]
+    Config(#[from] ConfigErrors),
     /// The serving certificate or the TLS options do not fit together.
     #[error("TLS cannot be served: {0}")]
     Serving(#[source] rustls::Error),
@@ -76,16 +86,17 @@ impl Snapshot {
     /// Builds a generation. Keeps connections, watches and keys of `before` where the settings are the same.
     // threat: revoked-on-open-connection
     pub(crate) fn build(
-        settings: &Settings,
+        config: &EffectiveConfig,
         before: Option<&Self>,
         deps: &AuthnDeps,
     ) -> Result<Self, SnapshotError> {
+        let EffectiveConfig { settings, separate, .. } = config;
         let serving = &settings.serving;
         let mut audit = deps.audit.generation();
         let known: HashMap<&str, &Arc<Cluster>> =
             before.into_iter().flat_map(Self::clusters).map(|cluster| (&*cluster.name, cluster)).collect();
         let mut rebuilt = 0;
-        let is_stale = |cluster: &&Arc<settings::Cluster>| settings.stale.contains(&cluster.origin);
+        let is_stale = |cluster: &&Arc<settings::Cluster>| separate.is_stale(&cluster.origin);
         let mut build = |cluster: &Arc<settings::Cluster>| {
             // A cluster that keeps an earlier configuration must not stop a change of others.
             audit.adopt(is_stale(&cluster));
@@ -106,10 +117,12 @@ impl Snapshot {
         };
         let mut ordered: Vec<_> = settings.clusters.iter().collect();
         ordered.sort_by_key(is_stale);
-        let clusters = ordered.into_iter().map(&mut build).collect::<Result<_, _>>()?;
+        let clusters = ordered.into_iter().map(&mut build).collect::<Result<_, SnapshotError>>()?;
         Ok(Self {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),
+            separate: separate.clone(),
+            unbuildable: UnbuildableClusters::default(),
             router: Router::new(clusters, settings.page.as_ref().map(|page| page.host().to_owned())),
             tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,

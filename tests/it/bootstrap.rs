@@ -38,7 +38,7 @@ impl Running {
         let flags = Serve::parse_from(std::iter::once("serve".to_owned()).chain(dev.gateway_flags())).flags;
         let mut source = ConfigSource::new(flags);
         let resolved = source.load().unwrap();
-        let server = Server::start(&resolved.settings, source).unwrap();
+        let server = Server::start(&resolved, source).unwrap();
         Self { directory, dev, server }
     }
 

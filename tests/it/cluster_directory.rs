@@ -2,9 +2,10 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use http::StatusCode;
-use portcullis::internal::{ClusterOrigin, ConfigSource};
+use portcullis::internal::{ClusterOrigin, ConfigSource, EffectiveConfig};
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::{FakeBackend, Gateway, Pki, in_time, kubeconfig, text};
@@ -17,6 +18,9 @@ const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfigurat
 const UNBUILDABLE: &str = "authentication: {tokenAuthFile: a.csv}
 audit: {auditPolicyFile: policy, auditLogPath: a.csv/audit.log}
 ";
+
+/// The authentication of a cluster of the configuration file.
+const OWN_TOKEN: &str = "authentication: {tokenAuthFile: own.csv}";
 
 /// A gateway's configuration with an empty cluster directory.
 pub(crate) struct Directory {
@@ -294,6 +298,57 @@ async fn no_file_takes_the_name_or_the_route_of_a_cluster_in_force() {
 }
 
 #[tokio::test]
+async fn the_configuration_file_takes_nothing_that_a_file_keeps() {
+    let two = Two::start().await;
+    let main = two.directory.pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig";
+    let wants = format!("{base}clusters: [{{{own}, match: {{pathPrefix: /a}}, {OWN_TOKEN}}}]\n");
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    // What its own file still wants, and what it keeps because it does not get what it wants instead.
+    for route in ["/a", "/b"] {
+        if route != "/a" {
+            two.change(|files| files.put("a.yaml", "a", &format!("{{pathPrefix: {route}}}"), "")).await;
+            two.gateway.until_counted("portcullis_clusters_refused 1").await;
+        }
+        let before = two.gateway.generation().await;
+        replace(&main, &wants);
+        two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+        assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK, "{route}");
+        assert_eq!(two.code("/a/api", "own-token").await, StatusCode::UNAUTHORIZED, "{route}");
+        assert_eq!(two.gateway.generation().await, before, "{route}");
+        replace(&main, &base);
+        two.gateway.until_counted("portcullis_config_last_reload_successful 1").await;
+    }
+    // What it gives up is free.
+    replace(&main, &wants);
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /other}", "")).await;
+    two.serves("/a/api", "own-token").await;
+}
+
+#[tokio::test]
+async fn the_configuration_file_signs_with_no_ca_that_a_file_in_force_trusts() {
+    let two = Two::start().await;
+    let pki = &two.directory.pki;
+    let main = pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    for file in [pki.directory.path(), &two.directory.path] {
+        std::fs::write(file.join("ca.crt"), pki.clients.cert_pem()).unwrap();
+        std::fs::write(file.join("ca.key"), pki.clients.key_pem()).unwrap();
+    }
+    let trusting = "authentication: {tokenAuthFile: a.csv, clientCAFile: ca.crt}\n";
+    two.change(|files| files.put("a.yaml", "a", "{pathPrefix: /a}", trusting)).await;
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    let signing = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: ca.crt, \
+                   clusterSigningKeyFile: ca.key}";
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /own}";
+    replace(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}, {signing}}}]\n"));
+    two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    assert_eq!(two.code("/own/api", "own-token").await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_mounted_config_map_is_read() {
     let directory = Directory::new();
     let backend = FakeBackend::plain(&directory.pki).await;
@@ -333,7 +388,7 @@ fn check_reports_every_broken_file_with_its_lines() {
     let loaded = resolved(directory.flags()).unwrap();
     assert!(loaded.settings.clusters.is_empty());
     let errors: Vec<String> =
-        loaded.refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect();
+        loaded.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
     let path = directory.path.display().to_string();
     let found: Vec<String> = errors.iter().map(|error| error.replace(&path, "DIR")).collect();
     let expected = [
@@ -348,7 +403,7 @@ fn check_reports_every_broken_file_with_its_lines() {
         assert!(found.iter().any(|error| error.contains(line)), "{line} is missing in {found:#?}");
     }
     let origin = ClusterOrigin::File(directory.path.join("a.yaml"));
-    assert!(loaded.refused.iter().any(|refused| refused.origin == origin));
+    assert!(loaded.refused().any(|refused| *refused.origin == origin));
 }
 
 #[test]
@@ -369,14 +424,17 @@ fn a_load_resolves_only_what_has_changed() {
         directory.put(&format!("{name}.yaml"), name, &format!("{{pathPrefix: /{name}}}"), "");
     }
     let mut source = ConfigSource::new(parse(directory.flags()));
-    source.load().unwrap();
-    assert_eq!(source.resolved_clusters(), 3);
-    source.commit();
+    let load = |source: &mut ConfigSource| EffectiveConfig::at_start(&source.load().unwrap()).unwrap();
+    let before = load(&mut source);
+    let are_same = |now: &EffectiveConfig| -> Vec<bool> {
+        let clusters = before.settings.clusters.iter().zip(&now.settings.clusters);
+        clusters.map(|(before, now)| Arc::ptr_eq(before, now)).collect()
+    };
+    assert_eq!(are_same(&load(&mut source)), [true; 3]);
     assert!(!source.changed());
     directory.put("b.yaml", "b", "{pathPrefix: /second}", "");
     assert!(source.changed());
-    source.load().unwrap();
-    assert_eq!(source.resolved_clusters(), 1);
+    assert_eq!(are_same(&load(&mut source)), [true, false, true]);
 }
 
 #[tokio::test]
@@ -453,8 +511,8 @@ fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
         std::fs::write(directory.path.join(format!("{name}.yaml")), content).unwrap();
     };
     let refused = || {
-        let refused = resolved(directory.flags()).unwrap().refused;
-        refused.iter().flat_map(|refused| &refused.errors).map(ToString::to_string).collect::<Vec<_>>()
+        let config = resolved(directory.flags()).unwrap();
+        config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect::<Vec<_>>()
     };
     put("many", 65);
     let errors = refused();

@@ -551,7 +551,7 @@ fn verdicts(
         match (Verdict::of(&loaded, &keys, &named, form), loaded) {
             // Starting the server reads nothing more from text files.
             (verdict, Ok(_)) if matches!(form, Text | Token) => verdict,
-            (verdict, Ok(resolved)) => match Server::start(&resolved.settings, starting) {
+            (verdict, Ok(resolved)) => match Server::start(&resolved, starting) {
                 Ok(server) => {
                     server.shut_down();
                     verdict

@@ -12,7 +12,7 @@ use portcullis::internal::BackendSettings;
 use portcullis::internal::BearerToken;
 use portcullis::internal::CertificateKeyPair;
 use portcullis::internal::Clock;
-use portcullis::internal::ConfigInputs;
+use portcullis::internal::InputReader;
 use portcullis::internal::ServeFlags;
 use portcullis::internal::resolve;
 use testkit::pki::Issued;
@@ -28,7 +28,7 @@ struct Case {
     pki: Pki,
     front: Issued,
     time: Arc<AtomicU64>,
-    inputs: ConfigInputs,
+    inputs: InputReader,
     flags: ServeFlags,
 }
 
@@ -56,7 +56,7 @@ impl Case {
         let shared = Arc::clone(&time);
         let clock = Clock::from_fn(move || Duration::from_secs(shared.load(Ordering::Relaxed)));
         let flags = crate::gateway::parse(given);
-        let case = Self { pki, front, time, inputs: ConfigInputs::new(clock), flags };
+        let case = Self { pki, front, time, inputs: InputReader::new(clock), flags };
         case.user(user);
         case
     }

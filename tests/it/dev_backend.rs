@@ -373,6 +373,6 @@ async fn gateway_starts_with_the_printed_flags_from_a_relative_directory() {
     let parsed = Serve::parse_from(std::iter::once("serve".to_owned()).chain(flags)).flags;
     let mut source = portcullis::internal::ConfigSource::new(parsed);
     let resolved = source.load().unwrap();
-    let server = portcullis::internal::Server::start(&resolved.settings, source).unwrap();
+    let server = portcullis::internal::Server::start(&resolved, source).unwrap();
     TcpStream::connect(server.address()).await.unwrap();
 }

@@ -6,10 +6,10 @@ use clap::Parser;
 use portcullis::internal::ClientLimits;
 use portcullis::internal::ConfigErrors;
 use portcullis::internal::ConfigSource;
+use portcullis::internal::EffectiveConfig;
 use portcullis::internal::ServeFlags;
 use portcullis::internal::Server;
 use portcullis::internal::Settings;
-use portcullis::internal::{ResolvedConfig, resolve};
 use testkit::gateway_process::GatewayProcess;
 use testkit::{FakeBackend, Gateway, Pki, flags};
 
@@ -65,7 +65,7 @@ impl InProcess for Gateway {
         let mut source = ConfigSource::new(parse(flags));
         let mut resolved = source.load().unwrap_or_else(|errors| panic!("{errors}"));
         adjust(&mut resolved.settings);
-        let server = Server::start(&resolved.settings, source).unwrap();
+        let server = Server::start(&resolved, source).unwrap();
         Self::in_process(server.address(), server.metrics_address(), server)
     }
 
@@ -83,7 +83,7 @@ pub(crate) async fn start_process(flags: impl IntoIterator<Item = String>) -> Ga
     GatewayProcess::start(OsStr::new(PORTCULLIS), flags).await
 }
 
-/// The settings that a command line resolves to.
-pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<ResolvedConfig, ConfigErrors> {
-    resolve(&parse(flags), &mut portcullis::internal::ConfigInputs::default())
+/// The configuration of a gateway that starts with a command line.
+pub(crate) fn resolved(flags: impl IntoIterator<Item = String>) -> Result<EffectiveConfig, ConfigErrors> {
+    EffectiveConfig::load(&parse(flags))
 }

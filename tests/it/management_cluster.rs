@@ -502,8 +502,8 @@ fn clusters_of_the_operator_leave_the_routes_of_secrets_alone() {
         );
         std::fs::write(directory.join("own.yaml"), file).unwrap();
         std::fs::write(&main, format!("{base}clusterDirectory: clusters.d\n")).unwrap();
-        let refused = resolved(flags.clone()).unwrap().refused;
-        let of_file = refused.first().map(|refused| refused.errors[0].to_string());
+        let config = resolved(flags.clone()).unwrap();
+        let of_file = config.refused().next().map(|refused| refused.errors[0].to_string());
         for error in [error, of_file] {
             match (&error, expected) {
                 (Some(error), Some(expected)) => assert!(error.contains(expected), "{routes}: {error}"),

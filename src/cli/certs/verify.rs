@@ -20,10 +20,9 @@ use crate::authn::revocation::watch::RevocationWatch;
 use crate::authn::revocation::{ClusterRevocation, RevocationSettings};
 use crate::authn::settings::Authentication;
 use crate::authn::x509::X509Authenticator;
-use crate::config::inputs::ConfigInputs;
-use crate::config::resolve::resolve;
 use crate::config::{ConfigError, ConfigErrors};
 use crate::metrics::Metrics;
+use crate::state::effective_config::EffectiveConfig;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -109,7 +108,7 @@ fn trusted(flags: &CertificateVerifyFlags) -> Result<Trusted, ConfigErrors> {
     let arguments = config.flat_map(|file| ["--config".into(), file]);
     let serve = super::super::serve::flags::<OsString>(arguments)
         .map_err(|error| wrong(ConfigError::new("config", error.to_string())))?;
-    let settings = resolve(&serve, &mut ConfigInputs::default())?.settings;
+    let settings = EffectiveConfig::load(&serve)?.settings;
     let names: Vec<_> = settings.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
     let index = match &flags.cluster {
         Some(name) => names.iter().position(|known| known == name),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kube::config::AuthInfo;
 use portcullis_pki::x509::CertificateKeyPair;
 
-use super::{ConfigError, ConfigInputs, KubeconfigReader};
+use super::{ConfigError, InputReader, KubeconfigReader};
 use crate::authn::BearerToken;
 
 const CREDENTIAL_FIX: &str = "give token, tokenFile, or client-certificate and client-key";
@@ -37,7 +37,7 @@ impl WebhookUsers {
     pub(in crate::config) fn load(
         key: &str,
         file: &Path,
-        inputs: &mut ConfigInputs,
+        inputs: &mut InputReader,
         errors: &mut Vec<ConfigError>,
     ) -> Option<Self> {
         let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };
@@ -62,7 +62,7 @@ impl WebhookUsers {
         &mut self,
         server: &str,
         key: &str,
-        inputs: &mut ConfigInputs,
+        inputs: &mut InputReader,
         errors: &mut Vec<ConfigError>,
     ) -> Option<WebhookCredential> {
         let Some((name, user)) = self.user_for(server) else { return Some(WebhookCredential::default()) };

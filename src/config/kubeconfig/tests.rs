@@ -36,7 +36,7 @@ fn only_text_in_utf_8_is_a_kubeconfig() {
     for content in [b"\xff\xfea".as_slice(), b"\xfe\xffa", b"\xff\xfea\0", b"a: \xff"] {
         std::fs::write(file.path(), content).unwrap();
         let mut errors = Vec::new();
-        let inputs = &mut ConfigInputs::default();
+        let inputs = &mut InputReader::default();
         let loaded = load("key", file.path(), None, &[], IdentityMode::Impersonate, inputs, &mut errors);
         assert!(loaded.is_none());
         let [error] = errors.as_slice() else { panic!("{errors:?}") };
@@ -53,7 +53,7 @@ fn in_a_pod(
     environment: &[(&str, &str)],
     directory: &Path,
     identity: IdentityMode,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
 ) -> Result<Backend, String> {
     let mut errors = Vec::new();
     let variable = |name: &str| {
@@ -69,8 +69,8 @@ fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
     let write = |name: &str, content: &str| std::fs::write(pod.path().join(name), content).unwrap();
     write("ca.crt", &Ca::new("cluster").cert_pem());
     write("token", "first\n");
-    let mut inputs = ConfigInputs::default();
-    let read = |inputs: &mut ConfigInputs| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
+    let mut inputs = InputReader::default();
+    let read = |inputs: &mut InputReader| in_a_pod(&CLUSTER, pod.path(), IdentityMode::Impersonate, inputs);
 
     let first = read(&mut inputs).unwrap();
     assert_eq!(first.endpoints[0].address.to_string(), "[fd00::1]:6443");
@@ -103,7 +103,7 @@ fn without_a_kubeconfig_the_error_says_what_a_pod_could_do() {
         (&CLUSTER, IdentityMode::RequestHeader, "or use --identity=impersonate"),
     ];
     for (environment, identity, expected) in cases {
-        let error = in_a_pod(environment, nowhere, *identity, &mut ConfigInputs::default()).unwrap_err();
+        let error = in_a_pod(environment, nowhere, *identity, &mut InputReader::default()).unwrap_err();
         assert!(error.contains(expected), "{environment:?} {identity:?}: {error}");
     }
 }

@@ -4,7 +4,7 @@
 
 use portcullis_http::client_tls::ClientTls;
 
-use super::{ConfigError, ConfigInputs, Endpoint, KubeconfigReader, Path};
+use super::{ConfigError, Endpoint, InputReader, KubeconfigReader, Path};
 use crate::authn::BearerToken;
 
 use super::credential::ClientCredential;
@@ -22,7 +22,7 @@ pub(in crate::config) struct WebhookServer {
 pub(in crate::config) fn load_remote(
     key: &str,
     file: &Path,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
     errors: &mut Vec<ConfigError>,
 ) -> Option<WebhookServer> {
     let mut reader = KubeconfigReader { key, file, before: errors.len(), inputs, errors };

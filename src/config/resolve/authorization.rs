@@ -29,7 +29,7 @@ use crate::config::authorization_configuration::validation::{
 };
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthorizationFlags;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::kubeconfig::{WebhookServer, load_remote};
 use crate::config::sections::{KeyLocation, MergedSection};
 
@@ -256,7 +256,7 @@ impl ConfigResolver<'_> {
 /// Why a path is not that of a regular file, in kube-apiserver's words. Reads the file, so that the configuration is
 /// loaded again when it appears.
 // apiserver: pkg/apis/apiserver/validation/validation.go, ValidateWebhookConfiguration
-fn kubeconfig_problem(file: &Path, inputs: &mut ConfigInputs) -> Option<String> {
+fn kubeconfig_problem(file: &Path, inputs: &mut InputReader) -> Option<String> {
     match inputs.read(file) {
         Err(ReadFileError::NotRegular(_)) => Some("must be a regular file".to_owned()),
         // A file that exists but cannot be read is reported when it is loaded.

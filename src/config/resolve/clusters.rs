@@ -1,6 +1,5 @@
 //! Resolves the clusters: their names, routes and backends.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +10,19 @@ use portcullis_kubernetes::names::is_dns_label;
 use rustls_pki_types::DnsName;
 
 use super::ConfigResolver;
-use super::cluster_files::{HigherRank, around_secrets};
-use super::controllers::Tenant;
+use super::separate_clusters::around_secrets;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::balance::WatchMoves;
 use crate::backend::settings::{Backend, Balancing, Endpoint, EndpointDiscovery};
 use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
-use crate::config::cluster_files::RefusedCluster;
+use crate::config::cluster_authorities::{ClusterAuthorities, shared_authorities};
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
+use crate::config::separate_cluster::{Claims, MAX_ENDPOINTS, PREFIX, SERVER_NAME};
 
 /// The name of the cluster configured by flags.
 const ONLY_CLUSTER: &str = "backend";
@@ -49,40 +48,25 @@ const ROOTS: [&str; 16] = [
     "version",
 ];
 
-/// The kinds of values that must be unique to one cluster, and are routes.
-pub(super) const SERVER_NAME: &str = "server name";
-pub(super) const PREFIX: &str = "prefix";
-
-/// The most endpoints of a cluster of the operator, of a cluster of a Secret, and of all together. Each takes a connection for
-/// its self-check.
+/// The most endpoints of a cluster of the operator, and of a cluster of a Secret.
 const MAX_CLUSTER_ENDPOINTS: usize = 64;
 const MAX_SECRET_ENDPOINTS: usize = 16;
-pub(super) const MAX_ENDPOINTS: usize = 8192;
 
-/// The values that must be unique to one cluster, each with the key that set it.
-pub(super) type UniqueValues = BTreeMap<(&'static str, String), String>;
-
-/// The valid clusters of a list, and the values that only they may have.
-#[derive(Default)]
+/// The valid clusters of a list with their CAs, and their claims.
 pub(super) struct ListedClusters {
-    pub(super) clusters: Vec<ListedCluster>,
-    pub(super) unique: UniqueValues,
-}
-
-/// A valid cluster.
-pub(super) struct ListedCluster {
-    pub(super) cluster: Arc<Cluster>,
-    pub(super) tenant: Tenant,
+    pub(super) clusters: Vec<(Arc<Cluster>, ClusterAuthorities)>,
+    pub(super) claims: Claims,
 }
 
 impl ConfigResolver<'_> {
-    /// The clusters. Leaves out invalid ones; `self.errors` has the errors, and the configuration then fails as a whole.
+    /// The clusters of the command line or the configuration file, with their claims and CAs. Leaves out invalid ones;
+    /// `self.errors` has the errors, and the configuration then fails as a whole.
     pub(super) fn clusters(
         &mut self,
         file: Option<&MergedSection<FileSections>>,
         flags: &ServeFlags,
         management: Option<&ManagementSettings>,
-    ) -> (Vec<Arc<Cluster>>, Vec<RefusedCluster>) {
+    ) -> (Vec<Arc<Cluster>>, Claims, Vec<ClusterAuthorities>) {
         let has_directory = file.is_some_and(|file| {
             file.values.cluster_directory.is_some() || file.values.management_cluster.is_some()
         });
@@ -103,15 +87,14 @@ impl ConfigResolver<'_> {
         }
         let several = listed.len() > 1 || has_directory;
         let listed = listed.into_iter().map(|keys| (keys, ClusterOrigin::Configuration)).collect();
-        let ListedClusters { clusters, unique } = self.listed_clusters(listed, several, file, flags);
-        let (mut clusters, tenants): (Vec<_>, Vec<_>) =
-            clusters.into_iter().map(|ListedCluster { cluster, tenant }| (cluster, tenant)).unzip();
-        self.keep_tenants_apart(&tenants);
+        let ListedClusters { clusters, claims } = self.listed_clusters(listed, several, file, flags);
+        let (clusters, authorities): (Vec<_>, Vec<_>) = clusters.into_iter().unzip();
+        self.errors.extend(shared_authorities(&authorities.iter().collect::<Vec<_>>()));
         if let Some(management) = management {
-            let around = unique.iter().filter_map(|(claim, key)| around_secrets(claim, key, management));
+            let around = claims.iter().filter_map(|(claim, key)| around_secrets(claim, key, management));
             self.errors.extend(around);
         }
-        let endpoints = clusters.iter().map(|cluster| cluster.backend.endpoints.len()).sum();
+        let endpoints: usize = clusters.iter().map(|cluster| cluster.backend.endpoints.len()).sum();
         if endpoints > MAX_ENDPOINTS {
             let error = ConfigError::new(
                 "clusters",
@@ -119,11 +102,7 @@ impl ConfigResolver<'_> {
             );
             self.errors.push(error.fix("spread the clusters over several gateways"));
         }
-        let main = HigherRank { claims: unique, tenants, endpoints };
-        let (others, refused) =
-            file.map(|file| self.separate_clusters(file, flags, management, main)).unwrap_or_default();
-        clusters.extend(others);
-        (clusters, refused)
+        (clusters, claims, authorities)
     }
 
     /// The clusters of a list, without invalid ones.
@@ -141,7 +120,7 @@ impl ConfigResolver<'_> {
         let limit_template = file.map(|file| file.below("limits", &file.values.limits));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
-        let mut unique = UniqueValues::new();
+        let mut claims = Claims::new();
         let mut clusters = Vec::with_capacity(listed.len());
         for (keys, origin) in listed {
             let Some(given) = self.section::<ClusterKeys>([Some(keys)]) else { continue };
@@ -169,15 +148,16 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
             let running = self.section(layers).and_then(|given| self.controllers(&given));
-            let name = self.cluster_name(&given, &mut unique);
-            let routes = self.routes(&given, several, &mut unique);
+            let name = self.cluster_name(&given, &mut claims);
+            let routes = self.routes(&given, several, &mut claims);
             let backend = self.backend(&given, file.is_some());
             let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =
                 (name, routes, authentication, backend, limits)
             {
                 let (running, signing) = running.unzip();
-                let tenant = Tenant::new(&name, signing.unwrap_or_default(), &authentication);
+                let authorities =
+                    ClusterAuthorities::new(&name, signing.unwrap_or_default(), &authentication);
                 let controllers = running.map(Arc::new);
                 let cluster = Arc::new(Cluster {
                     name,
@@ -192,10 +172,10 @@ impl ConfigResolver<'_> {
                     limits,
                     controllers,
                 });
-                clusters.push(ListedCluster { cluster, tenant });
+                clusters.push((cluster, authorities));
             }
         }
-        ListedClusters { clusters, unique }
+        ListedClusters { clusters, claims }
     }
 
     /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own, or if the
@@ -232,11 +212,7 @@ impl ConfigResolver<'_> {
         impersonation
     }
 
-    fn cluster_name(
-        &mut self,
-        given: &MergedSection<ClusterKeys>,
-        unique: &mut UniqueValues,
-    ) -> Option<String> {
+    fn cluster_name(&mut self, given: &MergedSection<ClusterKeys>, claims: &mut Claims) -> Option<String> {
         if !given.in_file() {
             return Some(ONLY_CLUSTER.to_owned());
         }
@@ -249,20 +225,14 @@ impl ConfigResolver<'_> {
             let error = ConfigError::new(key, format!("{name:?} is not a DNS label"));
             return self.fail(error.fix("give at most 63 of a-z, 0-9 and -, with no - at either end"));
         }
-        self.claim("name", name, key, unique)?;
+        self.claim("name", name, key, claims)?;
         Some(name.clone())
     }
 
     /// Reports an error if another cluster has the same value.
-    fn claim(
-        &mut self,
-        kind: &'static str,
-        value: &str,
-        key: String,
-        unique: &mut UniqueValues,
-    ) -> Option<()> {
-        let Some(first) = unique.get(&(kind, value.to_owned())) else {
-            unique.insert((kind, value.to_owned()), key);
+    fn claim(&mut self, kind: &'static str, value: &str, key: String, claims: &mut Claims) -> Option<()> {
+        let Some(first) = claims.get(&(kind, value.to_owned())) else {
+            claims.insert((kind, value.to_owned()), key);
             return Some(());
         };
         let error = ConfigError::new(key, format!("{value:?} is already used by {first}"));
@@ -273,7 +243,7 @@ impl ConfigResolver<'_> {
         &mut self,
         cluster: &MergedSection<ClusterKeys>,
         several: bool,
-        unique: &mut UniqueValues,
+        claims: &mut Claims,
     ) -> Option<Routes> {
         let fix = "give serverNames, pathPrefix or both";
         let Some(keys) = &cluster.values.routes else {
@@ -295,13 +265,13 @@ impl ConfigResolver<'_> {
                 let error = ConfigError::new(key, format!("{name:?} is not a DNS name"));
                 return self.fail(error.fix("give a name such as prod.example.com or *.example.com"));
             }
-            self.claim(SERVER_NAME, &name, key, unique).map(|()| name)
+            self.claim(SERVER_NAME, &name, key, claims).map(|()| name)
         });
         let server_names = named.collect();
         if let Some(prefix) = path_prefix {
             let key = given.key("path-prefix");
             match checked_prefix(prefix) {
-                Ok(()) => self.claim(PREFIX, prefix, key, unique)?,
+                Ok(()) => self.claim(PREFIX, prefix, key, claims)?,
                 Err((problem, fix)) => {
                     return self.fail(ConfigError::new(key, format!("{prefix:?} {problem}")).fix(fix));
                 }

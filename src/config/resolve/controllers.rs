@@ -3,7 +3,6 @@
 mod authority;
 mod election;
 mod profiles;
-mod tenants;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::Arc;
 use portcullis_pki::issuance::profile::CertificateProfile;
 
 use super::ConfigResolver;
+use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::MergedSection;
@@ -18,8 +18,6 @@ use crate::controllers::selected;
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 pub(crate) use authority::AuthorityFiles;
 pub(crate) use profiles::signer_profiles;
-pub(super) use tenants::SigningCa;
-pub(in crate::config) use tenants::Tenant;
 
 /// The two flags of a CA, with its name in kube-controller-manager's errors and the signers that use it.
 struct SigningFlagPair {
@@ -113,7 +111,7 @@ impl ConfigResolver<'_> {
         if signs {
             for (pair, files) in pairs {
                 let Some((authority, digest)) = self.authority(&files) else { continue };
-                authorities.push(SigningCa::of_kubernetes(&files, &authority));
+                authorities.push(SigningCa::of_kubernetes(files.certificate(), &authority));
                 for profile in pair.profiles.iter().map(|profile| profile()) {
                     if self.fits(&files, &authority, &profile) {
                         signers.push(SignerSettings::kubernetes(

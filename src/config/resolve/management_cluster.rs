@@ -8,12 +8,12 @@ use portcullis_kubernetes::yaml::KeyLines;
 use serde_json::{Map, Value, json};
 
 use super::ConfigResolver;
-use super::cluster_files::ENVELOPE;
 use super::clusters::checked_prefix;
+use super::separate_clusters::ENVELOPE;
 use crate::backend::settings::AddressPolicy;
 use crate::config::error::ConfigError;
 use crate::config::file::{FileSections, document};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
@@ -95,7 +95,7 @@ impl ConfigResolver<'_> {
             path_prefix: path_prefix.clone(),
             addresses: if *allow_local_addresses { AddressPolicy::Any } else { AddressPolicy::NoLocal },
             store: Arc::clone(self.inputs.secrets()),
-            is_in_force: self.inputs.has_secrets(),
+            read_scope: self.inputs.read_scope(),
         }))
     }
 }
@@ -106,7 +106,7 @@ impl ConfigResolver<'_> {
 pub(super) fn secret_cluster(
     management: &ManagementSettings,
     name: &str,
-    inputs: &mut ConfigInputs,
+    inputs: &mut InputReader,
 ) -> Result<(Map<String, Value>, KeyLines), ConfigError> {
     let wrong = |key: &str, problem: String| ConfigError::new(key, problem);
     if !is_dns_label(name) {

@@ -82,16 +82,48 @@ impl<'a> GatewayNames<'a> {
             domain: management.and_then(|management| management.domain.as_deref()),
         }
     }
+}
 
-    /// The name of the API that covers a host name.
-    fn covering(&self, host: &str) -> Option<String> {
-        let names = self.clusters.iter().flat_map(|cluster| match &cluster.routes {
-            Routes::Everything => &[][..],
-            Routes::Matching { server_names, .. } => server_names,
-        });
-        let domain = self.domain.map(|domain| format!("*.{domain}"));
-        names.cloned().chain(domain).find(|name| covers(name, host))
-    }
+/// The server name of these clusters that covers a host name, as the error of the page calls it.
+fn covering(host: &str, clusters: &[Arc<Cluster>], domain: Option<&str>) -> Option<String> {
+    let names = clusters.iter().flat_map(|cluster| match &cluster.routes {
+        Routes::Everything => &[][..],
+        Routes::Matching { server_names, .. } => server_names,
+    });
+    let name =
+        names.cloned().chain(domain.map(|domain| format!("*.{domain}"))).find(|name| covers(name, host))?;
+    Some(format!("the server name {name} of a cluster"))
+}
+
+/// The error of a page whose host name one of these clusters has, too.
+// threat: page-shared-origin
+pub(crate) fn page_host_conflict(page: &PageSettings, clusters: &[Arc<Cluster>]) -> Option<ConfigError> {
+    let [key, _] = &page.keys;
+    Some(shared_origin(key, page.host(), &covering(page.host(), clusters, None)?))
+}
+
+fn shared_origin(key: &str, host: &str, taken: &str) -> ConfigError {
+    let problem = format!(
+        "{host} is also {taken}: every application behind the API could read the page, and get its cookies"
+    );
+    ConfigError::new(key, problem).fix("give the page a host name of its own")
+}
+
+/// The warning about a page whose ID tokens none of these clusters accepts, if there are any clusters.
+pub(crate) fn unknown_issuer_warning(page: &PageSettings, clusters: &[Arc<Cluster>]) -> Option<String> {
+    let ([_, issuer_key], client) = (&page.keys, &page.client);
+    let accepts = |cluster: &Arc<Cluster>| {
+        cluster.authentication.webhook.is_some()
+            || cluster.authentication.jwt.iter().any(|known| {
+                known.issuer.url == client.issuer && known.issuer.audiences.contains(&client.client_id)
+            })
+    };
+    (!clusters.is_empty() && !clusters.iter().any(accepts)).then(|| {
+        format!(
+            "{issuer_key}: no cluster accepts ID tokens of this issuer for the client {:?}; the page shows none",
+            client.client_id
+        )
+    })
 }
 
 /// Whether a server name, exact or a wildcard of one label, is of a host.
@@ -148,8 +180,8 @@ impl ConfigResolver<'_> {
             (&given.key(PROXY_NETWORKS), &flags.page_proxy_protocol_trusted_networks),
         );
         let client = client?;
-        self.warn_of_unknown_issuer(given, &client, gateway);
         Some(PageSettings {
+            keys: [URL, ISSUER].map(|flag| given.key(flag)),
             address: address?,
             origin: format!("https://{}", origin?),
             certificate: certificate?,
@@ -225,17 +257,12 @@ impl ConfigResolver<'_> {
             return self.fail(error.fix("give the host name without it"));
         }
         let api_host = api.map(|api| api.rsplit_once(':').map_or(api, |(host, _)| host));
-        let taken = gateway
-            .covering(host)
-            .map(|name| format!("the server name {name} of a cluster"))
+        let taken = covering(host, gateway.clusters, gateway.domain)
             .or_else(|| api_host.filter(|api| *api == host).map(|_| given.key(API_URL)));
-        if let Some(taken) = taken {
-            let problem = format!(
-                "{host} is also {taken}: every application behind the API could read the page, and get its cookies"
-            );
-            return self.fail(ConfigError::new(key, problem).fix("give the page a host name of its own"));
+        match taken {
+            Some(taken) => self.fail(shared_origin(&key, host, &taken)),
+            None => Some(authority),
         }
-        Some(authority)
     }
 
     fn page_certificate(&mut self, given: &Given) -> Option<portcullis_pki::x509::CertificateKeyPair> {
@@ -371,27 +398,6 @@ impl ConfigResolver<'_> {
                     error.fix("give the ID of a public client of the provider, with which users log in"),
                 )
             }
-        }
-    }
-
-    fn warn_of_unknown_issuer(
-        &mut self,
-        given: &Given,
-        client: &OpenIdClientSettings,
-        gateway: &GatewayNames<'_>,
-    ) {
-        let accepts = |cluster: &Arc<Cluster>| {
-            cluster.authentication.webhook.is_some()
-                || cluster.authentication.jwt.iter().any(|known| {
-                    known.issuer.url == client.issuer && known.issuer.audiences.contains(&client.client_id)
-                })
-        };
-        if !gateway.clusters.is_empty() && !gateway.clusters.iter().any(accepts) {
-            self.warnings.push(format!(
-                "{}: no cluster accepts ID tokens of this issuer for the client {:?}; the page shows none",
-                given.key(ISSUER),
-                client.client_id
-            ));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portcullis::internal::Clock;
-use portcullis::internal::ConfigInputs;
+use portcullis::internal::InputReader;
 use portcullis::internal::resolve;
 use testkit::pki::Ca;
 
@@ -163,7 +163,7 @@ fn an_authority_is_reloaded_only_when_its_files_have_changed() {
     let directory = pki.directory.path().display().to_string();
     let further = ["--controllers=csrsigning", CERT, KEY].map(|flag| flag.replace("DIR", &directory));
     let all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443))).into_iter().chain(further);
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let parsed = crate::gateway::parse(all);
     let mut authority = || {
         let settings = resolve(&parsed, &mut inputs).unwrap().settings;
@@ -194,7 +194,7 @@ fn an_authority_that_expires_while_in_use_does_not_block_other_changes() {
             if is_late.load(Ordering::Relaxed) { Duration::from_hours(24 * 365_000) } else { Duration::ZERO };
         Clock::system().now() + of_all
     });
-    let mut inputs = ConfigInputs::new(clock.clone());
+    let mut inputs = InputReader::new(clock.clone());
     let reports = |warnings: &[String]| {
         warnings.iter().any(|warning| warning.contains("the CA certificate has expired"))
     };
@@ -202,7 +202,7 @@ fn an_authority_that_expires_while_in_use_does_not_block_other_changes() {
     late.store(true, Ordering::Relaxed);
     assert!(reports(&resolve(&parsed, &mut inputs).unwrap().warnings));
     // At startup the same file is an error.
-    let refused = resolve(&parsed, &mut ConfigInputs::new(clock)).unwrap_err().to_string();
+    let refused = resolve(&parsed, &mut InputReader::new(clock)).unwrap_err().to_string();
     assert!(refused.contains("the CA certificate has expired"), "{refused}");
 }
 

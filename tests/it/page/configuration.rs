@@ -54,6 +54,32 @@ async fn a_wildcard_name_of_a_cluster_covers_the_page_too() {
 }
 
 #[tokio::test]
+async fn a_cluster_of_the_directory_covers_the_page_too() {
+    let setup = start(&[("prod", only_alice)]).await;
+    let directory = setup.pki.directory.path();
+    std::fs::create_dir(directory.join("clusters.d")).unwrap();
+    let file = directory.join("gateway.yaml");
+    let text = std::fs::read_to_string(&file).unwrap() + "clusterDirectory: clusters.d\n";
+    std::fs::write(&file, text).unwrap();
+    let put = |name: &str| {
+        let cluster = format!(
+            "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\nname: other\n\
+             kubeconfig: ../prod.kubeconfig\nmatch: {{serverNames: ['{name}']}}\n\
+             authentication: {{anonymousAuth: true}}\n"
+        );
+        std::fs::write(directory.join("clusters.d/other.yaml"), cluster).unwrap();
+    };
+    put("*.example");
+    assert_eq!(resolved(setup.flags.clone()).unwrap().settings.clusters.len(), 2);
+    put("*.test");
+    let error = errors(setup.flags.clone());
+    assert!(
+        error.contains("--page-url: clusters.test is also the server name *.test of a cluster"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
 async fn every_error_is_reported_at_once() {
     let setup = start(&[("prod", only_alice)]).await;
     let kept = |flag: &&String| !flag.starts_with("--page-");

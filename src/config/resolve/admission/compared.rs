@@ -13,7 +13,7 @@ use super::connections::{request_url, server_of};
 use super::plugins::EnabledPlugins;
 use crate::authn::BearerToken;
 use crate::config::flags::AdmissionFlags;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::kubeconfig::WebhookUsers;
 use crate::config::manifest_files::documents;
 use crate::config::sections::{ConfigLayer, MergedSection};
@@ -56,7 +56,7 @@ pub fn webhook_manifest(
 
 /// The errors of an `AdmissionConfiguration` and the configurations of its plugins.
 pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let mut resolver =
         ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
     let no_flags: [ConfigLayer; 0] = [];
@@ -69,7 +69,7 @@ pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
 
 /// The bearer token for the webhook at a URL, and the URL of its requests; `None` for an invalid kubeconfig.
 pub fn webhook_request(kubeconfig: &Path, url: &str) -> Option<(Option<String>, String)> {
-    let (mut inputs, mut errors) = (ConfigInputs::default(), Vec::new());
+    let (mut inputs, mut errors) = (InputReader::default(), Vec::new());
     let mut users = WebhookUsers::load("", kubeconfig, &mut inputs, &mut errors)?;
     let url = Url::parse(url).ok()?;
     let credential = users.credential(&server_of(&url), "", &mut inputs, &mut errors)?;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::admission::settings::AdmissionMode;
 use crate::authn::BearerToken;
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::sections::GivenFlags;
 
 type Resolved = Result<(Option<Arc<AdmissionSettings>>, Vec<String>), Vec<ConfigError>>;
@@ -64,7 +64,7 @@ impl Directory {
         text.replace("DIR", &self.0.path().display().to_string())
     }
 
-    fn with(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Found {
+    fn with(&self, flags: &[&str], inputs: &mut InputReader) -> Found {
         let command = GivenFlags::<AdmissionFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AdmissionFlags>::from_arg_matches(&matches).unwrap();
@@ -81,7 +81,7 @@ impl Directory {
         (found, errors, warnings)
     }
 
-    fn resolve(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Resolved {
+    fn resolve(&self, flags: &[&str], inputs: &mut InputReader) -> Resolved {
         let (found, errors, warnings) = self.with(flags, inputs);
         if errors.is_empty() {
             return Ok((found, warnings));
@@ -91,12 +91,12 @@ impl Directory {
     }
 
     fn settings(&self, flags: &[&str]) -> Option<Arc<AdmissionSettings>> {
-        self.resolve(flags, &mut ConfigInputs::default()).unwrap().0
+        self.resolve(flags, &mut InputReader::default()).unwrap().0
     }
 
     /// Each error as `KEY: PROBLEM`.
     fn errors(&self, flags: &[&str]) -> Vec<String> {
-        let errors = self.resolve(flags, &mut ConfigInputs::default()).expect_err("no error");
+        let errors = self.resolve(flags, &mut InputReader::default()).expect_err("no error");
         errors.into_iter().map(|error| format!("{}: {}", error.key, error.problem)).collect()
     }
 
@@ -213,7 +213,7 @@ fn other_plugins_run_in_the_backend() {
     let text = std::fs::read_to_string(directory.path("admission.yaml")).unwrap();
     directory
         .write("admission.yaml", &(text + "- name: ImagePolicyWebhook\n- name: MutatingAdmissionWebhook\n"));
-    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut ConfigInputs::default()).unwrap_err();
+    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut InputReader::default()).unwrap_err();
     let [error] = errors.as_slice() else { panic!("{errors:?}") };
     assert_eq!(error.problem, "plugins[2].name: plugin \"ImagePolicyWebhook\" runs in the backend");
     assert!(error.fix.as_ref().unwrap().starts_with("line 11: "), "{error}");
@@ -230,7 +230,7 @@ fn all_errors_of_manifests_are_reported_with_their_lines() {
     );
     directory.write("mutating/c.yaml", &configuration("Validating", "c", "https://c"));
     directory.write("mutating/d.yaml", "a: [1");
-    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut ConfigInputs::default()).unwrap_err();
+    let errors = directory.resolve(&[FILE, MODE_FLAG], &mut InputReader::default()).unwrap_err();
     let found: Vec<String> = errors
         .iter()
         .map(|error| {
@@ -305,7 +305,7 @@ fn thousands_of_webhooks_are_read() {
 fn a_change_of_any_file_reloads_the_configuration() {
     let directory = Directory::new();
     for name in ["admission.yaml", "mutating.yaml", "kubeconfig", "mutating/a.yaml", "validating/a.yaml"] {
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap();
         assert!(!inputs.changed());
         let before = std::fs::read(directory.path(name)).unwrap();
@@ -315,14 +315,14 @@ fn a_change_of_any_file_reloads_the_configuration() {
         assert!(inputs.changed(), "{name} is gone");
         std::fs::write(directory.path(name), before).unwrap();
     }
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap();
     directory.write("mutating/notes.txt", "");
     assert!(!inputs.changed(), "not a manifest");
     directory.write("mutating/new.yaml", "");
     assert!(inputs.changed(), "a manifest that appears");
     std::fs::remove_dir_all(directory.path("validating")).unwrap();
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap_err();
     std::fs::create_dir(directory.path("validating")).unwrap();
     assert!(inputs.changed(), "a folder that appears");

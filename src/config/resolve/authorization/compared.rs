@@ -1,6 +1,6 @@
 //! The errors of an `AuthorizationConfiguration`, for tests that compare them with kube-apiserver's own.
 
-use super::{AuthorizationConfiguration, ConfigInputs, decode, kubeconfig_problem, validate};
+use super::{AuthorizationConfiguration, InputReader, decode, kubeconfig_problem, validate};
 
 /// The error with which kube-apiserver would reject the content of a file; `None` if it accepts it. Leaves out the rules
 /// of the gateway.
@@ -12,7 +12,7 @@ pub fn authorization_configuration_error(text: &[u8]) -> Option<String> {
             return Some(format!("failed to load AuthorizationConfiguration from file: {}", error.problem));
         }
     };
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let errors = validate(&configuration, |file| kubeconfig_problem(file, &mut inputs)).err()?;
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
     let mut texts: Vec<String> = Vec::with_capacity(errors.len());

@@ -45,7 +45,7 @@ impl Directory {
     }
 
     /// The authorizers of these flags and the warnings, or the errors.
-    fn resolve(&self, flags: &[&str], inputs: &mut ConfigInputs) -> Resolved {
+    fn resolve(&self, flags: &[&str], inputs: &mut InputReader) -> Resolved {
         let command = GivenFlags::<AuthorizationFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AuthorizationFlags>::from_arg_matches(&matches).unwrap();
@@ -64,14 +64,14 @@ impl Directory {
 
     /// The authorizers, without warnings.
     fn authorizers(&self, flags: &[&str]) -> Option<Arc<Authorization>> {
-        let (resolved, warnings) = self.resolve(flags, &mut ConfigInputs::default()).unwrap();
+        let (resolved, warnings) = self.resolve(flags, &mut InputReader::default()).unwrap();
         assert_eq!(warnings, Vec::<String>::new());
         resolved
     }
 
     /// The errors, each with its flag.
     fn errors(&self, flags: &[&str]) -> Vec<(String, String)> {
-        let errors = self.resolve(flags, &mut ConfigInputs::default()).expect_err("no error");
+        let errors = self.resolve(flags, &mut InputReader::default()).expect_err("no error");
         errors.into_iter().map(|error| (error.key, error.problem)).collect()
     }
 }
@@ -152,7 +152,7 @@ fn the_backend_alone_decides_by_default() {
         assert_eq!(directory.authorizers(flags), None, "{flags:?}");
     }
     let unused = ["--authorization-webhook-version=v9", "--authorization-webhook-cache-authorized-ttl=1m"];
-    let (_, warnings) = directory.resolve(&unused, &mut ConfigInputs::default()).unwrap();
+    let (_, warnings) = directory.resolve(&unused, &mut InputReader::default()).unwrap();
     let expected = unused.map(|flag| {
         let (name, _) = flag.split_once('=').unwrap();
         format!("{name} has no effect without --authorization-webhook-config-file")
@@ -194,7 +194,7 @@ fn authorizers_behind_always_allow_are_warned_of() {
     let directory = Directory::new();
     let warned = |modes: &str| {
         let mode = format!("--authorization-mode={modes}");
-        directory.resolve(&[&mode, WEBHOOK], &mut ConfigInputs::default()).unwrap().1
+        directory.resolve(&[&mode, WEBHOOK], &mut InputReader::default()).unwrap().1
     };
     assert_eq!(warned("Webhook,AlwaysDeny,AlwaysAllow"), Vec::<String>::new());
     let expected = "--authorization-mode: AlwaysAllow leaves every request to the backend, so the authorizers behind it \
@@ -279,7 +279,7 @@ fn mistakes_in_the_file_have_their_lines() {
             "kubeConfigFile: DIR/none}\n- {type: RBAC, name: rbac}",
         );
     let file = directory.configuration(&text);
-    let errors = directory.resolve(&[&file], &mut ConfigInputs::default()).unwrap_err();
+    let errors = directory.resolve(&[&file], &mut InputReader::default()).unwrap_err();
     let found: Vec<(&str, &str)> = errors
         .iter()
         .map(|error| {
@@ -336,7 +336,7 @@ fn a_change_of_any_file_reloads_the_configuration() {
     let directory = Directory::new();
     let file = directory.configuration(TWO_WEBHOOKS);
     for name in ["authorizers.yaml", "webhook.kubeconfig", "ca.crt"] {
-        let mut inputs = ConfigInputs::default();
+        let mut inputs = InputReader::default();
         directory.resolve(&[&file], &mut inputs).unwrap();
         assert!(!inputs.changed());
         let path = directory.0.path().join(name);
@@ -348,7 +348,7 @@ fn a_change_of_any_file_reloads_the_configuration() {
     let kubeconfig = directory.0.path().join("webhook.kubeconfig");
     let content = std::fs::read(&kubeconfig).unwrap();
     std::fs::remove_file(&kubeconfig).unwrap();
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     directory.resolve(&[&file], &mut inputs).unwrap_err();
     std::fs::write(&kubeconfig, content).unwrap();
     assert!(inputs.changed(), "a kubeconfig that appears");

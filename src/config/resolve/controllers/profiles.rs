@@ -11,12 +11,12 @@ use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerN
 use portcullis_pki::issuance::usage::CertificateUsage;
 use serde_json::Value;
 
-use super::SigningCa;
 use super::authority::AuthorityFiles;
+use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::{ConfigError, ConfigErrors, FilePosition};
 use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::controllers::settings::SignerSettings;
@@ -45,7 +45,7 @@ struct ReadProfile {
 
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
 pub(crate) fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let mut resolver =
         ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
     let read = resolver.profiles(key, file);
@@ -75,8 +75,8 @@ impl ConfigResolver<'_> {
         for ReadProfile { name, rules, authority: files } in profiles {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
-            let mut signing = SigningCa::of_own(&files, &authority);
-            signing.is_at(FilePosition { line: lines.of(signing.key()), file: file.clone() });
+            let mut signing = SigningCa::of_own(files.certificate(), &authority);
+            signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
             let Some(name) = name else { continue };
             if self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone())) {

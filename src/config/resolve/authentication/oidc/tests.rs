@@ -9,7 +9,7 @@ use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
 use crate::authn::oidc::settings::{AttributeMapping, ClaimRule};
-use crate::config::inputs::ConfigInputs;
+use crate::config::inputs::InputReader;
 use crate::config::sections::GivenFlags;
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n";
@@ -25,7 +25,7 @@ fn resolve(flags: &[&str]) -> Result<(Issuers, AnonymousAuth), Vec<ConfigError>>
     let mut unread = Vec::new();
     let section = MergedSection::read([given.layer()], &mut unread).unwrap();
     assert_eq!(unread, []);
-    let mut inputs = ConfigInputs::default();
+    let mut inputs = InputReader::default();
     let mut resolver =
         ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
     let resolved = resolver.issuers(&section);

@@ -4,26 +4,23 @@
 //! request as approved. They could therefore act as any user of another cluster that trusts the CA.
 //! kube-controller-manager serves one cluster and has no such rule; here it is an error that no key disables.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::x509::CaBundle;
 use portcullis_pki::x509::certificate::Certificate;
 
+use super::error::{ConfigError, FilePosition};
 use crate::authn::settings::Authentication;
-use crate::config::error::{ConfigError, FilePosition};
-use crate::config::resolve::ConfigResolver;
-
-use super::authority::AuthorityFiles;
 
 const FIX: &str = "give each cluster a signing CA of its own, in its own controllerManager, and name it in the \
                    clientCAFile of no other cluster";
 
 /// A CA that signs for a cluster, and its place in the configuration.
 #[derive(Debug, Clone)]
-pub(in crate::config::resolve) struct SigningCa {
-    key: String,
+pub(super) struct SigningCa {
+    pub(super) key: String,
     file: PathBuf,
     position: Option<FilePosition>,
     authority: Arc<CertificateAuthority>,
@@ -34,22 +31,15 @@ pub(in crate::config::resolve) struct SigningCa {
 }
 
 impl SigningCa {
-    pub(super) fn of_kubernetes(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>) -> Self {
-        Self::new(files, authority, true)
+    /// A CA for signers of Kubernetes, whose certificate is `file`, which `key` names.
+    pub(super) fn of_kubernetes((key, file): (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
+        let (key, file, authority) = (key.to_owned(), file.to_owned(), Arc::clone(authority));
+        Self { key, file, position: None, authority, is_kubernetes: true }
     }
 
-    pub(super) fn of_own(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>) -> Self {
-        Self::new(files, authority, false)
-    }
-
-    fn new(files: &AuthorityFiles, authority: &Arc<CertificateAuthority>, is_kubernetes: bool) -> Self {
-        let (key, file) = files.certificate();
-        let authority = Arc::clone(authority);
-        Self { key: key.to_owned(), file: file.to_owned(), position: None, authority, is_kubernetes }
-    }
-
-    pub(super) fn key(&self) -> &str {
-        &self.key
+    /// The same for other signers.
+    pub(super) fn of_own(certificate: (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
+        Self { is_kubernetes: false, ..Self::of_kubernetes(certificate, authority) }
     }
 
     pub(super) fn is_at(&mut self, position: FilePosition) {
@@ -68,64 +58,86 @@ impl SigningCa {
 
 /// The CAs that sign for a cluster, and those that it trusts.
 #[derive(Debug, Clone)]
-pub(in crate::config) struct Tenant {
-    pub(in crate::config::resolve) name: String,
-    pub(in crate::config::resolve) signing: Vec<SigningCa>,
-    pub(in crate::config::resolve) client_ca: Option<Arc<CaBundle>>,
-    pub(in crate::config::resolve) front_proxy_ca: Option<Arc<CaBundle>>,
+pub(crate) struct ClusterAuthorities {
+    cluster: String,
+    signing: Vec<SigningCa>,
+    client_ca: Option<Arc<CaBundle>>,
+    front_proxy_ca: Option<Arc<CaBundle>>,
 }
 
-impl Tenant {
-    pub(in crate::config::resolve) fn new(
-        name: &str,
-        signing: Vec<SigningCa>,
-        authentication: &Authentication,
-    ) -> Self {
+impl ClusterAuthorities {
+    pub(super) fn new(cluster: &str, signing: Vec<SigningCa>, authentication: &Authentication) -> Self {
         let front_proxy_ca = authentication.request_header.as_ref().map(|proxies| Arc::clone(&proxies.ca));
-        Self { name: name.to_owned(), signing, client_ca: authentication.client_ca.clone(), front_proxy_ca }
+        Self {
+            cluster: cluster.to_owned(),
+            signing,
+            client_ca: authentication.client_ca.clone(),
+            front_proxy_ca,
+        }
     }
 
-    fn bundles(&self) -> impl Iterator<Item = &CaBundle> {
-        self.client_ca.iter().chain(&self.front_proxy_ca).map(|bundle| &**bundle)
+    /// The certificates that it trusts, and those that sign for it.
+    fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        let trusted = self.client_ca.iter().chain(&self.front_proxy_ca);
+        let signing = self.signing.iter().map(SigningCa::certificate);
+        trusted.flat_map(|bundle| bundle.certificates()).chain(signing)
     }
 }
 
-impl ConfigResolver<'_> {
-    /// Reports an error for each CA that signs for one cluster and is trusted by another or signs for it too.
-    // threat: signing-ca-of-another-cluster
-    pub(in crate::config::resolve) fn keep_tenants_apart(&mut self, tenants: &[Tenant]) {
-        let bundles = tenants.iter().flat_map(Tenant::bundles);
-        let mut known: Vec<Certificate> =
-            bundles.flat_map(|bundle| bundle.certificates().iter().cloned()).collect();
-        known.extend(tenants.iter().flat_map(|tenant| &tenant.signing).map(|ca| ca.certificate().clone()));
-        for (index, tenant) in tenants.iter().enumerate() {
-            for ca in &tenant.signing {
-                for (other, others) in tenants.iter().enumerate().filter(|(other, _)| *other != index) {
-                    let problem = conflict(tenant, ca, others, &known);
-                    // A CA shared by two clusters is reported once.
-                    if let Some((problem, is_mutual)) = problem
-                        && (!is_mutual || index < other)
-                    {
-                        self.errors.push(ca.error(problem));
-                    }
+/// An error for each CA that signs for one of these clusters and is trusted by another or signs for it too.
+// threat: signing-ca-of-another-cluster
+pub(crate) fn shared_authorities(clusters: &[&ClusterAuthorities]) -> Vec<ConfigError> {
+    shared_by_pairs(clusters, |_, _| true)
+}
+
+/// The same for each CA that `cluster` shares with another one.
+pub(crate) fn authorities_shared_with<'a>(
+    cluster: &'a ClusterAuthorities,
+    others: impl Iterator<Item = &'a ClusterAuthorities>,
+) -> Vec<ConfigError> {
+    let mut all: Vec<_> = others.collect();
+    let index = all.len();
+    all.push(cluster);
+    shared_by_pairs(&all, |one, other| one == index || other == index)
+}
+
+fn shared_by_pairs(
+    clusters: &[&ClusterAuthorities],
+    is_compared: impl Fn(usize, usize) -> bool,
+) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    if clusters.iter().all(|cluster| cluster.signing.is_empty()) {
+        return errors;
+    }
+    let known: Vec<&Certificate> = clusters.iter().flat_map(|cluster| cluster.certificates()).collect();
+    for (index, cluster) in clusters.iter().enumerate() {
+        for ca in &cluster.signing {
+            let is_other = |other: &usize| *other != index && is_compared(index, *other);
+            for (other, others) in clusters.iter().enumerate().filter(|(other, _)| is_other(other)) {
+                // A CA shared by two clusters is reported once.
+                if let Some((problem, is_mutual)) = conflict(cluster, ca, others, &known)
+                    && (!is_mutual || index < other)
+                {
+                    errors.push(ca.error(problem));
                 }
             }
         }
     }
+    errors
 }
 
-/// The conflict of a signing CA of `tenant` with another cluster, and whether it is the same from the other side.
+/// The conflict of a signing CA of `cluster` with another cluster, and whether it is the same from the other side.
 fn conflict(
-    tenant: &Tenant,
+    cluster: &ClusterAuthorities,
     ca: &SigningCa,
-    other: &Tenant,
-    known: &[Certificate],
+    other: &ClusterAuthorities,
+    known: &[&Certificate],
 ) -> Option<(String, bool)> {
     let certificate = ca.certificate();
     let is_same = |theirs: &SigningCa| {
         (ca.is_kubernetes || theirs.is_kubernetes) && theirs.certificate().spki == certificate.spki
     };
-    let (one, two) = (&tenant.name, &other.name);
+    let (one, two) = (&cluster.cluster, &other.cluster);
     let danger = format!("certificates approved in {one} could act as any user in {two}");
     if other.signing.iter().any(is_same) {
         let problem = format!("clusters {one} and {two} sign with the same CA: {danger}");
@@ -146,19 +158,19 @@ fn conflict(
 
 /// Whether a chain leads from a CA to a root of the bundle through the certificates of the configuration. Ignores
 /// purpose and validity of the certificates: a chain that is invalid today may be valid tomorrow.
-fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[Certificate]) -> bool {
+fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[&Certificate]) -> bool {
     let is_one = |one: &Certificate, other: &Certificate| {
         one.spki == other.spki && one.raw_subject == other.raw_subject
     };
     // Each certificate of the same CA may have another issuer.
-    let mut path: Vec<&Certificate> = known.iter().filter(|one| is_one(ca, one)).collect();
+    let mut path: Vec<&Certificate> = known.iter().copied().filter(|one| is_one(ca, one)).collect();
     path.push(ca);
     let mut next = 0;
     while let Some(child) = path.get(next).copied() {
         if bundle.certificates().iter().any(|root| is_one(child, root)) {
             return true;
         }
-        let parents = known.iter().filter(|parent| {
+        let parents = known.iter().copied().filter(|parent| {
             child.issuer == parent.raw_subject
                 && parent.public_key.verify(child.algorithm, &child.tbs, &child.signature).is_ok()
         });
