@@ -8,7 +8,8 @@ use clap::Parser;
 
 /// Log in to clusters with an OpenID provider.
 ///
-/// The commands of `portcullis` for people's machines, in a smaller program.
+/// The commands of `portcullis` for people's machines, in a smaller program. Install it under the name portcullis where the
+/// gateway is not installed: kubeconfigs and messages name that.
 #[derive(Debug, Parser)]
 #[command(name = "portcullis-login", version, arg_required_else_help = true, max_term_width = 110)]
 enum Cli {
