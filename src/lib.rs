@@ -108,6 +108,7 @@
     rustdoc::private_intra_doc_links,
     reason = "the guide is for developers, who document private items"
 )]
+#![cfg_attr(not(feature = "page"), allow(dead_code, unused_imports, reason = "what only the page uses"))]
 
 mod admission;
 mod audit;

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
 use portcullis_tools::login;
 use portcullis_tools::output::BAD_CONFIGURATION;
-use clap::Parser;
 
 /// Log in to clusters with an OpenID provider.
 ///

@@ -65,6 +65,18 @@ enum TokenOrigin {
     Refresh,
 }
 
+/// The cached tokens, by what a command does with them.
+enum CachedLogin {
+    /// Uses them.
+    Current(Credential),
+    /// Renews them, and uses them once more if the provider is away for the moment.
+    Due(CachedTokens, Credential),
+    /// Renews them.
+    Expired(CachedTokens),
+    /// Logs in.
+    Absent,
+}
+
 /// Where the tokens of a login are kept, and whether this process alone may change them.
 struct TokenPlace {
     entry: CacheEntry,
@@ -124,78 +136,87 @@ fn other_user<'a>(earlier: &'a CachedTokens, new: &'a CachedTokens) -> Option<(&
 }
 
 impl Session<'_> {
-    /// The credential.
+    /// The credential: of the cache without a lock, since writes are atomic; else of the cache once other processes have
+    /// finished, and else renewed.
     pub(super) async fn credential(&self) -> Result<Credential, LoginError> {
         let entry = checked(self.cache.map(|cache| cache.entry(self.settings)).transpose())?;
-        // A valid token needs no lock: writes are atomic.
         if !self.force
             && let Some(entry) = &entry
-            && let Some(tokens) = quiet(entry.read().await)?
-            && let Some(credential) = self.current(&tokens)
+            && let CachedLogin::Current(credential) = self.cached_login(quiet(entry.read().await)?)
         {
             return Ok(credential);
         }
         let place = match entry {
-            Some(entry) => {
-                let waiting = || {
-                    if self.interactive {
-                        print_waiting();
-                    }
-                };
-                let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
-                match lock {
-                    Err(error) if error.is_fatal() => return Err(error.into()),
-                    lock => {
-                        if let Err(error) = &lock {
-                            warn(error);
-                        }
-                        Some(TokenPlace { entry, lock })
-                    }
-                }
-            }
+            Some(entry) => Some(self.locked(entry).await?),
             None => None,
         };
         // Before a login, too: a keyring that cannot be used would keep none of it.
-        let cached = match &place {
+        let read = match &place {
             Some(place) => checked(place.entry.read().await)?.filter(|_| !self.force),
             None => None,
         };
-        if let Some(credential) = cached.as_ref().and_then(|tokens| self.current(tokens)) {
-            return Ok(credential);
-        }
-        let usable =
-            cached.as_ref().filter(|tokens| self.clock.now().as_secs() < tokens.expires_at).map(credential);
-        let shared = place.as_ref().filter(|_| !self.force);
-        let shared = shared.and_then(|place| Some((place.lock.as_ref().ok()?, self.attempt(&place.entry))));
-        let failure = shared.as_ref().and_then(|(lock, attempt)| lock.failure(attempt));
-        let renewed = if let Some(failure) = failure {
-            Err(failure)
-        } else {
-            if let Some(Ok(lock)) = place.as_ref().map(|place| &place.lock) {
-                lock.begin();
-            }
-            // Boxed: the future of a login is large.
-            Box::pin(self.renew(cached, place.as_ref())).await
+        let (cached, bridge) = match self.cached_login(read) {
+            CachedLogin::Current(credential) => return Ok(credential),
+            CachedLogin::Due(tokens, credential) => (Some(tokens), Some(credential)),
+            CachedLogin::Expired(tokens) => (Some(tokens), None),
+            CachedLogin::Absent => (None, None),
         };
+        match (self.renew_in_turn(cached, place.as_ref()).await, bridge) {
+            (Ok(NewTokens { tokens, origin }), _) => {
+                if let Some(place) = &place {
+                    self.keep(&place.entry, &tokens, origin).await?;
+                }
+                Ok(credential(&tokens))
+            }
+            (Err(error), Some(bridge)) if error.is_temporary() => {
+                print_error(&format!("warning: {error}"));
+                Ok(bridge)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    /// The place of an entry, once no other process changes it. Without usable locks, processes do not wait for each other.
+    async fn locked(&self, entry: CacheEntry) -> Result<TokenPlace, LoginError> {
+        let waiting = || {
+            if self.interactive {
+                print_waiting();
+            }
+        };
+        let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
+        match lock {
+            Err(error) if error.is_fatal() => return Err(error.into()),
+            Err(ref error) => warn(error),
+            Ok(_) => {}
+        }
+        Ok(TokenPlace { entry, lock })
+    }
+
+    /// Renews, unless another process has just failed with the same attempt, for which this one has waited. A failure that
+    /// others would have, too, is left for them.
+    async fn renew_in_turn(
+        &self,
+        cached: Option<CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        let lock = place.and_then(|place| place.lock.as_ref().ok());
+        // With `force` the user decides again, whatever another process was told.
+        let shared = place.zip(lock).filter(|_| !self.force);
+        let shared = shared.map(|(place, lock)| (lock, self.attempt(&place.entry)));
+        if let Some(failure) = shared.as_ref().and_then(|(lock, attempt)| lock.failure(attempt)) {
+            return Err(failure);
+        }
+        if let Some(lock) = lock {
+            lock.begin();
+        }
+        // Boxed: the future of a login is large.
+        let renewed = Box::pin(self.renew(cached, place)).await;
         if let (Some((lock, attempt)), Err(error)) = (&shared, &renewed)
             && error.is_shared()
         {
             lock.fail(attempt, error, error.is_temporary());
         }
-        let NewTokens { tokens, origin } = match (renewed, usable) {
-            (Ok(new), _) => new,
-            // The provider is away for the moment; the old token lives a little longer.
-            (Err(error), Some(credential)) if error.is_temporary() => {
-                print_error(&format!("warning: {error}"));
-                return Ok(credential);
-            }
-            (Err(error), _) => return Err(error),
-        };
-        if let Some(place) = &place {
-            self.keep(&place.entry, &tokens, origin).await?;
-        }
-        drop(place);
-        Ok(credential(&tokens))
+        renewed
     }
 
     /// What this process attempts for an entry, beside what the name of the entry says: another attempt could succeed.
@@ -258,13 +279,20 @@ impl Session<'_> {
         }
     }
 
-    /// The credential of cached tokens, if it is still to be used.
-    fn current(&self, tokens: &CachedTokens) -> Option<Credential> {
+    /// What to do with cached tokens.
+    fn cached_login(&self, tokens: Option<CachedTokens>) -> CachedLogin {
+        let Some(tokens) = tokens else { return CachedLogin::Absent };
         let now = self.clock.now();
         let is_of_past = tokens.received_at <= now.as_secs().saturating_add(MAX_SKEW);
         let is_ours = tokens.issuer == self.settings.issuer && tokens.client_id == self.settings.client_id;
-        let credential = credential(tokens);
-        (is_ours && is_of_past && credential.renew_at.is_some_and(|at| now < at)).then_some(credential)
+        let credential = credential(&tokens);
+        if is_ours && is_of_past && credential.renew_at.is_some_and(|at| now < at) {
+            CachedLogin::Current(credential)
+        } else if now.as_secs() < tokens.expires_at {
+            CachedLogin::Due(tokens, credential)
+        } else {
+            CachedLogin::Expired(tokens)
+        }
     }
 
     /// New tokens, by a refresh or a login.
