@@ -31,9 +31,10 @@ use portcullis_http::transport::BodyError;
 use tokio::time::timeout;
 
 use super::Gateway;
-use super::access_log::AccessLog;
 use super::error_map::Refusal;
-use super::forward::{ForwardContext, ForwardError, RehearsalError};
+use super::forward::RehearsalError;
+use super::forward_error::ForwardError;
+use super::scope::RequestScope;
 use super::stages::{Admitted, Authorized, within};
 use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
@@ -92,28 +93,28 @@ impl PendingReview {
     pub(super) async fn forward(
         self,
         gateway: &Gateway,
-        context: &ForwardContext,
         connection: &Connection,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
     ) -> Result<Response<Body>, Refusal> {
         let Self { authorized, admission, subject } = self;
         let user = authorized.identity().clone();
-        let share = authorized.share(context.client).into_owned();
+        let share = authorized.share(connection.info.peer.ip()).into_owned();
         let deadline = authorized.deadline();
-        let surroundings = admission.surroundings(&share, &user, deadline, context.spans.as_ref());
+        let surroundings = admission.surroundings(&share, &user, deadline, scope.spans());
         let reviewer = Reviewer {
             gateway,
-            context,
+            connection,
+            scope,
             admission: &admission,
             surroundings: &surroundings,
             subject: &subject,
             share: &share,
             memory: Mutex::default(),
         };
-        let result = within(deadline, Box::pin(reviewer.forward(authorized, connection))).await;
+        let result = within(deadline, Box::pin(reviewer.forward(authorized))).await;
         let notes = surroundings.take_notes();
-        log.note_warnings(notes.warnings);
-        if let Some(audited) = log.audited() {
+        scope.warnings.extend(notes.warnings);
+        if let Some(audited) = &scope.audited {
             audited.note_admission(&notes.annotations);
         }
         result?
@@ -121,11 +122,7 @@ impl PendingReview {
 }
 
 impl Reviewer<'_> {
-    async fn forward(
-        &self,
-        mut authorized: Authorized,
-        connection: &Connection,
-    ) -> Result<Response<Body>, Refusal> {
+    async fn forward(&self, mut authorized: Authorized) -> Result<Response<Body>, Refusal> {
         if matches!(self.subject.action, Action::Connect | Action::ForeignConnect) {
             let admitted = match self.connect(&authorized).await {
                 Ok(target) => Admitted::reviewed_connection(authorized, target),
@@ -136,7 +133,7 @@ impl Reviewer<'_> {
                 }
                 Err(stop) => return stop.into_response(self.subject),
             };
-            return self.gateway.forward(admitted, self.context.clone(), connection).await;
+            return self.gateway.forward(admitted, self.connection, self.scope).await;
         }
         let body = authorized.take_body();
         let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
@@ -164,7 +161,7 @@ impl Reviewer<'_> {
                 Err(stop) => return stop.into_response(self.subject),
             };
             let admitted = Admitted::reviewed(&authorized, write);
-            let response = self.gateway.forward(admitted, self.context.clone(), connection).await?;
+            let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
             // The object has changed since the review, or the user's own conflict: the next dry run tells.
             if response.status() == StatusCode::CONFLICT && is_pinned && reviews < MAX_REVIEWS {
                 reviews += 1;

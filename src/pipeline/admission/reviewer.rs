@@ -27,9 +27,12 @@ use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurrounding
 use crate::backend::pool::SendError;
 use crate::backend::shares::{SharePermit, SharesExhausted};
 use crate::backend::sharing::extension_group;
+use crate::listener::Connection;
 use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
+use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rehearse};
+use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::scope::RequestScope;
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -37,7 +40,8 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 /// Lets webhooks review one request.
 pub(super) struct Reviewer<'a> {
     pub(super) gateway: &'a Gateway,
-    pub(super) context: &'a ForwardContext,
+    pub(super) connection: &'a Connection,
+    pub(super) scope: &'a RequestScope,
     pub(super) admission: &'a ClusterAdmission,
     pub(super) surroundings: &'a RequestSurroundings<'a>,
     pub(super) subject: &'a Subject,
@@ -321,7 +325,8 @@ impl Reviewer<'_> {
         rehearsal: impl Fn() -> Option<Rehearsal>,
     ) -> Result<RehearsalResponse, Stop> {
         let too_long = || Stop::Unreadable("the query is too long for a dry run".to_owned());
-        let send = |rehearsal| rehearse(&self.gateway.pools, self.context, authorized, rehearsal);
+        let context = self.gateway.forward_context(self.connection, self.scope);
+        let send = |rehearsal| rehearse(&self.gateway.pools, context, authorized, rehearsal);
         let response = send(rehearsal().ok_or_else(too_long)?).await?;
         if response.status.is_success() {
             return Ok(response);
