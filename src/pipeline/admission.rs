@@ -41,7 +41,7 @@ use crate::admission::settings::AdmissionMode;
 use crate::backend::pool::SendError;
 use crate::backend::shares::SharesExhausted;
 use crate::listener::Connection;
-use reviewer::{Reviewer, Stop};
+use reviewer::{OnConflict, Reviewer, Stop};
 use subject::{Action, Subject};
 
 /// The largest body of a request.
@@ -143,7 +143,7 @@ impl Reviewer<'_> {
         let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;
         let mut reviews = 1;
         loop {
-            let (write, is_pinned) = match self.review(&authorized, &body).await {
+            let (write, on_conflict) = match self.review(&authorized, &body).await {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
                     reviews += 1;
@@ -152,7 +152,7 @@ impl Reviewer<'_> {
                 Err(Stop::Unseen(reason)) => {
                     self.authorized_or_refused(&authorized).await?;
                     self.refuse_unseen(&authorized, &reason).await?;
-                    (reviewer::as_sent(body.clone()), false)
+                    (reviewer::as_sent(body.clone()), OnConflict::Respond)
                 }
                 Err(stop @ Stop::Unreadable(_)) => {
                     self.authorized_or_refused(&authorized).await?;
@@ -162,12 +162,11 @@ impl Reviewer<'_> {
             };
             let admitted = Admitted::reviewed(&authorized, write);
             let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
-            // The object has changed since the review, or the user's own conflict: the next dry run tells.
-            if response.status() == StatusCode::CONFLICT && is_pinned && reviews < MAX_REVIEWS {
-                reviews += 1;
-                continue;
+            let is_conflict = response.status() == StatusCode::CONFLICT;
+            if !is_conflict || on_conflict == OnConflict::Respond || reviews >= MAX_REVIEWS {
+                return Ok(response);
             }
-            return Ok(response);
+            reviews += 1;
         }
     }
 }
