@@ -30,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::traces::SpanScope;
 use callers::Callers;
 use dry_run::DryRunSupport;
-pub(crate) use dry_run::{DryRun, DryRunError};
+pub(crate) use dry_run::{DryRun, DryRunError, is_never_dry_run};
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::RequestSurroundings;

@@ -3,7 +3,8 @@
 //! Each cluster has two limits, for reads and for writes, as kube-apiserver has without priority and fairness. A request
 //! beyond its limit is refused with 429 or, with queues, waits: a place that becomes free goes to the flow with the
 //! fewest requests in service, so that one flooding user does not delay the others. One more limit counts the requests
-//! of all clusters.
+//! of all clusters. Members of `system:masters` and the gateway itself pass a limit that is reached: `is_exempt_from_limits`
+//! in `pipeline/stages.rs`.
 //!
 //! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
 //! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.

@@ -6,13 +6,16 @@
 mod access_log;
 mod admission;
 mod audit;
+pub(crate) mod audit_id;
 mod credential_end;
 mod error_map;
 pub(crate) mod forward;
+mod forward_error;
 pub(crate) mod health;
 mod log_throttle;
 mod post_process;
 mod respond;
+mod scope;
 mod stages;
 mod token_review;
 
@@ -20,7 +23,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
 use portcullis_go::url::decode_path;
@@ -28,10 +31,10 @@ use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::status::Status;
-use portcullis_system::clock::Clock;
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::Instant;
 
-use access_log::AccessLog;
 use admission::Admission;
 use audit::{AuditedRequest, Facts};
 use credential_end::{StreamCredential, StreamParts};
@@ -40,10 +43,12 @@ use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
 pub(crate) use log_throttle::{LogPermit, LogThrottle};
 use post_process::PostProcess;
-use stages::{Admitted, Identified, Received, Route, Routed, within};
+use respond::RefusalRenderer;
+use scope::RequestScope;
+use stages::{Admitted, AuthenticationRecord, Identified, Received, Route, Routed, within};
 
 use crate::audit::ClusterAudit;
-use crate::authn::trace::AuthnTrace;
+use crate::authn::trace::{AuthnTrace, TraceRecord};
 use crate::authn::{AuthnError, AuthnInput, ProvenIdentity};
 use crate::backend::pools::Pools;
 use crate::listener::{Connection, RequestHandler};
@@ -53,9 +58,6 @@ use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
 use crate::traces::{TracedRequest, Tracer};
-
-/// The ID that the gateway's log and the backend's audit log share. A client may choose it.
-pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
 pub(crate) struct Gateway {
@@ -83,7 +85,8 @@ impl RequestHandler for Gateway {
     ) -> impl Future<Output = Response<Body>> + Send + use<> {
         let gateway = Arc::clone(self);
         // Before the future is polled, so that a request that its client resets at once is also logged and counted.
-        let mut log = AccessLog::begin(&connection, &request, &gateway.metrics, &gateway.throttle);
+        let mut scope = RequestScope::begin(&connection, &request, &gateway.metrics, &gateway.throttle);
+        let renderer = RefusalRenderer::of(&request);
         let request = Box::new(request);
         async move {
             // One snapshot for the whole request, released before the response body streams.
@@ -91,16 +94,16 @@ impl RequestHandler for Gateway {
             let snapshot = gateway.live.snapshot();
             // A task does this after each change; a request may come first.
             gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
-            let handling = gateway.respond(&snapshot, &connection, &mut log, request);
+            let handling = gateway.respond(&snapshot, &connection, &mut scope, request);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
             });
-            if connection.http2 && log.is_unauthenticated() {
+            if connection.http2 && scope.is_unauthenticated() {
                 // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
                 connection.close_gracefully();
             }
-            log.finish(result, &connection, snapshot.strict_transport_security.as_ref())
+            scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref())
         }
     }
 }
@@ -111,65 +114,56 @@ impl Gateway {
         &self,
         snapshot: &Snapshot,
         connection: &Arc<Connection>,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
         let mut received = Received::accept(request)?;
         self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;
-        let route = self.route(snapshot, connection, log, &mut received)?;
+        let route = self.route(snapshot, connection, scope, &mut received)?;
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
-        let mut identified = self.authenticate(snapshot, connection, log, routed).await?;
-        self.trace(log, &mut identified);
-        self.audit(connection, log, &mut identified).await?;
+        let mut identified = self.authenticate(snapshot, connection, scope, routed).await?;
+        self.trace(scope, &mut identified);
+        self.audit(connection, scope, &mut identified).await?;
         // After the audit, as for the limit of requests in flight: a refusal of an authenticated client is an event.
         identified.count_connection(connection)?;
-        let credential = identified.stream_credential();
         let client = connection.info.peer.ip();
-        let mut impersonated = identified.impersonate(client, &self.clock, log.spans()).await?;
-        log.note_impersonated(impersonated.impersonated(), impersonated.constraint());
+        let on_user = |user: &UserInfo| scope.end_if_denied(user);
+        let mut impersonated = identified.impersonate(client, &self.clock, scope.spans(), on_user).await?;
+        scope.note_impersonated(impersonated.impersonated(), impersonated.constraint());
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
-            impersonated.set_deadline(log.started() + snapshot.request_timeout);
+            impersonated.set_deadline(scope.log.started() + snapshot.request_timeout);
         }
-        let scheduled = impersonated.schedule(client, log).await?;
-        let authorized = scheduled.authorize(client, log.audited(), log.spans()).await?;
+        let mut scheduled = impersonated.schedule(client, scope.spans()).await?;
+        scope.hold(scheduled.take_permit());
+        let on_decision = |decided: &_| scope.note_authorization(decided);
+        let authorized = scheduled.authorize(client, scope.spans(), on_decision).await?;
         if let Some(response) = self.health.respond(&authorized) {
-            return Ok(respond::with_common_headers(response, log.audit_id()));
+            return Ok(respond::with_common_headers(response, scope.log.audit_id().clone()));
         }
         let post_process = PostProcess::of(&authorized);
-        let gateway_id = self.live.gateway_id.clone();
-        let mut context = ForwardContext::new(connection.address.clone(), client, log.audit_id(), gateway_id);
-        context.audited = log.audited().cloned();
-        context.credential = credential;
-        context.place = log.place();
-        context.spans = log.spans().cloned();
         let response = match admission::begin(authorized) {
-            Admission::Admitted(admitted) => Box::pin(self.forward(admitted, context, connection)).await?,
-            Admission::Pending(review) => Box::pin(review.forward(self, &context, connection, log)).await?,
+            Admission::Admitted(admitted) => Box::pin(self.forward(admitted, connection, scope)).await?,
+            Admission::Pending(review) => Box::pin(review.forward(self, connection, scope)).await?,
         };
-        post_process.apply(response, self, connection).await
+        post_process.apply(response, (&self.health, &self.clock), connection).await
     }
 
     /// Sends an admitted request to the backend.
     async fn forward(
         &self,
         admitted: Admitted,
-        mut context: ForwardContext,
         connection: &Connection,
+        scope: &RequestScope,
     ) -> Result<Response<Body>, Refusal> {
+        let context = self.forward_context(connection, scope);
         // The last step that refuses a request because of its header.
-        let prepared = forward::prepare(admitted, &context)?;
-        // A tunnel outlives its response.
-        let (audited, credential, place) =
-            (context.audited.take(), context.credential.take(), context.place.take());
-        let tunnel = || Tunnel {
-            guard: Box::new((connection.keep_open(), audited, place)),
-            end: credential.as_ref().map(StreamCredential::end),
-        };
+        let prepared = forward::prepare(admitted, context)?;
+        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.credential_end() };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
-        let Some(mut end) = credential.as_ref().map(StreamCredential::end) else { return Ok(sending.await?) };
+        let Some(mut end) = scope.credential_end() else { return Ok(sending.await?) };
         // A request whose body never ends, or that is never answered, ends with its credential, too.
         let response = tokio::select! {
             biased;
@@ -179,6 +173,20 @@ impl Gateway {
         Ok(response.map(|body| body.revoke_when(end)))
     }
 
+    fn forward_context<'a>(
+        &'a self,
+        connection: &'a Connection,
+        scope: &'a RequestScope,
+    ) -> ForwardContext<'a> {
+        ForwardContext {
+            peer: &connection.address,
+            client: connection.info.peer.ip(),
+            audit_id: scope.log.audit_id(),
+            gateway_id: &self.live.gateway_id,
+            spans: scope.spans(),
+        }
+    }
+
     /// Finds the cluster, the `RequestInfo` and the deadline of a request. Refuses requests that kube-apiserver refuses
     /// before it authenticates.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — RequestInfo and the deadline are outside authentication
@@ -186,14 +194,13 @@ impl Gateway {
         &self,
         snapshot: &Snapshot,
         connection: &Connection,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
         received: &mut Received,
     ) -> Result<Route, Refusal> {
         let request = received.request();
         let server_name = connection.info.server_name.as_deref();
         let found = snapshot.router.route(server_name, host(request), request.uri().path())?;
         let cluster = Arc::clone(found.cluster);
-        log.note_cluster(&cluster);
         if found.prefix > 0 {
             received.cut_prefix(found.prefix);
         }
@@ -205,14 +212,15 @@ impl Gateway {
             Refusal::RequestInfo(Box::new(Status::internal_error_text(target, &message)))
         })?;
         let info = Arc::new(info);
-        log.note_info(&info);
+        scope.note_route(&cluster, &info);
         let timeout = deadline::deadline(&info, uri.query(), snapshot.request_timeout);
         if let (Err(bad), Some(audit)) = (&timeout, &cluster.audit) {
-            let facts = self.facts(connection, log, audit, &info);
-            log.note_audited(AuditedRequest::failed(facts, received.request(), bad.to_string()));
+            let began = self.clock.now().saturating_sub(scope.log.started().elapsed());
+            let facts = self.facts(connection, scope, began, (audit, &info));
+            scope.audited = AuditedRequest::failed(facts, received.request(), bad.to_string());
         }
         let timeout = timeout?;
-        let deadline = timeout.map(|timeout| log.started() + timeout);
+        let deadline = timeout.map(|timeout| scope.log.started() + timeout);
         Ok(Route { cluster, info, deadline })
     }
 
@@ -222,7 +230,7 @@ impl Gateway {
         &self,
         snapshot: &Snapshot,
         connection: &Arc<Connection>,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
         mut routed: Routed,
     ) -> Result<Identified, Refusal> {
         let authn = &routed.cluster().authn;
@@ -237,23 +245,25 @@ impl Gateway {
             now: self.clock.now(),
             trace: &trace,
         };
-        log.note_received(input.now);
-        log.note_certificate(connection.certificate_not_after, input.now);
+        let began = input.now;
+        scope.log.note_certificate(connection.certificate_not_after, began);
         let started = Instant::now();
         let verdict = within_deadline(routed.deadline(), authn.chain.authenticate(&input)).await;
-        log.note_authentication(&verdict, started.elapsed(), trace.take());
+        let took = started.elapsed();
+        let TraceRecord { warnings, annotations, .. } = trace.take();
+        scope.note_authentication(&verdict, took, warnings);
         if verdict.is_err() {
-            self.audit_failed_authentication(connection, log, &routed);
+            self.audit_failed_authentication(connection, scope, began, &routed);
         }
         let proven = verdict?;
         if proven.user().is_unauthenticated() {
             // Also for a long-running request: it occupies a connection that other anonymous clients need.
-            routed.set_deadline(log.started() + snapshot.request_timeout);
+            routed.set_deadline(scope.log.started() + snapshot.request_timeout);
         }
         let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
         let is_stream = routed.info().is_long_running() || is_upgrade();
         let ends = authn_ends && is_stream && !proven.user().is_unauthenticated();
-        let credential = ends.then(|| {
+        scope.credential = ends.then(|| {
             let credentials = routed.take_credentials();
             let parts = StreamParts {
                 live: &self.live,
@@ -265,24 +275,27 @@ impl Gateway {
             };
             StreamCredential::new(&parts, credentials, &proven)
         });
-        Ok(routed.identify(proven, credential))
+        Ok(routed.identify(proven, AuthenticationRecord { began, took, annotations }))
     }
 
     /// Begins the span of a request whose client is authenticated: only some users may continue their own trace.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — WithTracing follows authentication
-    fn trace(&self, log: &mut AccessLog, identified: &mut Identified) {
+    fn trace(&self, scope: &mut RequestScope, identified: &mut Identified) {
         let Some(tracer) = &self.tracer else { return };
-        let audit_id = log.audit_id();
         let (request, route, user) = identified.audit_view();
+        let began = route.authentication.began;
         let traced = TracedRequest {
             method: request.method(),
             headers: request.headers(),
             info: route.info,
             is_of_tenant: route.is_of_tenant,
-            audit_id: &audit_id,
-            began: log.received(&self.clock),
+            audit_id: scope.log.audit_id(),
+            began,
         };
-        log.note_span(tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref)));
+        let span = tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref));
+        // Authentication has decided whether the request is traced, so it is recorded afterwards.
+        span.scope().record("authentication", began, began + route.authentication.took);
+        scope.span = Some(Box::new(span));
     }
 
     /// Begins the audit of a request whose client is authenticated.
@@ -290,18 +303,17 @@ impl Gateway {
     async fn audit(
         &self,
         connection: &Connection,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
         identified: &mut Identified,
     ) -> Result<(), Refusal> {
         let deadline = identified.deadline();
         let (request, route, user) = identified.audit_view();
         let Some(audit) = route.audit else { return Ok(()) };
-        let mut facts = self.facts(connection, log, audit, route.info);
+        let mut facts = self.facts(connection, scope, route.authentication.began, (audit, route.info));
         facts.is_from_front_proxy = route.is_from_front_proxy;
-        let annotations = log.take_annotations();
-        let Some(audited) = log.note_audited(AuditedRequest::begin(facts, user, annotations, request)) else {
-            return Ok(());
-        };
+        let annotations = std::mem::take(&mut route.authentication.annotations);
+        scope.audited = AuditedRequest::begin(facts, user, annotations, request);
+        let Some(audited) = &scope.audited else { return Ok(()) };
         let Some(storing) = audited.store_received() else { return Ok(()) };
         // Boxed: the future of every request would be as large.
         within(deadline, Box::pin(storing)).await?.map_err(|not_stored| {
@@ -310,28 +322,34 @@ impl Gateway {
         })
     }
 
-    fn audit_failed_authentication(&self, connection: &Connection, log: &mut AccessLog, routed: &Routed) {
+    fn audit_failed_authentication(
+        &self,
+        connection: &Connection,
+        scope: &mut RequestScope,
+        began: UnixTime,
+        routed: &Routed,
+    ) {
         let Some(audit) = &routed.cluster().audit else { return };
-        let facts = self.facts(connection, log, audit, routed.info());
+        let facts = self.facts(connection, scope, began, (audit, routed.info()));
         let has_certificate = connection.certificate_not_after.is_some();
         let authorization = routed.credentials().authorization.as_deref();
         let message = audit::attempted(authorization, routed.query(), has_certificate);
-        log.note_audited(AuditedRequest::failed(facts, routed.request(), message));
+        scope.audited = AuditedRequest::failed(facts, routed.request(), message);
     }
 
     /// The facts by which a request is audited. No front proxy is known yet.
     fn facts<'a>(
         &'a self,
         connection: &Connection,
-        log: &AccessLog,
-        audit: &'a Arc<ClusterAudit>,
-        info: &'a Arc<RequestInfo>,
+        scope: &RequestScope,
+        received: UnixTime,
+        (audit, info): (&'a Arc<ClusterAudit>, &'a Arc<RequestInfo>),
     ) -> Facts<'a> {
         Facts {
             audit,
             metrics: &self.metrics,
-            received: log.received(&self.clock),
-            audit_id: log.audit_id(),
+            received,
+            audit_id: scope.log.audit_id().clone(),
             peer: connection.info.peer.ip(),
             info,
             is_from_front_proxy: false,

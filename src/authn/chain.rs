@@ -1,5 +1,5 @@
-//! The authenticators of a cluster as one: the first success wins, and an error is final or not. Their order is
-//! `cluster::authenticators`'.
+//! The authenticators of a cluster as one: the first success wins, and an error is final or not. Their order, a front
+//! proxy's headers, then a client certificate, then a token, is that of `chain` in `cluster/authenticators.rs`.
 //!
 //! Follows `k8s.io/kubernetes/pkg/kubeapiserver/authenticator/config.go` with `apiserver/pkg/authentication`
 //! (`request/union`, `token/union`, `group`, `authenticator/audagnostic.go`) and the audience check of

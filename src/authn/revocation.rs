@@ -2,7 +2,8 @@
 //!
 //! Two sources: the CRLs of client CAs ([`crls`]), which change with the configuration, and a deny list ([`deny_list`]),
 //! which takes effect within a second ([`watch`]). The chain of authenticators calls [`ClusterRevocation::admit`] for
-//! every success, after every cache, and only its result can become an identity.
+//! every success, after every cache, and only its result can become an identity. A denied user cannot be impersonated,
+//! either: `Identified::impersonate` in `pipeline/stages.rs`.
 
 pub(crate) mod crls;
 pub(crate) mod watch;

@@ -12,7 +12,7 @@ use portcullis_http::loop_detection::GatewayId;
 use portcullis_kubernetes::user::UserInfo;
 
 use super::certificates::front_proxy;
-use crate::pipeline::AUDIT_ID;
+use crate::pipeline::audit_id::AUDIT_ID;
 use crate::pipeline::forward::{ForwardContext, write_trusted_headers};
 use crate::request::credentials::{BEARER_PROTOCOL_PREFIX, Credentials};
 use crate::request::wellformed::{MalformedRequest, check};
@@ -153,13 +153,14 @@ fn write_identity(
     user: &Identity,
     mode: IdentityMode,
 ) -> Result<(), UnencodableIdentity> {
-    let context = ForwardContext::new(
-        HeaderValue::from_static("127.0.0.1"),
-        std::net::Ipv4Addr::LOCALHOST.into(),
-        HeaderValue::from_static("audit"),
-        GatewayId::default(),
-    );
-    write_trusted_headers(headers, &user.clone().encode(mode)?, None, (&context, None), false);
+    let context = ForwardContext {
+        peer: &HeaderValue::from_static("127.0.0.1"),
+        client: std::net::Ipv4Addr::LOCALHOST.into(),
+        audit_id: &HeaderValue::from_static("audit"),
+        gateway_id: &GatewayId::default(),
+        spans: None,
+    };
+    write_trusted_headers(headers, &user.clone().encode(mode)?, None, (context, None), false);
     assert_eq!(headers.get_all(AUDIT_ID).iter().count(), 1);
     Ok(())
 }

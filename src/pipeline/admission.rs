@@ -31,16 +31,17 @@ use portcullis_http::transport::BodyError;
 use tokio::time::timeout;
 
 use super::Gateway;
-use super::access_log::AccessLog;
 use super::error_map::Refusal;
-use super::forward::{ForwardContext, ForwardError, RehearsalError};
+use super::forward::RehearsalError;
+use super::forward_error::ForwardError;
+use super::scope::RequestScope;
 use super::stages::{Admitted, Authorized, within};
 use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
 use crate::backend::pool::SendError;
 use crate::backend::shares::SharesExhausted;
 use crate::listener::Connection;
-use reviewer::{Reviewer, Stop};
+use reviewer::{OnConflict, Reviewer, Stop};
 use subject::{Action, Subject};
 
 /// The largest body of a request.
@@ -92,28 +93,28 @@ impl PendingReview {
     pub(super) async fn forward(
         self,
         gateway: &Gateway,
-        context: &ForwardContext,
         connection: &Connection,
-        log: &mut AccessLog,
+        scope: &mut RequestScope,
     ) -> Result<Response<Body>, Refusal> {
         let Self { authorized, admission, subject } = self;
         let user = authorized.identity().clone();
-        let share = authorized.share(context.client).into_owned();
+        let share = authorized.share(connection.info.peer.ip()).into_owned();
         let deadline = authorized.deadline();
-        let surroundings = admission.surroundings(&share, &user, deadline, context.spans.as_ref());
+        let surroundings = admission.surroundings(&share, &user, deadline, scope.spans());
         let reviewer = Reviewer {
             gateway,
-            context,
+            connection,
+            scope,
             admission: &admission,
             surroundings: &surroundings,
             subject: &subject,
             share: &share,
             memory: Mutex::default(),
         };
-        let result = within(deadline, Box::pin(reviewer.forward(authorized, connection))).await;
+        let result = within(deadline, Box::pin(reviewer.forward(authorized))).await;
         let notes = surroundings.take_notes();
-        log.note_warnings(notes.warnings);
-        if let Some(audited) = log.audited() {
+        scope.warnings.extend(notes.warnings);
+        if let Some(audited) = &scope.audited {
             audited.note_admission(&notes.annotations);
         }
         result?
@@ -121,11 +122,7 @@ impl PendingReview {
 }
 
 impl Reviewer<'_> {
-    async fn forward(
-        &self,
-        mut authorized: Authorized,
-        connection: &Connection,
-    ) -> Result<Response<Body>, Refusal> {
+    async fn forward(&self, mut authorized: Authorized) -> Result<Response<Body>, Refusal> {
         if matches!(self.subject.action, Action::Connect | Action::ForeignConnect) {
             let admitted = match self.connect(&authorized).await {
                 Ok(target) => Admitted::reviewed_connection(authorized, target),
@@ -136,7 +133,7 @@ impl Reviewer<'_> {
                 }
                 Err(stop) => return stop.into_response(self.subject),
             };
-            return self.gateway.forward(admitted, self.context.clone(), connection).await;
+            return self.gateway.forward(admitted, self.connection, self.scope).await;
         }
         let body = authorized.take_body();
         let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
@@ -146,7 +143,7 @@ impl Reviewer<'_> {
         let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;
         let mut reviews = 1;
         loop {
-            let (write, is_pinned) = match self.review(&authorized, &body).await {
+            let (write, on_conflict) = match self.review(&authorized, &body).await {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
                     reviews += 1;
@@ -155,7 +152,7 @@ impl Reviewer<'_> {
                 Err(Stop::Unseen(reason)) => {
                     self.authorized_or_refused(&authorized).await?;
                     self.refuse_unseen(&authorized, &reason).await?;
-                    (reviewer::as_sent(body.clone()), false)
+                    (reviewer::as_sent(body.clone()), OnConflict::Respond)
                 }
                 Err(stop @ Stop::Unreadable(_)) => {
                     self.authorized_or_refused(&authorized).await?;
@@ -164,13 +161,12 @@ impl Reviewer<'_> {
                 Err(stop) => return stop.into_response(self.subject),
             };
             let admitted = Admitted::reviewed(&authorized, write);
-            let response = self.gateway.forward(admitted, self.context.clone(), connection).await?;
-            // The object has changed since the review, or the user's own conflict: the next dry run tells.
-            if response.status() == StatusCode::CONFLICT && is_pinned && reviews < MAX_REVIEWS {
-                reviews += 1;
-                continue;
+            let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
+            let is_conflict = response.status() == StatusCode::CONFLICT;
+            if !is_conflict || on_conflict == OnConflict::Respond || reviews >= MAX_REVIEWS {
+                return Ok(response);
             }
-            return Ok(response);
+            reviews += 1;
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::backend::pool::SendError;
 use crate::cluster::router::RouteError;
 use crate::limits::LimitExceeded;
 use crate::listener::TooManyConnections;
-use crate::pipeline::forward::{ForwardError, PrepareError};
+use crate::pipeline::forward_error::{ForwardError, PrepareError};
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::MalformedRequest;
@@ -88,6 +88,11 @@ pub(super) enum RefusalResponse<'a> {
 }
 
 impl Refusal {
+    /// The deadline of the request has passed.
+    pub(super) fn timeout() -> Self {
+        Self::Forward(ForwardError::Timeout)
+    }
+
     /// The response to the client. `audit_id` lets an operator find the cause in the log.
     pub(super) fn response(&self, audit_id: &str) -> RefusalResponse<'_> {
         RefusalResponse::Status(match self {
@@ -220,26 +225,6 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         | ForwardError::Answer(_) => Status::bad_gateway(audit_id),
         ForwardError::RequestBody(_) => Status::bad_request("the request body is malformed or incomplete"),
         ForwardError::Timeout => Status::timeout(),
-    }
-}
-
-impl ForwardError {
-    /// The `cause` label of `portcullis_backend_errors_total`; `None` if the backend is not at fault.
-    pub(super) fn backend_cause(&self) -> Option<&'static str> {
-        match self {
-            Self::Send(SendError::Connect(_)) => Some("connect"),
-            Self::Send(SendError::NotTrusted) => Some("not_trusted"),
-            Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
-            Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
-            Self::Send(SendError::Silent) => Some("silent"),
-            Self::Send(SendError::Overloaded) => Some("overloaded"),
-            Self::Timeout => Some("timeout"),
-            Self::RefusedIdentity => Some("refused_identity"),
-            Self::UnaskedSwitch => Some("unrequested_switch"),
-            Self::AnswerTooLarge => Some("response_too_large"),
-            Self::UnreadableReview => Some("unreadable_review"),
-            Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
-        }
     }
 }
 

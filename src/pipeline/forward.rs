@@ -24,12 +24,11 @@ use portcullis_http::body::{Body, BodyEnd, EndGuard, Replay};
 use portcullis_http::hop_by_hop;
 use portcullis_http::limits::{MAX_HEADER_LIST_SIZE, header_list_size};
 use portcullis_http::loop_detection::GatewayId;
-use portcullis_http::transport::BodyError;
 use tokio::time::{Instant, timeout_at};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use prepare::write_trusted_headers;
-pub(crate) use prepare::{PrepareError, Prepared, prepare};
+pub(crate) use prepare::{Prepared, prepare};
 pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
 
 use crate::backend::Backend;
@@ -37,10 +36,8 @@ use crate::backend::balance::{Load, RetryCause};
 use crate::backend::pool::SendError;
 use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
-use crate::limits::InflightPermit;
-use crate::pipeline::AUDIT_ID;
-use crate::pipeline::audit::AuditedRequest;
-use crate::pipeline::credential_end::StreamCredential;
+use crate::pipeline::audit_id::AUDIT_ID;
+use crate::pipeline::forward_error::ForwardError;
 use crate::request::info::RequestInfo;
 use crate::traces::SpanScope;
 
@@ -56,57 +53,19 @@ const TIMEOUT_RESPONSE_GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// kube-apiserver sets this header on responses to requests that it has authenticated.
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 
-/// The reason why a prepared request has no usable response from the backend.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ForwardError {
-    /// No connection is available, or it broke.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// The deadline of the request has passed.
-    #[error("the backend did not answer within the allotted timeout")]
-    Timeout,
-    /// The backend answered 401 before it read the identity headers: it may no longer accept the gateway.
-    #[error(
-        "the backend answered 401 before it read the identity headers; the self-check checks whether it still accepts \
-         the gateway"
-    )]
-    RefusedIdentity,
-    /// The backend switched to a protocol that the client did not request.
-    #[error("the backend switched to a protocol that the client did not request")]
-    UnaskedSwitch,
-    /// The client's body broke off or is malformed.
-    #[error("the request body broke off: {0}")]
-    RequestBody(#[source] BodyError),
-    /// The header of the response is larger than clients accept, or a body that the gateway reads exceeds its limit.
-    #[error("the backend's response is too large")]
-    AnswerTooLarge,
-    /// The answer to a TokenReview has an encoding that the gateway cannot read, so that the deny list cannot be applied.
-    #[error("the backend's TokenReview cannot be read, to compare it with the credential deny list")]
-    UnreadableReview,
-    /// A body that the gateway reads broke off.
-    #[error("the backend's response broke off: {0}")]
-    Answer(#[source] BodyError),
-}
-
 /// The facts about a request that do not come from its header.
-#[derive(Clone)]
-pub(crate) struct ForwardContext {
+#[derive(Clone, Copy)]
+pub(crate) struct ForwardContext<'a> {
     /// The client's address for `X-Forwarded-For`.
-    pub(crate) peer: HeaderValue,
+    pub(crate) peer: &'a HeaderValue,
     /// The client's address, by which anonymous requests are grouped on connections.
     pub(crate) client: IpAddr,
     /// The audit ID of the request.
-    pub(crate) audit_id: HeaderValue,
+    pub(crate) audit_id: &'a HeaderValue,
     /// This gateway, which the request names from now on.
-    pub(crate) gateway_id: GatewayId,
-    /// The audit of the request, which lasts as long as its tunnel.
-    pub(super) audited: Option<AuditedRequest>,
-    /// The credential with which the response ends.
-    pub(super) credential: Option<Arc<StreamCredential>>,
-    /// The place among the requests in flight, which lasts as long as the tunnel.
-    pub(super) place: Option<Arc<InflightPermit>>,
+    pub(crate) gateway_id: &'a GatewayId,
     /// The span of the request, if requests are traced. Each request to the backend has one within it.
-    pub(super) spans: Option<SpanScope>,
+    pub(crate) spans: Option<&'a SpanScope>,
 }
 
 /// What an upgraded connection needs for its life.
@@ -124,24 +83,12 @@ impl Tunnel {
     }
 }
 
-impl ForwardContext {
-    /// The context of a request that is not audited.
-    pub(crate) fn new(
-        peer: HeaderValue,
-        client: IpAddr,
-        audit_id: HeaderValue,
-        gateway_id: GatewayId,
-    ) -> Self {
-        Self { peer, client, audit_id, gateway_id, audited: None, credential: None, place: None, spans: None }
-    }
-}
-
 /// Sends a request and returns the backend's response with a streaming body. `tunnel` returns what an upgraded
 /// connection needs.
 pub(super) async fn send(
     pools: &Pools,
     prepared: Prepared,
-    context: ForwardContext,
+    context: ForwardContext<'_>,
     tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
     let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span } =
@@ -203,7 +150,7 @@ pub(super) async fn send(
     // `upgrade::tunnel` has set the headers of a response to an upgrade, even if the backend refuses the upgrade.
     if !is_upgrade {
         hop_by_hop::strip_hop_by_hop(response.headers_mut());
-        response.headers_mut().insert(AUDIT_ID, context.audit_id);
+        response.headers_mut().insert(AUDIT_ID, context.audit_id.clone());
         if let Some(prefixes) = prefixes {
             prefixes.restore_location(response.headers_mut());
         }

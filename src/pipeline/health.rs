@@ -195,7 +195,7 @@ impl HealthChecks {
         let Some(replacement) = self.single(check) else { return response };
         let (head, _) = response.into_parts();
         let (mut new_head, body) = replacement.into_parts();
-        for kept in [crate::pipeline::AUDIT_ID, http::header::CACHE_CONTROL] {
+        for kept in [crate::pipeline::audit_id::AUDIT_ID, http::header::CACHE_CONTROL] {
             if let Some(value) = head.headers.get(&kept) {
                 new_head.headers.insert(kept, value.clone());
             }

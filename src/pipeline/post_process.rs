@@ -3,10 +3,10 @@
 
 use http::Response;
 use portcullis_http::body::Body;
+use portcullis_system::clock::Clock;
 
-use super::Gateway;
 use super::error_map::Refusal;
-use super::health::SingleCheck;
+use super::health::{HealthChecks, SingleCheck};
 use super::stages::Authorized;
 use super::token_review::PendingReview;
 use crate::listener::Connection;
@@ -39,12 +39,12 @@ impl PostProcess {
     pub(super) async fn apply(
         self,
         response: Response<Body>,
-        gateway: &Gateway,
+        (health, clock): (&HealthChecks, &Clock),
         connection: &Connection,
     ) -> Result<Response<Body>, Refusal> {
         Ok(match self {
-            Self::HealthCheck(check) => gateway.health.merge_check(response, &check),
-            Self::TokenReview(review) => Box::pin(review.complete(response, gateway.clock.now())).await?,
+            Self::HealthCheck(check) => health.merge_check(response, &check),
+            Self::TokenReview(review) => Box::pin(review.complete(response, clock.now())).await?,
             Self::Watch => response.map(|body| body.end_when(connection.watch_end())),
             Self::Pass => response,
         })

@@ -7,14 +7,10 @@ use portcullis_http::body::Body;
 use portcullis_http::warning;
 use portcullis_kubernetes::status::render::{Negotiation, render, render_denial};
 
-use super::AUDIT_ID;
+use super::audit_id::{AUDIT_ID, shown_audit_id};
 use super::error_map::{Refusal, RefusalResponse};
 
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
-/// The length of a client's audit ID in log lines.
-// apiserver: pkg/audit/context.go
-const MAX_LOGGED_AUDIT_ID: usize = 64;
-
 /// The parts of a request by which the response to its refusal is rendered.
 pub(super) struct RefusalRenderer {
     uri: Uri,
@@ -103,9 +99,4 @@ pub(super) fn add_headers(
     if let Some(directives) = strict_transport_security {
         headers.entry(STRICT_TRANSPORT_SECURITY).or_insert_with(|| directives.clone());
     }
-}
-
-/// An audit ID in log lines and messages. A client chooses it freely.
-pub(super) fn shown_audit_id(audit_id: &HeaderValue) -> String {
-    String::from_utf8_lossy(audit_id.as_bytes()).chars().take(MAX_LOGGED_AUDIT_ID).collect()
 }

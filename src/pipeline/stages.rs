@@ -3,10 +3,12 @@
 //! compile.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::poll_immediate;
@@ -19,22 +21,18 @@ use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::identity::{EncodedIdentity, Identity};
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::{GATEWAY, MASTERS, UserInfo};
-use portcullis_system::clock::Clock;
+use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{Instant, timeout_at};
 
-use super::access_log::AccessLog;
-use super::audit::AuditedRequest;
-use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use crate::audit::ClusterAudit;
 use crate::authn::ProvenIdentity;
-use crate::authz::AuthzTrace;
 use crate::authz::impersonation::WantedUser;
+use crate::authz::{AccessRefusal, AllowedAccess, AuthzTrace};
 use crate::backend::Backend;
 use crate::cluster::Cluster;
-use crate::limits::{LimitedRequest, RequestClass, flow_of};
+use crate::limits::{InflightPermit, LimitedRequest, RequestClass, flow_of};
 use crate::listener::{Connection, TooManyConnections};
-use crate::pipeline::forward::ForwardError;
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
@@ -69,8 +67,17 @@ pub(crate) struct Identified {
     data: Box<StageData>,
     identity: Identity,
     impersonate: ImpersonateHeaders,
-    /// The credential with which a long-running response ends, if it does.
-    credential: Option<Arc<StreamCredential>>,
+    authentication: AuthenticationRecord,
+}
+
+/// How a client was authenticated.
+pub(super) struct AuthenticationRecord {
+    /// When the authentication began.
+    pub(super) began: UnixTime,
+    /// How long it took.
+    pub(super) took: Duration,
+    /// Annotations for the audit.
+    pub(super) annotations: BTreeMap<String, String>,
 }
 
 /// A request with the identity under which it is made, in a form that HTTP headers carry byte for byte.
@@ -86,7 +93,10 @@ pub(crate) struct Impersonated {
 }
 
 /// A request that has its place among those in flight, if they are limited.
-pub(crate) struct Scheduled(Impersonated);
+pub(crate) struct Scheduled {
+    request: Impersonated,
+    permit: Option<InflightPermit>,
+}
 
 /// A request that the gateway's own authorizers allow. The backend authorizes it as well.
 pub(crate) struct Authorized(Impersonated);
@@ -104,7 +114,7 @@ pub(crate) struct ReviewedWrite {
     pub(crate) body: Bytes,
 }
 
-/// The parts of a route that audit events name.
+/// The facts about an authenticated request that its audit and its span name.
 pub(super) struct AuditedRoute<'a> {
     /// The meaning of the request's method and path.
     pub(super) info: &'a Arc<RequestInfo>,
@@ -114,6 +124,8 @@ pub(super) struct AuditedRoute<'a> {
     pub(super) is_from_front_proxy: bool,
     /// Whether a tenant names the users of the cluster.
     pub(super) is_of_tenant: bool,
+    /// How the client was authenticated.
+    pub(super) authentication: &'a mut AuthenticationRecord,
 }
 
 /// The data of a request from `Routed` on. The stages box it, so that a move is cheap.
@@ -242,14 +254,10 @@ impl Routed {
     }
 
     /// Sets the identity of the client. Only an authenticator chain creates a [`ProvenIdentity`].
-    pub(super) fn identify(
-        self,
-        proven: ProvenIdentity,
-        credential: Option<Arc<StreamCredential>>,
-    ) -> Identified {
+    pub(super) fn identify(self, proven: ProvenIdentity, authentication: AuthenticationRecord) -> Identified {
         let Self { mut data, credentials: _, impersonate } = self;
         data.is_from_front_proxy = proven.is_by_front_proxy();
-        Identified { data, identity: proven.into_identity(), impersonate, credential }
+        Identified { data, identity: proven.into_identity(), impersonate, authentication }
     }
 }
 
@@ -264,11 +272,6 @@ impl Identified {
         connection.note_authenticated(tenant)
     }
 
-    /// The credential with which a long-running response ends, if it does.
-    pub(super) fn stream_credential(&self) -> Option<Arc<StreamCredential>> {
-        self.credential.clone()
-    }
-
     /// What an audit event takes from the request, whose body it may observe.
     pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
@@ -278,12 +281,14 @@ impl Identified {
             audit: route.cluster.audit.as_ref(),
             is_from_front_proxy: *is_from_front_proxy,
             is_of_tenant,
+            authentication: &mut self.authentication,
         };
         (request, route, &self.identity)
     }
 
     /// Decides the identity under which the request is made: the client's own, or that of a user whom it may impersonate.
     /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
+    /// `on_user` records the impersonated user, once the deny list is known to permit it.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
     // threat: unauthorized-impersonation, revoked-credential
     pub(super) async fn impersonate(
@@ -291,13 +296,9 @@ impl Identified {
         client: IpAddr,
         clock: &Clock,
         spans: Option<&SpanScope>,
+        on_user: impl Fn(&UserInfo),
     ) -> Result<Impersonated, Refusal> {
-        let Self { data, identity: requester, impersonate, credential } = self;
-        let note_impersonated = |user: &UserInfo| {
-            if let Some(credential) = &credential {
-                credential.note_impersonated(user.clone());
-            }
-        };
+        let Self { data, identity: requester, impersonate, authentication: _ } = self;
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let revocation = data.cluster().authn.chain.revocation();
@@ -307,7 +308,7 @@ impl Identified {
             {
                 let user = wanted.user();
                 revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
-                note_impersonated(&user);
+                on_user(&user);
             }
             let identity = requester.clone().encode(mode)?;
             return Ok(Impersonated { data, identity, requester, impersonate, constraint: None });
@@ -328,7 +329,7 @@ impl Identified {
                 if revocation.has_deny_list() {
                     revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
                 }
-                note_impersonated(&user);
+                on_user(&user);
                 user.encode(mode).map_err(Refusal::UnencodableImpersonation)?
             }
         };
@@ -341,14 +342,14 @@ impl Identified {
 pub(super) async fn within<T>(
     deadline: Option<Instant>,
     future: impl Future<Output = T>,
-) -> Result<T, ForwardError> {
+) -> Result<T, Refusal> {
     let Some(deadline) = deadline else { return Ok(future.await) };
     let mut future = pin!(future);
     // Almost every answer is ready at once and needs no timer.
     if let Some(output) = poll_immediate(future.as_mut()).await {
         return Ok(output);
     }
-    timeout_at(deadline, future).await.map_err(|_| ForwardError::Timeout)
+    timeout_at(deadline, future).await.map_err(|_| Refusal::timeout())
 }
 
 impl Impersonated {
@@ -377,13 +378,17 @@ impl Impersonated {
         !self.impersonate.is_empty()
     }
 
-    /// Waits for a place among the requests in flight of the cluster. `log` holds the place until the response body has
-    /// ended. The place counts for the client itself, not for an impersonated user.
+    /// Waits for a place among the requests in flight of the cluster. It counts for the client itself, not for an
+    /// impersonated user.
     // apiserver: pkg/server/filters/maxinflight.go, WithMaxInFlightLimit
     // threat: inflight-flood
-    pub(super) async fn schedule(self, client: IpAddr, log: &mut AccessLog) -> Result<Scheduled, Refusal> {
+    pub(super) async fn schedule(
+        self,
+        client: IpAddr,
+        spans: Option<&SpanScope>,
+    ) -> Result<Scheduled, Refusal> {
         if self.info().is_long_running() {
-            return Ok(Scheduled(self));
+            return Ok(Scheduled { request: self, permit: None });
         }
         let is_mutating = self.info().is_mutating();
         let request = LimitedRequest {
@@ -393,15 +398,14 @@ impl Impersonated {
             deadline: self.deadline(),
         };
         // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
-        let span = log.spans().and_then(|spans| spans.stage("priorityandfairness", &[]));
-        let place = self.cluster().limiter.acquire(request).await?;
-        if place.is_none()
+        let span = spans.and_then(|spans| spans.stage("priorityandfairness", &[]));
+        let permit = self.cluster().limiter.acquire(request).await?;
+        if permit.is_none()
             && let Some(span) = span
         {
             span.discard();
         }
-        log.hold(place);
-        Ok(Scheduled(self))
+        Ok(Scheduled { request: self, permit })
     }
 
     /// Whether the request is served beyond the limits: that of an administrator, as in kube-apiserver under the identity
@@ -414,31 +418,34 @@ impl Impersonated {
 }
 
 impl Scheduled {
-    /// Asks the gateway's own authorizers, if there are any, and audits their decision.
+    /// Takes the place among the requests in flight, to hold it until the response body has ended.
+    pub(super) fn take_permit(&mut self) -> Option<InflightPermit> {
+        self.permit.take()
+    }
+
+    /// Lets the gateway's own authorizers decide, if there are any. `on_decision` audits their decision.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — authorization follows impersonation
     // threat: authorization-bypass
     pub(super) async fn authorize(
         self,
         client: IpAddr,
-        audited: Option<&AuditedRequest>,
         spans: Option<&SpanScope>,
+        on_decision: impl Fn(&Result<AllowedAccess, AccessRefusal>),
     ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
-            let target = self.0.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let asker = flow_of(&self.0.requester, client);
+            let target = self.request.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+            let asker = flow_of(&self.request.requester, client);
             let request = (&**self.info(), target);
             // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
             let span = spans.and_then(|spans| spans.stage("authorization", &[]));
             let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
-            let deciding = authorizer.authorize_request(&asker, &self.0.identity, request, &trace);
+            let deciding = authorizer.authorize_request(&asker, &self.request.identity, request, &trace);
             // Boxed: the future of every request would be as large.
             let decided = within(self.deadline(), Box::pin(deciding)).await?;
-            if let Some(audited) = audited {
-                audited.note_authorization(&decided);
-            }
+            on_decision(&decided);
             decided?;
         }
-        Ok(Authorized(self.0))
+        Ok(Authorized(self.request))
     }
 }
 
@@ -565,7 +572,7 @@ impl Deref for Scheduled {
     type Target = Impersonated;
 
     fn deref(&self) -> &Impersonated {
-        &self.0
+        &self.request
     }
 }
 

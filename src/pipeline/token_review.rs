@@ -25,7 +25,7 @@ use document::{Document, Spec, Status};
 
 use crate::authn::Audience;
 use crate::cluster::Cluster;
-use crate::pipeline::forward::ForwardError;
+use crate::pipeline::forward_error::ForwardError;
 use crate::pipeline::stages::Authorized;
 use crate::request::info::{RequestKind, RequestResource};
 

@@ -1,4 +1,7 @@
 //! How many requests may be sent again: a share of all requests, so that retries do not flood a failing cluster.
+//!
+//! Which ones may be is decided by `send_with_retry` in `pipeline/forward.rs`: reads whose connection broke, and what the API
+//! server has not processed. `backend/pools.rs` sends again what was not written at all.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

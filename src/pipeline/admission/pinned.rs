@@ -1,5 +1,18 @@
 //! Reviews of the objects that the backend shows in dry runs. The write is pinned to what was reviewed: it carries the
 //! `resourceVersion` of the stored object, and the object or the changes that the dry run has shown.
+//!
+//! The steps of one review, in order. Each may end it with a [`Stop`]:
+//!
+//! | step | CREATE | UPDATE | patch | apply | DELETE | ends the review |
+//! |---|---|---|---|---|---|---|
+//! | 1. dry run of the client's request | yes | yes | yes | yes | yes | a refusal is the client's response |
+//! | 2. read of the stored object | no | unless absent | yes | unless absent | yes | `Again` if it is not that of step 1 |
+//! | 3. mutating webhooks | yes | yes | yes | yes | yes | a webhook refuses, or changes what the write is pinned to |
+//! | 4. dry run of the changed object | if it or its generated name changes the write | if changed | if changed | always | no | `Again` if the stored object has changed |
+//! | 5. validating webhooks | yes | yes | yes | yes | yes | a webhook refuses |
+//! | 6. the write | pinned to its generated name | pinned | pinned | pinned | pinned | a conflict begins a new review |
+//!
+//! `Reviewer::forward` begins again after `Again` or a conflict, with at most `MAX_REVIEWS` reviews in all.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -19,7 +32,7 @@ use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
 };
 use super::request_level::is_json;
-use super::reviewer::{JSON, Reviewer, Stop, as_sent, conflict, kind_of, unexpressible};
+use super::reviewer::{JSON, OnConflict, Reviewer, Stop, as_sent, conflict, kind_of, unexpressible};
 use super::subject::{Action, PatchKind};
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target};
@@ -29,6 +42,14 @@ const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-pat
 /// No object has it: a write with it creates an absent object, and conflicts with one that is there meanwhile.
 // apiserver: pkg/registry/generic/registry/store.go, Update — ignored if the object is absent
 const VERSION_OF_ABSENT: &str = "9223372036854775807";
+
+/// How a request changes an object, or creates one under a name that the client has chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Update,
+    Patch,
+    Apply,
+}
 
 /// The object that a write leads to, by the dry run, and the stored one.
 struct Shown {
@@ -53,26 +74,31 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         body: &Bytes,
         action: Action,
-    ) -> Result<(ReviewedWrite, bool), Stop> {
-        Ok(match action {
-            Action::Create => self.create(authorized, body).await?,
-            Action::Update => (self.update(authorized, body).await?, true),
-            Action::Patch(PatchKind::Apply) => (self.apply(authorized, body).await?, true),
-            Action::Patch(PatchKind::Other) => (self.patch(authorized, body).await?, true),
-            Action::Delete => (self.delete(authorized, body).await?, true),
+    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
+        let write = match action {
+            Action::Create => return self.create(authorized, body).await,
+            Action::Update => self.change(authorized, body, Change::Update).await?,
+            Action::Patch(PatchKind::Apply) => self.change(authorized, body, Change::Apply).await?,
+            Action::Patch(PatchKind::Other) => self.change(authorized, body, Change::Patch).await?,
+            Action::Delete => self.delete(authorized, body).await?,
             Action::DeleteCollection | Action::Connect | Action::ForeignConnect => {
                 return Err(Stop::Unseen("no dry run shows the request".to_owned()));
             }
-        })
+        };
+        Ok((write, OnConflict::ReviewAgain))
     }
 
     /// Creates an object: of a generated name with the name that the webhooks have seen.
-    async fn create(&self, authorized: &Authorized, body: &Bytes) -> Result<(ReviewedWrite, bool), Stop> {
+    async fn create(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
         let shown = self.first_dry_run(authorized, body).await?.object()?;
         if is_status(&shown) {
             // Evictions and bindings are answered so, and not stored.
             let object = self.sent_object(authorized, body)?;
-            return Ok((self.review_as_sent(authorized, body, object).await?, false));
+            return Ok((self.review_as_sent(authorized, body, object).await?, OnConflict::Respond));
         }
         let sent = if is_json(authorized.request().headers()) { parse_unambiguous(body).ok() } else { None };
         let generated = match generated_name(&shown, sent.as_ref()) {
@@ -103,7 +129,9 @@ impl Reviewer<'_> {
             attributes = self.created_attributes(authorized, &reviewed);
         }
         self.validate(&attributes, &Objects { object: Some(reviewed), old_object: None }).await?;
-        Ok((write, generated.is_some()))
+        // A generated name may be taken meanwhile.
+        let on_conflict = if generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
+        Ok((write, on_conflict))
     }
 
     fn created_attributes(&self, authorized: &Authorized, object: &Value) -> Attributes {
@@ -140,63 +168,39 @@ impl Reviewer<'_> {
         if is_lost(view, after, &shown) { Err(refused) } else { Ok((sent, shown)) }
     }
 
-    /// Replaces an object with what the dry run shows.
-    async fn update(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
-        let shown = self.shown(authorized, self.first_dry_run(authorized, body).await?).await?;
-        let mut view = shown.object.clone();
-        // What a client does not send is filled in after the mutating phase.
-        if let Some(sent) = parse_unambiguous(body).ok().filter(Value::is_object) {
-            keep_server_fields(&mut view, Some(&sent), &SERVER_FIELDS);
-        }
-        let (mut write, changed) = self.mutate_view(authorized, &shown, view).await?;
-        if shown.old.is_none() {
-            remove_server_fields(&mut write);
-        }
-        pin(&mut write, &shown)?;
-        let write = rewritten(authorized, &write, JSON)?;
-        self.validate_write(authorized, shown, &write, changed).await?;
-        Ok(write)
-    }
-
-    /// Patches an object with the difference between the stored object and what the dry run shows.
-    async fn patch(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
-        let shown = self.shown(authorized, self.first_dry_run(authorized, body).await?).await?;
-        let Some(old) = &shown.old else { return Err(Stop::Again) };
-        let (mut wanted, changed) = self.mutate_view(authorized, &shown, patched_view(&shown)).await?;
-        let mut before = old.clone();
-        remove_server_fields(&mut before);
-        remove_server_fields(&mut wanted);
-        let mut write = merge_patch(&before, &wanted).ok_or_else(|| unexpressible("patch"))?;
-        if !set_metadata(&mut write, "resourceVersion", shown.version()) {
-            return Err(unexpressible("patch"));
-        }
-        let write = rewritten(authorized, &write, MERGE_PATCH)?;
-        self.validate_write(authorized, shown, &write, changed).await?;
-        Ok(write)
-    }
-
-    /// Applies the client's configuration, with the changes of webhooks.
-    async fn apply(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
+    /// Changes an object: the steps of the table above.
+    async fn change(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+        change: Change,
+    ) -> Result<ReviewedWrite, Stop> {
         let response = self.first_dry_run(authorized, body).await?;
-        let mut write = parse_unambiguous(body).map_err(|error| {
-            Stop::Unreadable(format!("the gateway reads applied configurations in JSON only: {error}"))
-        })?;
+        let sent = if change == Change::Patch { None } else { Some(parse_unambiguous(body)) };
+        if let (Change::Apply, Some(Err(error))) = (change, &sent) {
+            let reason = format!("the gateway reads applied configurations in JSON only: {error}");
+            return Err(Stop::Unreadable(reason));
+        }
+        let sent = sent.and_then(Result::ok);
         let shown = self.shown(authorized, response).await?;
-        let mut view = patched_view(&shown);
-        if shown.old.is_none() {
-            keep_server_fields(&mut view, Some(&write), &["resourceVersion"]);
+        if change == Change::Patch && shown.old.is_none() {
+            return Err(Stop::Again);
         }
-        let (after, changed) = self.mutate_view(authorized, &shown, view.clone()).await?;
-        if changed {
-            carry_over(&mut write, &view, &after);
-        }
-        pin(&mut write, &shown)?;
-        let mut write = ReviewedWrite { content_type: None, ..rewritten(authorized, &write, JSON)? };
-        write.body = for_yaml(&write.body);
-        // The API server reads the configuration as YAML, so its own reading of the rewritten one is what counts.
-        let reviewed = self.validate_write(authorized, shown, &write, true).await?;
+        let view = change.view(&shown, sent.as_ref());
+        let before = (change == Change::Apply).then(|| view.clone());
+        let (after, changed) = self.mutate_view(authorized, &shown, view).await?;
+        // The API server reads a configuration as YAML and merges it, so its own reading is what counts.
+        let (write, expected) = match (sent, before) {
+            (Some(sent), Some(before)) => {
+                (applied(authorized, &shown, sent, changed.then_some((&before, &after)))?, Some(after))
+            }
+            _ if change == Change::Patch => (patched(authorized, &shown, after)?, None),
+            _ => (updated(authorized, &shown, after)?, None),
+        };
+        let shows_again = changed || expected.is_some();
+        let reviewed = self.validate_write(authorized, shown, &write, shows_again).await?;
         // What another manager owns cannot be removed by applying.
-        if !is_same(&reviewed, &after) {
+        if expected.is_some_and(|expected| !is_same(&reviewed, &expected)) {
             return Err(unexpressible("applied configuration"));
         }
         Ok(write)
@@ -402,6 +406,68 @@ impl Reviewer<'_> {
     }
 }
 
+impl Change {
+    /// The object that mutating webhooks see.
+    fn view(self, shown: &Shown, sent: Option<&Value>) -> Value {
+        let mut view = shown.object.clone();
+        match (self, &shown.old) {
+            // What a client does not send is filled in after the mutating phase.
+            (Self::Update, _) => {
+                if let Some(sent) = sent.filter(|sent| sent.is_object()) {
+                    keep_server_fields(&mut view, Some(sent), &SERVER_FIELDS);
+                }
+            }
+            // The generation is that of the stored object.
+            (Self::Patch | Self::Apply, Some(old)) => {
+                keep_server_fields(&mut view, Some(old), &["generation"]);
+            }
+            (Self::Patch | Self::Apply, None) => {
+                keep_server_fields(&mut view, None, &SERVER_FIELDS);
+                keep_server_fields(&mut view, sent, &["resourceVersion"]);
+            }
+        }
+        view
+    }
+}
+
+/// Replaces the object with the reviewed one.
+fn updated(authorized: &Authorized, shown: &Shown, after: Value) -> Result<ReviewedWrite, Stop> {
+    let mut write = after;
+    if shown.old.is_none() {
+        remove_server_fields(&mut write);
+    }
+    pin(&mut write, shown)?;
+    rewritten(authorized, &write, JSON)
+}
+
+/// Patches the object with the difference between the stored one and the reviewed one.
+fn patched(authorized: &Authorized, shown: &Shown, after: Value) -> Result<ReviewedWrite, Stop> {
+    let (mut before, mut wanted) = (shown.old.clone().unwrap_or_default(), after);
+    remove_server_fields(&mut before);
+    remove_server_fields(&mut wanted);
+    let mut write = merge_patch(&before, &wanted).ok_or_else(|| unexpressible("patch"))?;
+    if !set_metadata(&mut write, "resourceVersion", shown.version()) {
+        return Err(unexpressible("patch"));
+    }
+    rewritten(authorized, &write, MERGE_PATCH)
+}
+
+/// Applies the client's configuration, with the changes of webhooks: the object before and after them.
+fn applied(
+    authorized: &Authorized,
+    shown: &Shown,
+    sent: Value,
+    changes: Option<(&Value, &Value)>,
+) -> Result<ReviewedWrite, Stop> {
+    let mut write = sent;
+    if let Some((before, after)) = changes {
+        carry_over(&mut write, before, after);
+    }
+    pin(&mut write, shown)?;
+    let write = rewritten(authorized, &write, JSON)?;
+    Ok(ReviewedWrite { content_type: None, body: for_yaml(&write.body), ..write })
+}
+
 /// A write with this body.
 fn rewritten(
     authorized: &Authorized,
@@ -492,16 +558,6 @@ fn generated_name(shown: &Value, sent: Option<&Value>) -> Option<String> {
     let is_named = sent.is_some_and(|sent| !metadata(sent, "name").is_empty());
     (!prefix.is_empty() && !is_named && name.starts_with(prefix.get(..58).unwrap_or(prefix)))
         .then(|| name.to_owned())
-}
-
-/// The object that mutating webhooks see of a patch: its generation is that of the stored one.
-fn patched_view(shown: &Shown) -> Value {
-    let mut view = shown.object.clone();
-    match &shown.old {
-        Some(old) => keep_server_fields(&mut view, Some(old), &["generation"]),
-        None => keep_server_fields(&mut view, None, &SERVER_FIELDS),
-    }
-    view
 }
 
 fn is_status(object: &Value) -> bool {

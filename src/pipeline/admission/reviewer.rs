@@ -23,13 +23,16 @@ use tokio::time::Instant;
 
 use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
-use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings};
+use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
 use crate::backend::pool::SendError;
 use crate::backend::shares::{SharePermit, SharesExhausted};
 use crate::backend::sharing::extension_group;
+use crate::listener::Connection;
 use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{ForwardContext, ForwardError, Rehearsal, RehearsalResponse, rehearse};
+use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rehearse};
+use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::scope::RequestScope;
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
 pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -37,7 +40,8 @@ pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 /// Lets webhooks review one request.
 pub(super) struct Reviewer<'a> {
     pub(super) gateway: &'a Gateway,
-    pub(super) context: &'a ForwardContext,
+    pub(super) connection: &'a Connection,
+    pub(super) scope: &'a RequestScope,
     pub(super) admission: &'a ClusterAdmission,
     pub(super) surroundings: &'a RequestSurroundings<'a>,
     pub(super) subject: &'a Subject,
@@ -60,6 +64,15 @@ pub(super) enum Stop {
     /// The gateway cannot read the form that the client has chosen: refused whatever the `failurePolicy` is, or a client could
     /// choose not to be reviewed.
     Unreadable(String),
+}
+
+/// What a 409 of the backend means to a reviewed write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnConflict {
+    /// It is the client's response: the write is as the client sent it.
+    Respond,
+    /// The object may have changed since the review, or it is the client's own conflict: the next dry run tells.
+    ReviewAgain,
 }
 
 impl Stop {
@@ -123,21 +136,19 @@ impl Reviewer<'_> {
         Ok(())
     }
 
-    /// What to send in the place of a write, and whether a conflict may be that of its pin.
+    /// The write to send in the place of the client's.
     pub(super) async fn review(
         &self,
         authorized: &Authorized,
         body: &Bytes,
-    ) -> Result<(ReviewedWrite, bool), Stop> {
+    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
         let Subject { resource, subresource, .. } = self.subject;
-        let is_foreign = extension_group(authorized.info().path()).is_some();
-        // What the creation of a subresource of another API server does, its dry run may do as well.
-        let is_token = subresource == "token" && resource.resource == "serviceaccounts"
-            || is_foreign && !subresource.is_empty();
+        let is_extension = extension_group(authorized.info().path()).is_some();
         match self.subject.action {
-            // A dry run would create a token that works.
-            Action::Create if is_token || !is_pinned(self.admission) => {
-                Ok((self.create_as_sent(authorized, body).await?, false))
+            Action::Create
+                if !is_pinned(self.admission) || is_never_dry_run(resource, subresource, is_extension) =>
+            {
+                Ok((self.create_as_sent(authorized, body).await?, OnConflict::Respond))
             }
             _ if !is_pinned(self.admission) => Err(Stop::Unseen(
                 "with requestLevel, the gateway shows webhooks only CREATE and CONNECT".to_owned(),
@@ -321,7 +332,8 @@ impl Reviewer<'_> {
         rehearsal: impl Fn() -> Option<Rehearsal>,
     ) -> Result<RehearsalResponse, Stop> {
         let too_long = || Stop::Unreadable("the query is too long for a dry run".to_owned());
-        let send = |rehearsal| rehearse(&self.gateway.pools, self.context, authorized, rehearsal);
+        let context = self.gateway.forward_context(self.connection, self.scope);
+        let send = |rehearsal| rehearse(&self.gateway.pools, context, authorized, rehearsal);
         let response = send(rehearsal().ok_or_else(too_long)?).await?;
         if response.status.is_success() {
             return Ok(response);

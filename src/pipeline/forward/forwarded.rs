@@ -4,7 +4,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use super::ForwardContext;
-use crate::pipeline::AUDIT_ID;
+use crate::pipeline::audit_id::AUDIT_ID;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
@@ -15,7 +15,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 // threat: forged-sender
 pub(super) fn set_forwarded_headers(
     headers: &mut HeaderMap,
-    context: &ForwardContext,
+    context: ForwardContext<'_>,
     is_from_front_proxy: bool,
 ) {
     let before: Vec<u8> = if is_from_front_proxy {
@@ -26,7 +26,7 @@ pub(super) fn set_forwarded_headers(
         headers.remove(FORWARDED);
         Vec::new()
     };
-    let peer = &context.peer;
+    let peer = context.peer;
     let chain = if before.is_empty() {
         Ok(peer.clone())
     } else {
@@ -50,17 +50,14 @@ mod tests {
         for (name, value) in lines {
             headers.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static(value));
         }
-        let audit_id = HeaderValue::from_static("ours");
-        set_forwarded_headers(
-            &mut headers,
-            &ForwardContext::new(
-                HeaderValue::from_str(peer).unwrap(),
-                peer.parse().unwrap(),
-                audit_id,
-                GatewayId::default(),
-            ),
-            is_from_front_proxy,
-        );
+        let context = ForwardContext {
+            peer: &HeaderValue::from_str(peer).unwrap(),
+            client: peer.parse().unwrap(),
+            audit_id: &HeaderValue::from_static("ours"),
+            gateway_id: &GatewayId::default(),
+            spans: None,
+        };
+        set_forwarded_headers(&mut headers, context, is_from_front_proxy);
         headers
     }
 

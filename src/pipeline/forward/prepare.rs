@@ -20,20 +20,10 @@ use super::{ForwardContext, forwarded};
 use crate::backend::Backend;
 use crate::backend::pools::HeaderAuthor;
 use crate::backend::sharing;
+use crate::pipeline::forward_error::PrepareError;
 use crate::pipeline::stages::{Admitted, ForwardParts};
 use crate::request::info::RequestInfo;
 use crate::traces::ActiveSpan;
-
-/// The reason why a request cannot be forwarded; always the client's fault.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PrepareError {
-    /// With the identity headers, the header is larger than the backend accepts.
-    #[error("the request header is larger than the backend accepts")]
-    HeaderTooLarge,
-    /// The path could escape the backend's path prefix.
-    #[error("the path has a dot segment, which could escape the path prefix of the backend's URL")]
-    DotSegment,
-}
 
 /// A request as the backend receives it, and the data to handle its response.
 pub(crate) struct Prepared {
@@ -55,12 +45,15 @@ pub(crate) struct Prepared {
 }
 
 /// Writes the header that the backend receives: trusted headers, the gateway's credential, the backend's address.
-pub(crate) fn prepare(admitted: Admitted, context: &ForwardContext) -> Result<Prepared, PrepareError> {
+pub(crate) fn prepare(admitted: Admitted, context: ForwardContext<'_>) -> Result<Prepared, PrepareError> {
     prepare_parts(admitted.into_parts(), context)
 }
 
 /// The same of an admitted request or a rehearsal. Every request to a backend has its identity from here.
-pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Result<Prepared, PrepareError> {
+pub(super) fn prepare_parts(
+    parts: ForwardParts,
+    context: ForwardContext<'_>,
+) -> Result<Prepared, PrepareError> {
     let ForwardParts {
         backend,
         mut request,
@@ -79,7 +72,7 @@ pub(super) fn prepare_parts(parts: ForwardParts, context: &ForwardContext) -> Re
     let upgrade = hop_by_hop::requested_upgrade(request.headers())
         .map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
     let further_names = backend.identity_headers.load_full();
-    let span = context.spans.as_ref().map(|spans| Box::new(spans.request(request.method())));
+    let span = context.spans.map(|spans| Box::new(spans.request(request.method())));
     let headers = request.headers_mut();
     let names = further_names.as_deref();
     write_trusted_headers(headers, &identity, names, (context, span.as_deref()), is_from_front_proxy);
@@ -118,7 +111,7 @@ pub(crate) fn write_trusted_headers(
     headers: &mut HeaderMap,
     identity: &EncodedIdentity,
     further_names: Option<&RequestHeaderNames>,
-    (context, span): (&ForwardContext, Option<&ActiveSpan>),
+    (context, span): (ForwardContext<'_>, Option<&ActiveSpan>),
     is_from_front_proxy: bool,
 ) {
     // First: otherwise a client could nominate the gateway's headers in Connection.

@@ -20,8 +20,9 @@ use portcullis_http::transport::BodyError;
 use serde_json::{Map, Value};
 
 use super::prepare::prepare_parts;
-use super::{ForwardContext, ForwardError, PrepareError, Tunnel, send};
+use super::{ForwardContext, Tunnel, send};
 use crate::backend::pools::Pools;
+use crate::pipeline::forward_error::{ForwardError, PrepareError};
 use crate::pipeline::stages::Authorized;
 use crate::request::info::RequestInfo;
 
@@ -155,7 +156,7 @@ pub(crate) fn rewritten_target(authorized: &Authorized) -> Option<PathAndQuery> 
 // threat: endless-response
 pub(crate) async fn rehearse(
     pools: &Pools,
-    context: &ForwardContext,
+    context: ForwardContext<'_>,
     authorized: &Authorized,
     rehearsal: Rehearsal,
 ) -> Result<RehearsalResponse, RehearsalError> {
@@ -183,7 +184,7 @@ pub(crate) async fn rehearse(
     }
     let prepared = prepare_parts(parts, context)?;
     // Not an upgrade, so that there is no tunnel.
-    let response = send(pools, prepared, context.clone(), Tunnel::none).await?;
+    let response = send(pools, prepared, context, Tunnel::none).await?;
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
         match error.downcast::<BodyError>() {

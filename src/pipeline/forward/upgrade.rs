@@ -18,8 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, 
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, warn};
 
-use super::{ForwardError, Tunnel};
+use super::Tunnel;
 use crate::backend::pool::UpgradeConnection;
+use crate::pipeline::forward_error::ForwardError;
 
 /// How long one direction may still deliver bytes after the other one has ended.
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);

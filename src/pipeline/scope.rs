@@ -1,0 +1,194 @@
+//! What one request owns: its audit, its place among the requests in flight, its span, and the count of it in its cluster.
+//! The scope begins with the request and moves into the guard of the response body, so that all of it is released when the
+//! body ends, for whatever reason, also of a request that is refused or whose client has gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request, Response, StatusCode};
+use portcullis_http::body::{Body, BodyEnd, EndGuard};
+use portcullis_http::identity::Identity;
+use portcullis_http::transport::Incoming;
+use portcullis_kubernetes::user::UserInfo;
+
+use super::access_log::AccessLog;
+use super::audit::AuditedRequest;
+use super::credential_end::StreamCredential;
+use super::error_map::Refusal;
+use super::log_throttle::LogThrottle;
+use super::respond::{self, RefusalRenderer};
+use crate::authn::{AuthnError, ProvenIdentity};
+use crate::authz::{AccessRefusal, AllowedAccess};
+use crate::cluster::Cluster;
+use crate::cluster::activity::{ActivityGuard, ActivityKind};
+use crate::limits::InflightPermit;
+use crate::listener::{Connection, RequestGuard};
+use crate::metrics::Metrics;
+use crate::request::info::RequestInfo;
+use crate::traces::{ActiveSpan, SpanScope};
+
+/// What one request owns until its response body has ended.
+pub(super) struct RequestScope {
+    pub(super) log: AccessLog,
+    /// Until there is a response: a stream must not keep the configuration of its cluster.
+    cluster: Option<Arc<Cluster>>,
+    /// Warnings for the client, until there is a response.
+    pub(super) warnings: Vec<String>,
+    /// The credential with which a long-running response ends, until there is one.
+    pub(super) credential: Option<Arc<StreamCredential>>,
+    /// Whether the client is anonymous or its credential was rejected.
+    is_unauthenticated: bool,
+    // In the order in which they are released, after the log line is written.
+    request: RequestGuard,
+    /// The audit of the request; `None` if the policy omits it.
+    pub(super) audited: Option<AuditedRequest>,
+    /// The place among the requests in flight, also held by a tunnel.
+    permit: Option<Arc<InflightPermit>>,
+    /// Counts the request for the status of its cluster.
+    activity: Option<ActivityGuard>,
+    pub(super) span: Option<Box<ActiveSpan>>,
+}
+
+impl RequestScope {
+    pub(super) fn begin(
+        connection: &Connection,
+        request: &Request<Incoming>,
+        metrics: &Arc<Metrics>,
+        throttle: &Arc<LogThrottle>,
+    ) -> Self {
+        Self {
+            log: AccessLog::begin(connection, request, metrics, throttle),
+            cluster: None,
+            warnings: Vec::new(),
+            credential: None,
+            is_unauthenticated: false,
+            request: connection.begin_request(),
+            audited: None,
+            permit: None,
+            activity: None,
+            span: None,
+        }
+    }
+
+    /// Whether the client is anonymous or its credential was rejected.
+    pub(super) fn is_unauthenticated(&self) -> bool {
+        self.is_unauthenticated
+    }
+
+    /// The span, to begin others within it, if the request is traced.
+    pub(super) fn spans(&self) -> Option<&SpanScope> {
+        self.span.as_ref().map(|span| span.scope())
+    }
+
+    /// Counts the request in its cluster.
+    pub(super) fn note_route(&mut self, cluster: &Arc<Cluster>, info: &RequestInfo) {
+        self.cluster = Some(Arc::clone(cluster));
+        self.log.note_info(info);
+        self.activity = Some(cluster.activity.enter(activity_kind(info)));
+    }
+
+    pub(super) fn note_authentication(
+        &mut self,
+        verdict: &Result<ProvenIdentity, AuthnError>,
+        took: Duration,
+        warnings: Vec<String>,
+    ) {
+        self.warnings = warnings;
+        self.is_unauthenticated = verdict.as_ref().map_or(true, |proven| proven.user().is_unauthenticated());
+        self.log.note_authentication(verdict, took);
+    }
+
+    /// Ends the response also when this impersonated user is denied.
+    pub(super) fn end_if_denied(&self, user: &UserInfo) {
+        if let Some(credential) = &self.credential {
+            credential.note_impersonated(user.clone());
+        }
+    }
+
+    /// Records the user as whom the request is made, if it is not the client.
+    pub(super) fn note_impersonated(&mut self, user: Option<&Identity>, constraint: Option<&'static str>) {
+        self.log.note_impersonated(user);
+        if let (Some(audited), Some(user)) = (&self.audited, user) {
+            audited.note_impersonated(user, constraint);
+        }
+    }
+
+    /// Records the decision of the gateway's own authorizers.
+    pub(super) fn note_authorization(&self, decided: &Result<AllowedAccess, AccessRefusal>) {
+        if let Some(audited) = &self.audited {
+            audited.note_authorization(decided);
+        }
+    }
+
+    /// Holds a place among the requests in flight.
+    pub(super) fn hold(&mut self, permit: Option<InflightPermit>) {
+        self.permit = permit.map(Arc::new);
+    }
+
+    /// What a tunnel holds: it outlives its response.
+    pub(super) fn tunnel_guard(&self, connection: &Connection) -> EndGuard {
+        Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone()))
+    }
+
+    /// Completes when the credential of a long-running request is accepted no longer.
+    pub(super) fn credential_end(&self) -> Option<BodyEnd> {
+        self.credential.as_ref().map(StreamCredential::end)
+    }
+
+    /// Completes the response: renders a refusal, adds the headers of every response, and moves the scope into the body.
+    pub(super) fn finish(
+        mut self,
+        result: Result<Response<Body>, Refusal>,
+        renderer: &RefusalRenderer,
+        connection: &Connection,
+        strict_transport_security: Option<&HeaderValue>,
+    ) -> Response<Body> {
+        let mut response = match result {
+            Ok(mut response) => {
+                if let Some(audited) = &self.audited {
+                    audited.note_response(&mut response, || renderer.is_unacceptable());
+                }
+                response
+            }
+            Err(refusal) => {
+                self.log.log_refusal(&refusal, self.cluster.as_deref());
+                let response = renderer.render(&refusal, self.log.audit_id().clone(), connection.http2);
+                if let Some(audited) = &self.audited {
+                    audited.note_refusal(&refusal, response.status(), renderer.is_unacceptable());
+                }
+                response
+            }
+        };
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        // kube-apiserver writes the header of an upgraded connection past its warnings.
+        let warnings = if upgraded { &[] } else { self.warnings.as_slice() };
+        respond::add_headers(response.headers_mut(), warnings, strict_transport_security);
+        let closes = connection.is_draining() || connection.refuses_requests();
+        if !connection.http2 && !upgraded && closes {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.request.note_response();
+        self.log.note_response(response.status());
+        (self.cluster, self.credential, self.warnings) = (None, None, Vec::new());
+        response.map(|body| body.with_guard(Box::new(self)))
+    }
+}
+
+impl Drop for RequestScope {
+    fn drop(&mut self) {
+        if let Some(span) = &mut self.span {
+            span.note_status(self.log.code());
+        }
+        self.log.end(self.span.as_deref());
+    }
+}
+
+fn activity_kind(info: &RequestInfo) -> ActivityKind {
+    match (info.is_long_running(), info.verb()) {
+        (true, "watch") => ActivityKind::Watch,
+        (true, _) => ActivityKind::Stream,
+        (false, _) if info.is_mutating() => ActivityKind::Mutating,
+        (false, _) => ActivityKind::ReadOnly,
+    }
+}
