@@ -17,7 +17,7 @@ mod serve;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use clap_complete::Shell;
 use portcullis_tools::output::{BAD_CONFIGURATION, failed, print_error};
 use portcullis_tools::{cluster_info, login, token};
@@ -113,6 +113,28 @@ Example, in front of one API server:
 Example, in front of many:
   portcullis serve --config gateway.yaml";
 
+/// The commands that take the flags of `serve` beside their own.
+const CONFIGURED: [&str; 4] = ["check", "explain", "admit", "kubeconfig"];
+
+const CONFIGURED_HELP: &str =
+    "Takes the configuration flags of `serve`, too, which `portcullis serve --help` explains.";
+
+/// The command line. The help of [`CONFIGURED`] leaves out the flags of `serve` but --config.
+// Not an attribute of the commands: completions still list every flag.
+fn command() -> clap::Command {
+    let serve = ServeFlags::augment_args(clap::Command::new("serve"));
+    CONFIGURED.into_iter().fold(Cli::command(), |cli, name| {
+        cli.mut_subcommand(name, |command| {
+            let examples = command.get_after_help().map(|help| format!("\n\n{help}")).unwrap_or_default();
+            command.after_help(format!("{CONFIGURED_HELP}{examples}")).mut_args(|flag| {
+                let is_of_serve = serve.get_arguments().any(|known| known.get_id() == flag.get_id());
+                let hidden = is_of_serve && flag.get_id() != "config";
+                flag.hide(hidden)
+            })
+        })
+    })
+}
+
 impl Cli {
     /// Parses the command line and runs the command.
     pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
@@ -125,7 +147,10 @@ impl Cli {
                 "warning: {flag} is a kube-apiserver flag that portcullis does not support; ignored"
             ));
         }
-        match Self::try_parse_from(arguments) {
+        let parsed = command().try_get_matches_from(arguments).and_then(|mut matches| {
+            Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
+        });
+        match parsed {
             Ok(cli) => cli.run(),
             Err(error) => {
                 // --help and --version are errors to clap, too; it prints each to the right stream.

@@ -57,9 +57,9 @@ Examples:
   portcullis explain --config gateway.yaml --output json < alice.token | jq .reasons
   portcullis explain --config gateway.yaml --as bob --verb list --resource pods --namespace dev < alice.token
 
-The first line is the verdict. `why` is the reason of a refusal, and `fix` names the claim, flag or key to change. The
-content of the credential follows, and then each check of the authenticators that the credential is for. With --as or --verb,
-each check that authorizes the request comes last: those of the gateway's own authorizers, and those of the API server, and how
+The first line is the verdict. `why` is the reason of a refusal, and `fix` names the claim, flag or key to change. The \
+content of the credential follows, and then each check of the authenticators that the credential is for. With --as or --verb, \
+each check that authorizes the request comes last: those of the gateway's own authorizers, and those of the API server, and how \
 the request is audited.";
 
 /// The flags of `portcullis explain`: those of `serve`, and the credential.

@@ -26,7 +26,9 @@ fn printed(output: &Output, directory: &str) -> String {
 #[test]
 fn help_texts() {
     insta::assert_snapshot!("help", printed(&portcullis(&["--help"]), "DIR"));
-    insta::assert_snapshot!("help_explain", printed(&portcullis(&["explain", "-h"]), "DIR"));
+    for command in ["check", "explain", "admit", "kubeconfig"] {
+        insta::assert_snapshot!(format!("help_{command}"), printed(&portcullis(&[command, "--help"]), "DIR"));
+    }
     insta::assert_snapshot!("help_serve", printed(&portcullis(&["serve", "--help"]), "DIR"));
 }
 

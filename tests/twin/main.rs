@@ -3,7 +3,8 @@
 //! ```text
 //! cargo test --test twin -- gateway     the gateway in front of a kube-apiserver that trusts only request headers
 //! cargo test --test twin -- proof       tests of the harness: a second, equal kube-apiserver differs in no case,
-//!                                       the backend without the gateway differs in every group
+//!                                       the backend without the gateway differs in every group (otherwise only on
+//!                                       change of the harness and once a day, see `proof.rs`)
 //! cargo test --test twin -- ::x509::    one group
 //! ```
 //!
@@ -40,6 +41,7 @@ mod listener;
 mod mint;
 mod outside;
 mod people;
+mod proof;
 mod race;
 mod run;
 mod rust_client;
@@ -68,7 +70,14 @@ fn main() -> ExitCode {
     let controllers = without_controllers.is_none();
     // A few cases need kube-controller-manager and are skipped without it, unless skipping is disabled.
     let absent = source.absent().or_else(|| without_controllers.filter(|_| is_required()));
-    let plan = run::Plan::new(&arguments);
+    let plan = match proof::is_wanted(&arguments) {
+        Ok(proof) => run::Plan::new(&arguments, proof),
+        Err(error) => {
+            eprintln!("twin: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let record = plan.record();
     let servers = Arc::new(SharedTwin::new(source, plan.sides()));
     let trials = match skip_if_absent("twin", absent, plan.trials(&servers, controllers)) {
         Ok(trials) => trials,
@@ -82,6 +91,10 @@ fn main() -> ExitCode {
     let (conclusion, keep_logs) = testkit::real::run(&arguments, trials);
     if let Some(servers) = Arc::into_inner(servers) {
         servers.finish(keep_logs);
+    }
+    if let Err(error) = record.finish() {
+        eprintln!("twin: tests/twin/proven.txt: {error}");
+        return ExitCode::FAILURE;
     }
     conclusion.exit_code()
 }

@@ -12,6 +12,7 @@ use crate::authenticators::Setting;
 use crate::case::{Case, Declared, ExpectedReviews, Step, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
+use crate::proof::{self, Record};
 use crate::servers::{SharedTwin, Side, TwinServers};
 use crate::{audit, cases, kubectl, limits, race, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
@@ -63,11 +64,12 @@ enum Kind {
 /// The tests of this run.
 pub(crate) struct Plan {
     planned: Vec<PlannedTest>,
+    record: Arc<Record>,
 }
 
 impl Plan {
-    /// The tests that the arguments select.
-    pub(crate) fn new(arguments: &Arguments) -> Self {
+    /// The tests that the arguments select, with or without the proof of the harness.
+    pub(crate) fn new(arguments: &Arguments, proof: bool) -> Self {
         let cases = cases::all();
         let audited = audit::of_others(&cases);
         let http: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
@@ -158,8 +160,14 @@ impl Plan {
         for test in &planned {
             assert!(names.insert(test.name.clone()), "two tests are called {}", test.name);
         }
-        planned.retain(|test| is_selected(arguments, &test.name));
-        Self { planned }
+        let record = Record::new(names.iter().filter(|name| proof::is_part(name)).count());
+        planned.retain(|test| is_selected(arguments, &test.name) && (proof || !proof::is_part(&test.name)));
+        Self { planned, record: Arc::new(record) }
+    }
+
+    /// The results of the proof, which the trials fill.
+    pub(crate) fn record(&self) -> Arc<Record> {
+        self.record.clone()
     }
 
     /// The servers that the tests need.
@@ -204,15 +212,16 @@ impl Plan {
         self.planned
             .into_iter()
             .map(|test| {
-                let (twin, left) = (twin.clone(), left.clone());
+                let (twin, left, record) = (twin.clone(), left.clone(), self.record.clone());
                 let lacking =
                     !controllers && matches!(&test.kind, Kind::Kubectl { case, .. } if case.controllers);
+                let name = test.name.clone();
                 Trial::test(test.name, move || {
                     if let Kind::Rule(rule) = test.kind {
                         return rule().map_err(Failed::from);
                     }
                     let servers = twin.servers().map_err(Failed::from)?;
-                    let result = run(&twin, servers, &test.kind);
+                    let result = record.run(&name, || run(&twin, servers, &test.kind));
                     if on_second(&test.kind) && left.fetch_sub(1, Ordering::SeqCst) == 1 {
                         servers.stop(Side::Second);
                         servers.stop(Side::FlagsSecond);

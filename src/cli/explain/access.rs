@@ -27,7 +27,7 @@ const SELF_REVIEW: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// The request whose authorization is explained.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Authorization")]
+#[command(next_help_heading = "Request")]
 pub(super) struct RequestFlags {
     /// Explain a request as this user, whom the user of the credential impersonates. Like the flags --as-* of kubectl.
     #[arg(long = "as", value_name = "USER")]
