@@ -176,26 +176,26 @@ impl ClusterAdmission {
         self.index.may_match(operations, group, version, resource, subresource)
     }
 
-    /// Waits for the memory of a body of at most this size, in the share of `asker`.
-    pub(crate) async fn reserve_body(&self, asker: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+    /// Waits for the memory of a body of at most this size, in the share of `flow`.
+    pub(crate) async fn reserve_body(&self, flow: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
         let weight = (bytes >> 10).saturating_add(1);
-        self.bodies.acquire(asker.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
+        self.bodies.acquire(flow.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
     }
 
-    /// Waits for the memory of the review of an object of this size, in the share of `asker`.
-    pub(crate) async fn reserve(&self, asker: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+    /// Waits for the memory of the review of an object of this size, in the share of `flow`.
+    pub(crate) async fn reserve(&self, flow: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
         let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_OBJECT)) >> 10;
-        self.objects.acquire(asker.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
+        self.objects.acquire(flow.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
     }
 
-    /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `asker`.
+    /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `flow`.
     pub(crate) fn surroundings<'a>(
         self: &'a Arc<Self>,
-        asker: &'a str,
+        flow: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,
         spans: Option<&'a SpanScope>,
     ) -> RequestSurroundings<'a> {
-        RequestSurroundings::new(self, asker, user, deadline, spans)
+        RequestSurroundings::new(self, flow, user, deadline, spans)
     }
 }

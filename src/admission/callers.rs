@@ -117,7 +117,7 @@ impl Callers {
         webhook: &Webhook,
         review: &ReviewRequest,
         headers: HeaderMap,
-        asker: &str,
+        flow: &str,
         deadline: Option<Instant>,
     ) -> Result<WebhookResponse, CallFailure> {
         let client = self.connections.of(webhook).and_then(|connection| self.clients.get(&key(connection)));
@@ -127,7 +127,7 @@ impl Callers {
         let url = format!("{}?timeout={}s", connection.url, webhook.timeout.as_secs());
         let late = || CallError::Late(format!("Post {}: context deadline exceeded", Quoted(&url)));
         let shares = if webhook.shadow { &self.shadow_shares } else { &self.shares };
-        let permit = shares.acquire(asker.into(), 1).await.map_err(|_| CallFailure::Busy)?;
+        let permit = shares.acquire(flow.into(), 1).await.map_err(|_| CallFailure::Busy)?;
         // Only now: the webhook is not at fault for the wait.
         let until = Instant::now() + webhook.timeout;
         let until = deadline.map_or(until, |deadline| deadline.min(until));
@@ -138,7 +138,7 @@ impl Callers {
         }));
         // The thread of the call may be busy.
         match timeout_at(until, call).await {
-            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Ok(response)) => Ok(response?),
             Ok(Err(_)) => Err(CallError::Failed("the call was cancelled".to_owned()).into()),
             Err(_) => Err(late().into()),
         }
@@ -166,13 +166,13 @@ async fn post(
         match rest::retry_wait(response.status.as_u16(), &response.headers) {
             // Beyond the timeout, the caller ends the wait.
             Some(wait) if attempt < rest::MAX_RETRIES => sleep(wait).await,
-            _ => return Ok(answer(response)),
+            _ => return Ok(webhook_response(response)),
         }
     }
     Err(CallError::Failed("the webhook did not answer".to_owned()))
 }
 
-fn answer(response: HttpsResponse) -> WebhookResponse {
+fn webhook_response(response: HttpsResponse) -> WebhookResponse {
     let content_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     WebhookResponse {
         status: response.status.as_u16(),

@@ -94,12 +94,12 @@ pub(super) struct DryRunSupport {
 /// The document of one group and version: requests that need it at once share one read.
 #[derive(Debug, Default)]
 struct Document {
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<ReadDocument>>,
     reading: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Clone)]
-struct Known {
+struct ReadDocument {
     read: Instant,
     /// `None` if the group is not served in this version; the error of a read that failed.
     operations: Result<Option<Arc<Operations>>, String>,
@@ -161,7 +161,7 @@ impl DryRunSupport {
     /// What a dry run of this method means.
     pub(super) async fn of(
         &self,
-        asker: &str,
+        flow: &str,
         resource: &GroupVersionResource,
         subresource: &str,
         method: &Method,
@@ -173,53 +173,54 @@ impl DryRunSupport {
         };
         let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
         // Without waiting for a read that others have caused.
-        if let Some(answer) = document.answer(&wanted) {
-            return Ok(answer);
+        if let Some(support) = document.support(&wanted) {
+            return Ok(support);
         }
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
-        let permit = self.shares.acquire(asker.into(), 1).await.map_err(|_| DryRunError::Busy)?;
+        let permit = self.shares.acquire(flow.into(), 1).await.map_err(|_| DryRunError::Busy)?;
         let client = self.client.clone();
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let _permit = permit;
             let _reading = document.reading.lock().await;
-            if let Some(answer) = document.answer(&wanted) {
-                return Ok(answer);
+            if let Some(support) = document.support(&wanted) {
+                return Ok(support);
             }
             let read = Instant::now();
             let operations = timeout(READ_TIMEOUT, read_operations(client, &path)).await;
             let operations = operations.unwrap_or_else(|_| Err("no response in time".to_owned()));
-            let known = Known { read, operations: operations.map(|operations| operations.map(Arc::new)) };
-            let answer = known.result(&wanted);
+            let known =
+                ReadDocument { read, operations: operations.map(|operations| operations.map(Arc::new)) };
+            let support = known.result(&wanted);
             *lock(&document.known) = Some(known);
-            answer
+            support
         }));
-        let answer = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
-        answer.map_err(DryRunError::Unreadable)
+        let support = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
+        support.map_err(DryRunError::Unreadable)
     }
 }
 
 impl Document {
-    fn answer(&self, wanted: &(String, String, String)) -> Option<DryRun> {
-        lock(&self.known).as_ref().and_then(|known| known.answer(wanted))
+    fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
+        lock(&self.known).as_ref().and_then(|known| known.support(wanted))
     }
 }
 
-impl Known {
+impl ReadDocument {
     fn result(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
         let operations = self.operations.as_ref().map_err(Clone::clone)?;
-        Ok(operations.as_ref().map_or(DryRun::Absent, |operations| operations.answer(wanted)))
+        Ok(operations.as_ref().map_or(DryRun::Absent, |operations| operations.support(wanted)))
     }
 
     /// `None` if the document is too old to tell, or was not read.
-    fn answer(&self, wanted: &(String, String, String)) -> Option<DryRun> {
-        let answer = self.result(wanted).ok()?;
-        let ttl = if answer == DryRun::Absent { MISSING_TTL } else { TTL };
-        (self.read.elapsed() < ttl).then_some(answer)
+    fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
+        let support = self.result(wanted).ok()?;
+        let ttl = if support == DryRun::Absent { MISSING_TTL } else { TTL };
+        (self.read.elapsed() < ttl).then_some(support)
     }
 }
 
 impl Operations {
-    fn answer(&self, wanted: &(String, String, String)) -> DryRun {
+    fn support(&self, wanted: &(String, String, String)) -> DryRun {
         if self.with_dry_run.contains(wanted) {
             DryRun::Supported
         } else if self.all.contains(wanted) {
@@ -315,34 +316,34 @@ mod tests {
             "/apis/g/v/": {"get": {}},
         }});
         let operations = Operations::of(serde_json::from_value(document).unwrap());
-        let answer = |resource: &str, subresource: &str, method: &str| {
-            operations.answer(&(resource.to_owned(), subresource.to_owned(), method.to_owned()))
+        let support = |resource: &str, subresource: &str, method: &str| {
+            operations.support(&(resource.to_owned(), subresource.to_owned(), method.to_owned()))
         };
-        assert_eq!(answer("widgets", "", "post"), DryRun::Supported);
-        assert_eq!(answer("widgets", "", "delete"), DryRun::Unsupported);
-        assert_eq!(answer("widgets", "", "put"), DryRun::Supported);
-        assert_eq!(answer("widgets", "", "patch"), DryRun::Unsupported);
-        assert_eq!(answer("widgets", "status", "put"), DryRun::Supported);
-        assert_eq!(answer("widgets", "scale", "put"), DryRun::Absent);
-        assert_eq!(answer("gadgets", "", "put"), DryRun::Unsupported);
-        assert_eq!(answer("watch", "", "post"), DryRun::Absent);
+        assert_eq!(support("widgets", "", "post"), DryRun::Supported);
+        assert_eq!(support("widgets", "", "delete"), DryRun::Unsupported);
+        assert_eq!(support("widgets", "", "put"), DryRun::Supported);
+        assert_eq!(support("widgets", "", "patch"), DryRun::Unsupported);
+        assert_eq!(support("widgets", "status", "put"), DryRun::Supported);
+        assert_eq!(support("widgets", "scale", "put"), DryRun::Absent);
+        assert_eq!(support("gadgets", "", "put"), DryRun::Unsupported);
+        assert_eq!(support("watch", "", "post"), DryRun::Absent);
     }
 
     #[test]
     fn a_document_counts_for_its_time() {
         let operations = Operations { all: HashSet::from([wanted("a")]), with_dry_run: HashSet::new() };
-        let known = |age: Duration| Known {
+        let known = |age: Duration| ReadDocument {
             read: Instant::now().checked_sub(age).unwrap(),
             operations: Ok(Some(Arc::new(Operations {
                 all: operations.all.clone(),
                 ..Operations::default()
             }))),
         };
-        assert_eq!(known(Duration::ZERO).answer(&wanted("a")), Some(DryRun::Unsupported));
-        assert_eq!(known(MISSING_TTL).answer(&wanted("a")), Some(DryRun::Unsupported));
-        assert_eq!(known(TTL).answer(&wanted("a")), None);
-        assert_eq!(known(Duration::ZERO).answer(&wanted("b")), Some(DryRun::Absent));
-        assert_eq!(known(MISSING_TTL).answer(&wanted("b")), None);
+        assert_eq!(known(Duration::ZERO).support(&wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(known(MISSING_TTL).support(&wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(known(TTL).support(&wanted("a")), None);
+        assert_eq!(known(Duration::ZERO).support(&wanted("b")), Some(DryRun::Absent));
+        assert_eq!(known(MISSING_TTL).support(&wanted("b")), None);
     }
 
     fn wanted(resource: &str) -> (String, String, String) {

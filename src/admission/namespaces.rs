@@ -81,19 +81,19 @@ impl NamespaceLabels {
     }
 
     /// The labels of a namespace; the `Status` for the client if they cannot be read.
-    pub(super) async fn get(&self, asker: &str, namespace: &str) -> Result<Labels, Box<meta::Status>> {
+    pub(super) async fn get(&self, flow: &str, namespace: &str) -> Result<Labels, Box<meta::Status>> {
         // In a path, it could name another object.
         if !path_segment(namespace).is_ok_and(|segment| segment == namespace) {
             return Err(not_found(namespace));
         }
         let (cache, client, name) = (Arc::clone(&self.cache), self.client.clone(), namespace.to_owned());
-        let (shares, asker) = (Arc::clone(&self.live_reads), Arc::from(asker));
+        let (shares, flow) = (Arc::clone(&self.live_reads), Arc::from(flow));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             if let Some(known) = cache.get("", &name) {
                 return Ok(Labels::clone(&known));
             }
             let busy = |_| internal_error("too many reads of namespaces are in progress");
-            let _permit = shares.acquire(asker, 1).await.map_err(busy)?;
+            let _permit = shares.acquire(flow, 1).await.map_err(busy)?;
             read(client, &name).await
         }));
         reading.await.unwrap_or_else(|_| Err(internal_error("the read of the namespace was cancelled")))

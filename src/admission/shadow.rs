@@ -18,12 +18,12 @@ const MEMORY_PER_CALL: usize = 4;
 /// Calls shadow webhooks for the requests of one client.
 pub(super) struct ShadowCaller {
     admission: Arc<ClusterAdmission>,
-    asker: Arc<str>,
+    flow: Arc<str>,
 }
 
 impl ShadowCaller {
-    pub(super) fn new(admission: &Arc<ClusterAdmission>, asker: &str) -> Self {
-        Self { admission: Arc::clone(admission), asker: asker.into() }
+    pub(super) fn new(admission: &Arc<ClusterAdmission>, flow: &str) -> Self {
+        Self { admission: Arc::clone(admission), flow: flow.into() }
     }
 
     /// Starts a call, if there is memory for it.
@@ -44,7 +44,7 @@ impl ShadowCaller {
 
 impl Caller for ShadowCaller {
     async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
-        let called = self.admission.callers.call(webhook, review, HeaderMap::new(), &self.asker, None).await;
+        let called = self.admission.callers.call(webhook, review, HeaderMap::new(), &self.flow, None).await;
         called.map_err(|failure| match failure {
             CallFailure::Webhook(error) => error,
             CallFailure::Busy => CallError::Failed(BUSY.to_owned()),

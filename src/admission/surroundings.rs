@@ -29,7 +29,7 @@ use crate::traces::{ActiveSpan, SpanScope};
 /// What the phases need for one request, and what they say about it.
 pub(crate) struct RequestSurroundings<'a> {
     admission: &'a Arc<ClusterAdmission>,
-    asker: &'a str,
+    flow: &'a str,
     user: &'a UserInfo,
     deadline: Option<Instant>,
     /// The span of the request, if requests are traced.
@@ -51,14 +51,14 @@ pub(crate) struct AdmissionNotes {
 impl<'a> RequestSurroundings<'a> {
     pub(super) fn new(
         admission: &'a Arc<ClusterAdmission>,
-        asker: &'a str,
+        flow: &'a str,
         user: &'a UserInfo,
         deadline: Option<Instant>,
         spans: Option<&'a SpanScope>,
     ) -> Self {
         Self {
             admission,
-            asker,
+            flow,
             user,
             deadline,
             spans,
@@ -85,14 +85,14 @@ impl<'a> RequestSurroundings<'a> {
         subresource: &str,
         method: &Method,
     ) -> Result<DryRun, DryRunError> {
-        self.admission.dry_runs.of(self.asker, resource, subresource, method).await
+        self.admission.dry_runs.of(self.flow, resource, subresource, method).await
     }
 
     /// Asks the API servers whether the user may make the request, where no dry run does.
     pub(crate) async fn authorize_request(&self, info: &RequestInfo) -> Result<(), AccessRefusal> {
         let authorizer = &self.admission.authorizer;
         let trace = AuthzTrace::within(self.spans);
-        authorizer.authorize_at_api_servers(self.asker, self.user, info, &trace).await
+        authorizer.authorize_at_api_servers(self.flow, self.user, info, &trace).await
     }
 }
 
@@ -140,7 +140,7 @@ impl Caller for RequestSurroundings<'_> {
         if let Some(spans) = &spans {
             spans.request.inject(&mut headers);
         }
-        let called = self.admission.callers.call(webhook, review, headers, self.asker, self.deadline).await;
+        let called = self.admission.callers.call(webhook, review, headers, self.flow, self.deadline).await;
         if let (Err(_), Some(spans)) = (&called, spans) {
             spans.fail();
         }
@@ -175,20 +175,20 @@ impl Caller for RequestSurroundings<'_> {
 impl Surroundings for RequestSurroundings<'_> {
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
         match &self.admission.namespaces {
-            Some(namespaces) => namespaces.get(self.asker, namespace).await,
+            Some(namespaces) => namespaces.get(self.flow, namespace).await,
             None => Err(internal_error("namespaces are not watched")),
         }
     }
 
-    async fn authorize(&self, question: &AccessQuestion) -> AccessDecision {
-        let question = of_expression(self.user, question);
+    async fn authorize(&self, review: &AccessQuestion) -> AccessDecision {
+        let review = of_expression(self.user, review);
         let no = |reason, error| AccessDecision { allowed: false, reason, error };
         let trace = AuthzTrace::within(self.spans);
-        match self.admission.authorizer.authorize(self.asker, &question, &trace).await {
+        match self.admission.authorizer.authorize(self.flow, &review, &trace).await {
             Ok(allowed) => AccessDecision { allowed: true, reason: allowed.reason, error: None },
             Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
             Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),
-            Err(AccessError::Unanswered(error)) => no(String::new(), Some(error.to_string())),
+            Err(AccessError::Undecided(error)) => no(String::new(), Some(error.to_string())),
         }
     }
 
@@ -197,12 +197,12 @@ impl Surroundings for RequestSurroundings<'_> {
     }
 
     async fn shadow(&self, call: ShadowCall) {
-        ShadowCaller::new(self.admission, self.asker).start(call);
+        ShadowCaller::new(self.admission, self.flow).start(call);
     }
 }
 
 impl fmt::Debug for RequestSurroundings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestSurroundings").field("asker", &self.asker).finish_non_exhaustive()
+        f.debug_struct("RequestSurroundings").field("flow", &self.flow).finish_non_exhaustive()
     }
 }

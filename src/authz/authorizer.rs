@@ -13,10 +13,10 @@ use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::answers::ReviewError;
+use super::cached_reviews::ReviewError;
 use super::settings::{Authorization, AuthorizationWebhook, AuthorizerSettings};
 use super::webhook::WebhookAuthorizer;
-use super::{AuthzTrace, question};
+use super::{AuthzTrace, access_review};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 
@@ -58,7 +58,7 @@ pub(super) struct Opinion {
     pub(super) reason: String,
     /// What went wrong.
     pub(super) error: Option<String>,
-    /// When an answer that allows ends.
+    /// When a decision that allows ends.
     pub(super) until: Option<Instant>,
 }
 
@@ -71,9 +71,9 @@ pub(super) enum OpinionSource {
     Excluded,
     /// The conditions of a webhook failed.
     Conditions,
-    /// An answer, or none, to a question of this request.
-    Answer,
-    /// An answer to an earlier one.
+    /// An access review of this request.
+    Review,
+    /// An earlier access review.
     Cache,
 }
 
@@ -107,7 +107,7 @@ pub(crate) enum AccessError {
     },
     /// The gateway cannot ask now.
     #[error(transparent)]
-    Unanswered(#[from] ReviewError),
+    Undecided(#[from] ReviewError),
 }
 
 /// The refusal of a request.
@@ -126,7 +126,7 @@ pub(crate) enum AccessRefusal {
     Failed(Box<Status>),
     /// The gateway cannot ask now.
     #[error(transparent)]
-    Unanswered(ReviewError),
+    Undecided(ReviewError),
 }
 
 /// An attempt to authorize a request; without a result until its deadline it is an error.
@@ -144,7 +144,7 @@ impl Drop for Attempt<'_> {
 }
 
 impl Authorizer {
-    /// Keeps webhooks of `before`, with their answers, where their settings are the same.
+    /// Keeps webhooks of `before`, with their decisions, where their settings are the same.
     pub(crate) fn build(
         settings: &Authorization,
         before: Option<&Self>,
@@ -177,57 +177,57 @@ impl Authorizer {
         self.members.iter().any(|member| matches!(member, Member::Webhook(_)))
     }
 
-    /// Decides the request of `user` for `target`, its path and query. Questions count in the share of `asker`.
+    /// Decides the request of `user` for `target`, its path and query. Access reviews count in the share of `flow`.
     // apiserver: pkg/endpoints/filters/authorization.go, WithAuthorization
     pub(crate) async fn authorize_request(
         &self,
-        asker: &str,
+        flow: &str,
         user: &UserInfo,
         (info, target): (&RequestInfo, &str),
         trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessRefusal> {
         let mut attempt = Attempt { began: Instant::now(), result: "error", metrics: &self.metrics };
-        let question = question::on_request(user, info, info.verb().to_owned());
-        let decided = self.authorize(asker, &question, trace).await;
+        let spec = access_review::on_request(user, info, info.verb().to_owned());
+        let decided = self.authorize(flow, &spec, trace).await;
         attempt.result = match &decided {
             Ok(_) => "allowed",
             Err(AccessError::Forbidden { is_denied: true, .. }) => "denied",
             Err(AccessError::Forbidden { .. }) => "no-opinion",
-            Err(AccessError::Failed { .. } | AccessError::Unanswered(_)) => "error",
+            Err(AccessError::Failed { .. } | AccessError::Undecided(_)) => "error",
         };
         decided.map_err(|error| match error {
             AccessError::Forbidden { reason, .. } => {
-                let status = Box::new(Status::forbidden(&question::attempt(&question), &reason));
+                let status = Box::new(Status::forbidden(&access_review::attempt(&spec), &reason));
                 AccessRefusal::Forbidden { status, reason }
             }
             AccessError::Failed { error, .. } => {
                 AccessRefusal::Failed(Box::new(Status::internal_error_text(target, &error)))
             }
-            AccessError::Unanswered(error) => AccessRefusal::Unanswered(error),
+            AccessError::Undecided(error) => AccessRefusal::Undecided(error),
         })
     }
 
-    /// Decides what `question` names. It is refused if no authorizer allows it.
+    /// Decides an access review. It is refused if no authorizer allows it.
     // union.go, Authorize
     // threat: authorization-bypass
     pub(crate) async fn authorize(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessError> {
-        if question.groups.iter().flatten().any(|group| group == SUPERUSERS) {
-            trace.record("system:masters", question, ("allow", false), "");
+        if spec.groups.iter().flatten().any(|group| group == SUPERUSERS) {
+            trace.record("system:masters", spec, ("allow", false), "");
             return Ok(AllowedAccess::default());
         }
         let mut reasons = Vec::new();
         let mut errors = Vec::new();
         for member in &self.members {
-            let asked = member.opinion(asker, question, trace).await;
+            let asked = member.opinion(flow, spec, trace).await;
             let (opinion, source) = asked.inspect_err(|error| {
-                trace.record(member.name(), question, ("error", false), &error.to_string());
+                trace.record(member.name(), spec, ("error", false), &error.to_string());
             })?;
-            opinion.record(member.name(), question, source, trace);
+            opinion.record(member.name(), spec, source, trace);
             self.count(member, opinion.decision);
             let Opinion { decision, reason, error, until } = opinion;
             match (decision, error) {
@@ -273,14 +273,14 @@ impl Member {
 
     async fn opinion(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<(Opinion, OpinionSource), ReviewError> {
         let opinion = match self {
             Self::AlwaysAllow => Opinion { decision: Decision::Allow, ..Opinion::none() },
             Self::AlwaysDeny => Opinion { reason: ALWAYS_DENY.to_owned(), ..Opinion::none() },
-            Self::Webhook(webhook) => return webhook.opinion(asker, question, trace).await,
+            Self::Webhook(webhook) => return webhook.opinion(flow, spec, trace).await,
         };
         Ok((opinion, OpinionSource::Own))
     }
@@ -296,7 +296,7 @@ impl Opinion {
     fn record(
         &self,
         authorizer: &str,
-        question: &SubjectAccessReviewSpec,
+        spec: &SubjectAccessReviewSpec,
         source: OpinionSource,
         trace: &AuthzTrace,
     ) {
@@ -310,7 +310,7 @@ impl Opinion {
             OpinionSource::Excluded => "its matchConditions exclude the request",
             _ => self.error.as_ref().unwrap_or(&self.reason),
         };
-        trace.record(authorizer, question, (result, source == OpinionSource::Cache), detail);
+        trace.record(authorizer, spec, (result, source == OpinionSource::Cache), detail);
     }
 
     /// A denial.

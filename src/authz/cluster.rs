@@ -10,11 +10,11 @@ use tokio::runtime::Handle;
 
 use super::authorizer::{AccessError, AccessRefusal, AllowedAccess};
 use super::rules::Rules;
-use super::{AccessReviewer, Authorizer, AuthzTrace, question};
+use super::{AccessReviewer, Authorizer, AuthzTrace, access_review};
 use crate::backend::Backend;
 use crate::request::info::RequestInfo;
 
-/// The authorizers of a cluster. Clones share the answers.
+/// The authorizers of a cluster. Clones share the decisions.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterAuthorizer {
     own: Option<Arc<Authorizer>>,
@@ -31,41 +31,43 @@ impl ClusterAuthorizer {
         Self { own: own.cloned(), api_servers }
     }
 
-    /// Decides a question, which counts in the share of `asker`.
+    /// Decides an access review, which counts in the share of `flow`.
     pub(crate) async fn authorize(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<AllowedAccess, AccessError> {
         let until = match &self.own {
-            Some(own) => own.authorize(asker, question, trace).await?.until,
+            Some(own) => own.authorize(flow, spec, trace).await?.until,
             None => None,
         };
-        let answer = self.api_servers.ask(asker, question, trace).await?;
-        let reason = answer.status.reason.clone();
-        if !answer.status.allowed {
-            return Err(AccessError::Forbidden { reason, is_denied: answer.status.denied });
+        let decision = self.api_servers.decide(flow, spec, trace).await?;
+        let reason = decision.status.reason.clone();
+        if !decision.status.allowed {
+            return Err(AccessError::Forbidden { reason, is_denied: decision.status.denied });
         }
-        Ok(AllowedAccess { reason, until: Some(until.map_or(answer.until, |until| until.min(answer.until))) })
+        Ok(AllowedAccess {
+            reason,
+            until: Some(until.map_or(decision.until, |until| until.min(decision.until))),
+        })
     }
 
     /// Asks the API servers whether `user` may make a request that the gateway's own authorizers have allowed.
     pub(crate) async fn authorize_at_api_servers(
         &self,
-        asker: &str,
+        flow: &str,
         user: &UserInfo,
         info: &RequestInfo,
         trace: &AuthzTrace,
     ) -> Result<(), AccessRefusal> {
-        let question = question::on_request(user, info, info.verb().to_owned());
-        let answer =
-            self.api_servers.ask(asker, &question, trace).await.map_err(AccessRefusal::Unanswered)?;
-        if answer.status.allowed {
+        let spec = access_review::on_request(user, info, info.verb().to_owned());
+        let decision = self.api_servers.decide(flow, &spec, trace).await.map_err(AccessRefusal::Undecided)?;
+        if decision.status.allowed {
             return Ok(());
         }
-        let reason = answer.status.reason.clone();
-        let status = Box::new(Status::forbidden(&question::attempt(&question), &reason));
+        let reason = decision.status.reason.clone();
+        let status = Box::new(Status::forbidden(&access_review::attempt(&spec), &reason));
         Err(AccessRefusal::Forbidden { status, reason })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Follows `k8s.io/apiserver/pkg/endpoints/filters/impersonation`: the modes of constrained impersonation (KEP-5284) in
 //! their order, then that of old. The first mode that allows decides; if none does, the first refusal is the response.
-//! An impersonation that was allowed is kept for as long as all answers that allowed it. `Identified::impersonate` in
+//! An impersonation that was allowed is kept for as long as all decisions that allowed it. `Identified::impersonate` in
 //! `pipeline/stages.rs` refuses a user on the deny list afterwards.
 
 mod key;
@@ -25,8 +25,8 @@ use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
+use super::access_review::{self, given};
 use super::authorizer::AccessError;
-use super::question::{self, given};
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
@@ -40,8 +40,8 @@ const NODES: &str = "system:nodes";
 /// From this many groups, or extra keys or values, on, a constrained mode first asks for all of them at once.
 // apiserver: impersonation/mode.go, manyAuthorizationChecksInLoop
 const MANY: usize = 4;
-/// Concurrent questions of one request.
-const CONCURRENT_QUESTIONS: usize = 8;
+/// Concurrent access reviews of one request.
+const CONCURRENT_REVIEWS: usize = 8;
 /// The memory of all impersonations of a cluster that are kept.
 const MAX_CACHED_BYTES: usize = 32 << 20;
 
@@ -85,7 +85,7 @@ pub(crate) enum ImpersonationError {
     Forbidden(Box<Status>),
     /// No authorizer can say.
     #[error(transparent)]
-    Unanswered(#[from] ReviewError),
+    Undecided(#[from] ReviewError),
 }
 
 impl Impersonated {
@@ -106,18 +106,18 @@ impl Impersonator {
         }
     }
 
-    /// The user as whom `requester` makes the request, if it may. Questions count in the share of `asker`.
+    /// The user as whom `requester` makes the request, if it may. Access reviews count in the share of `flow`.
     // threat: unauthorized-impersonation
     pub(crate) async fn impersonate(
         &self,
-        asker: &str,
+        flow: &str,
         requester: &Identity,
         wanted: &WantedUser<'_>,
         info: &RequestInfo,
         trace: &AuthzTrace,
     ) -> Result<Impersonated, ImpersonationError> {
         let began = Instant::now();
-        let asked = Impersonation { asker, requester, wanted, info, trace };
+        let asked = Impersonation { flow, requester, wanted, info, trace };
         if let Some(found) = self.recall(&asked, began) {
             // Another look at the clock would take longer.
             self.metrics.impersonation.attempt(found.mode.name(), true, Duration::ZERO);
@@ -130,7 +130,7 @@ impl Impersonator {
         result
     }
 
-    /// What [`Self::try_modes`] finds without a question, in the mode that it tries first.
+    /// What [`Self::try_modes`] finds without an access review, in the mode that it tries first.
     fn recall(&self, asked: &Impersonation<'_, '_>, now: Instant) -> Option<Impersonated> {
         let mode = self.last_modes.get(&asked.requester.name)?;
         if !mode.applies(asked.wanted, asked.requester) {
@@ -161,8 +161,8 @@ impl Impersonator {
                     }
                     return Ok(found);
                 }
-                // Nothing is known, so nothing is tried further: a later mode would have no answer either.
-                Err(error @ ImpersonationError::Unanswered(_)) => return Err(error),
+                // Nothing is known, so nothing is tried further: a later mode would have no decision either.
+                Err(error @ ImpersonationError::Undecided(_)) => return Err(error),
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
@@ -186,12 +186,12 @@ impl Impersonator {
             mode,
             requester: &requester,
             impersonator: self,
-            asker: asked.asker,
+            flow: asked.flow,
             trace: asked.trace,
             until: None,
         };
         if let Some(verb) = mode.verb_on_request(asked.info.verb()) {
-            check.ask(question::on_request(&requester, asked.info, verb)).await?;
+            check.ask(access_review::on_request(&requester, asked.info, verb)).await?;
         }
         // That of the user, whatever the request, is asked for once for many requests.
         let of_user = ImpersonationKey::of_user(mode, asked);
@@ -224,21 +224,21 @@ impl Impersonator {
 
 /// What a request asks for.
 struct Impersonation<'a, 'headers> {
-    asker: &'a str,
+    flow: &'a str,
     requester: &'a Identity,
     wanted: &'a WantedUser<'headers>,
     info: &'a RequestInfo,
     trace: &'a AuthzTrace,
 }
 
-/// The questions of one mode.
+/// The access reviews of one mode.
 struct ModeCheck<'a> {
     mode: Mode,
     requester: &'a Identity,
     impersonator: &'a Impersonator,
-    asker: &'a str,
+    flow: &'a str,
     trace: &'a AuthzTrace,
-    /// The earliest end of the answers.
+    /// The earliest end of the decisions.
     until: Option<Instant>,
 }
 
@@ -317,7 +317,7 @@ impl ModeCheck<'_> {
 
     /// Asks for all names at once if there are many, else for each one.
     ///
-    /// In constrained mode the question for `*` decides for all, as in kube-apiserver. If it does not, or in the mode of
+    /// In constrained mode the access review for `*` decides for all, as in kube-apiserver. If it does not, or in the mode of
     /// old, where `*` is a name like any other, the rules of the requester decide, if the API server lists all of them.
     /// A webhook lists none, so it is asked for each name.
     async fn ask_for_many(
@@ -327,7 +327,7 @@ impl ModeCheck<'_> {
         singles: Vec<ResourceAttributes>,
     ) -> Result<(), ImpersonationError> {
         if is_many && self.mode.is_constrained() {
-            match self.ask(question::on_resource(self.requester, all)).await {
+            match self.ask(access_review::on_resource(self.requester, all)).await {
                 Err(ImpersonationError::Forbidden(_)) => {}
                 decided => return decided,
             }
@@ -359,20 +359,21 @@ impl ModeCheck<'_> {
         }
     }
 
-    /// Asks side by side. The first refusal in the order of the questions is the result.
+    /// Asks side by side. The first refusal in the order of the access reviews is the result.
     async fn ask_all(&mut self, all: Vec<ResourceAttributes>) -> Result<(), ImpersonationError> {
         let this = &*self;
-        let questions =
-            all.into_iter().map(|attributes| this.answer(question::on_resource(this.requester, attributes)));
-        let ends: Vec<Instant> = stream::iter(questions).buffered(CONCURRENT_QUESTIONS).try_collect().await?;
+        let reviews = all
+            .into_iter()
+            .map(|attributes| this.decision(access_review::on_resource(this.requester, attributes)));
+        let ends: Vec<Instant> = stream::iter(reviews).buffered(CONCURRENT_REVIEWS).try_collect().await?;
         for until in ends {
             self.count_until(until);
         }
         Ok(())
     }
 
-    async fn ask(&mut self, question: SubjectAccessReviewSpec) -> Result<(), ImpersonationError> {
-        let until = self.answer(question).await?;
+    async fn ask(&mut self, spec: SubjectAccessReviewSpec) -> Result<(), ImpersonationError> {
+        let until = self.decision(spec).await?;
         self.count_until(until);
         Ok(())
     }
@@ -381,35 +382,35 @@ impl ModeCheck<'_> {
         self.until = Some(self.until.map_or(until, |before| before.min(until)));
     }
 
-    /// The end of an allowing answer.
+    /// The end of an allowing decision.
     // mode.go, checkAuthorization
-    async fn answer(&self, question: SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
+    async fn decision(&self, spec: SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
         let began = Instant::now();
-        let answer = self.authorize(&question).await;
-        let decision = if answer.is_ok() { "allowed" } else { "denied" };
+        let decided = self.authorize(&spec).await;
+        let decision = if decided.is_ok() { "allowed" } else { "denied" };
         let metrics = &self.impersonator.metrics.impersonation;
         metrics.authorization(self.mode.name(), decision, began.elapsed());
-        answer
+        decided
     }
 
-    /// Asks the authorizers; the end of an answer that allows.
-    async fn authorize(&self, question: &SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
-        let decided = self.impersonator.authorizer.authorize(self.asker, question, self.trace).await;
+    /// Asks the authorizers; the end of a decision that allows.
+    async fn authorize(&self, spec: &SubjectAccessReviewSpec) -> Result<Instant, ImpersonationError> {
+        let decided = self.impersonator.authorizer.authorize(self.flow, spec, self.trace).await;
         match decided {
             // Without an end it counts for this request alone.
             Ok(allowed) => Ok(allowed.until.unwrap_or_else(Instant::now)),
-            Err(AccessError::Unanswered(error)) => Err(error.into()),
+            Err(AccessError::Undecided(error)) => Err(error.into()),
             Err(AccessError::Failed { error, reason }) if !reason.is_empty() => {
-                Err(forbidden(question, &format!("{error}: {reason}")))
+                Err(forbidden(spec, &format!("{error}: {reason}")))
             }
             Err(AccessError::Forbidden { reason: text, .. } | AccessError::Failed { error: text, .. }) => {
-                Err(forbidden(question, &text))
+                Err(forbidden(spec, &text))
             }
         }
     }
 
     fn refuse(&self, attributes: ResourceAttributes, reason: &str) -> ImpersonationError {
-        forbidden(&question::on_resource(self.requester, attributes), reason)
+        forbidden(&access_review::on_resource(self.requester, attributes), reason)
     }
 
     /// The attributes of a user or a group.
@@ -440,8 +441,8 @@ impl ModeCheck<'_> {
     }
 }
 
-fn forbidden(question: &SubjectAccessReviewSpec, reason: &str) -> ImpersonationError {
-    ImpersonationError::Forbidden(Box::new(Status::forbidden(&question::attempt(question), reason)))
+fn forbidden(spec: &SubjectAccessReviewSpec, reason: &str) -> ImpersonationError {
+    ImpersonationError::Forbidden(Box::new(Status::forbidden(&access_review::attempt(spec), reason)))
 }
 
 /// Texts without repetitions, in order.

@@ -1,4 +1,4 @@
-//! Asks the API servers of a cluster what users may do.
+//! Access reviews at the API servers of a cluster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::answers::{
-    AccessAnswer, AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError,
+use super::cached_reviews::{
+    AccessReviewStatus, AccessReviews, CachedReviews, ReviewDecision, ReviewError, SharedDecision,
 };
 use super::rules::{NO_NAMESPACE, Rules, RulesReview};
-use super::{AuthzTrace, question};
+use super::{AuthzTrace, access_review};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
 use crate::backend::shares::ShareLimits;
@@ -34,24 +34,24 @@ use crate::request::info::RequestInfo;
 
 /// The name in traces.
 const NAME: &str = "API server";
-/// How long an allowing answer counts, from its question on: as long as in kube-apiserver's cache of constrained
+/// How long an allowing decision counts, from the begin of its review on: as long as in kube-apiserver's cache of constrained
 /// impersonation, here in all modes (D-impersonation-cache).
 // apiserver: pkg/endpoints/filters/impersonation/cache.go
 pub(super) const ALLOWED_TTL: Duration = Duration::from_secs(10);
-/// How long any other answer counts: enough to shield the API server from a client that repeats a refused request, too
+/// How long any other decision counts: enough to shield the API server from a client that repeats a refused request, too
 /// short for an administrator to notice.
 const REFUSED_TTL: Duration = Duration::from_secs(1);
-/// How long an answer may take.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a review may take.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest user whose rules are asked for, with its attributes as texts and as header lines: far less than the header
 /// that gets a connection of its own.
 const MAX_RULES_USER_BYTES: usize = 32 << 10;
-/// The longest answer.
-const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// The longest part of an unusable answer that is logged.
+/// The longest response.
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
+/// The longest part of an unusable response that is logged.
 const MAX_SHOWN_BYTES: usize = 300;
 
-/// The error of an answer that allows and denies.
+/// The error of a response that allows and denies.
 // apiserver: plugin/pkg/authorizer/webhook/webhook.go
 pub(super) const CONTRADICTION: &str = "webhook subject access review returned both allow and deny response";
 
@@ -74,7 +74,7 @@ struct BackendReviews {
 }
 
 impl AccessReviewer {
-    /// Questions go to the API servers of `backend`, from `runtime`.
+    /// Access reviews go to the API servers of `backend`, from `runtime`.
     pub(crate) fn new(backend: &Arc<Backend>, runtime: &Handle) -> Self {
         let client = {
             let _runtime = runtime.enter();
@@ -83,32 +83,32 @@ impl AccessReviewer {
         Self::with_client(client, runtime)
     }
 
-    /// Questions go through `client`.
+    /// Access reviews go through `client`.
     pub(crate) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
         Self(CachedReviews::new(BackendReviews { client }, runtime, LIMITS))
     }
 
-    /// Whether the user of the question may do what it names. `asker` is the user whose share the question counts in.
-    pub(crate) async fn ask(
+    /// Decides an access review, which counts in the share of `flow`.
+    pub(crate) async fn decide(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
-    ) -> Result<Arc<AccessAnswer>, ReviewError> {
-        let asked = self.0.ask(asker, question, trace).await;
+    ) -> Result<Arc<ReviewDecision>, ReviewError> {
+        let asked = self.0.decide(flow, spec, trace).await;
         match &asked {
-            Ok(AskedAnswer { answer, is_cached }) => {
-                let AccessReviewStatus { allowed, denied, reason } = &answer.status;
+            Ok(SharedDecision { decision, is_cached }) => {
+                let AccessReviewStatus { allowed, denied, reason } = &decision.status;
                 let result = match (allowed, denied) {
                     (true, _) => "allow",
                     (_, true) => "deny",
                     _ => "no opinion",
                 };
-                trace.record(NAME, question, (result, *is_cached), reason);
+                trace.record(NAME, spec, (result, *is_cached), reason);
             }
-            Err(error) => trace.record(NAME, question, ("error", false), &error.to_string()),
+            Err(error) => trace.record(NAME, spec, ("error", false), &error.to_string()),
         }
-        Ok(asked?.answer)
+        Ok(asked?.decision)
     }
 
     /// Whether `user` may make a request; else the response.
@@ -118,12 +118,12 @@ impl AccessReviewer {
         info: &RequestInfo,
         trace: &AuthzTrace,
     ) -> Result<Result<(), Box<Status>>, ReviewError> {
-        let question = question::on_request(user, info, info.verb().to_owned());
-        let answer = self.ask(&user.name, &question, trace).await?;
-        Ok(if answer.status.allowed {
+        let spec = access_review::on_request(user, info, info.verb().to_owned());
+        let decision = self.decide(&user.name, &spec, trace).await?;
+        Ok(if decision.status.allowed {
             Ok(())
         } else {
-            Err(Box::new(Status::forbidden(&question::attempt(&question), &answer.status.reason)))
+            Err(Box::new(Status::forbidden(&access_review::attempt(&spec), &decision.status.reason)))
         })
     }
 
@@ -150,28 +150,28 @@ impl AccessReviewer {
 impl AccessReviews for BackendReviews {
     fn review<'a>(
         &'a self,
-        question: &'a SubjectAccessReviewSpec,
+        spec: &'a SubjectAccessReviewSpec,
         headers: HeaderMap,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
         Box::pin(async {
-            let review = SubjectAccessReview { spec: valid(question), ..SubjectAccessReview::default() };
+            let review = SubjectAccessReview { spec: valid(spec), ..SubjectAccessReview::default() };
             let mut request = create(&review)?;
             request.headers_mut().extend(headers);
-            post::<AccessReviewAnswer>(&self.client, request).await?.read()
+            post::<ParsedReview>(&self.client, request).await?.read()
         })
     }
 
-    fn ttl(&self, _: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration {
-        if answer.allowed { ALLOWED_TTL } else { REFUSED_TTL }
+    fn ttl(&self, _: &SubjectAccessReviewSpec, decision: &AccessReviewStatus) -> Duration {
+        if decision.allowed { ALLOWED_TTL } else { REFUSED_TTL }
     }
 }
 
-/// The question without what the API server refuses in a review: requirements on a field without a name. It then asks for
+/// The access review without what the API server refuses in one: requirements on a field without a name. It then asks for
 /// more.
 // kubernetes: pkg/apis/authorization/validation/validation.go
-fn valid(question: &SubjectAccessReviewSpec) -> SubjectAccessReviewSpec {
-    let mut question = question.clone();
-    if let Some(attributes) = &mut question.resource_attributes
+fn valid(spec: &SubjectAccessReviewSpec) -> SubjectAccessReviewSpec {
+    let mut spec = spec.clone();
+    if let Some(attributes) = &mut spec.resource_attributes
         && let Some(requirements) =
             attributes.field_selector.as_mut().and_then(|selector| selector.requirements.as_mut())
     {
@@ -180,7 +180,7 @@ fn valid(question: &SubjectAccessReviewSpec) -> SubjectAccessReviewSpec {
             attributes.field_selector = None;
         }
     }
-    question
+    spec
 }
 
 fn with_identity(mut request: http::Request<Vec<u8>>, user: &Identity) -> http::Request<Vec<u8>> {
@@ -198,17 +198,17 @@ fn create<K: Resource<DynamicType = ()> + Serialize>(
     request.map_err(|error| unusable(&error))
 }
 
-/// Sends a review and reads the answer. Never waits longer than [`ANSWER_TIMEOUT`].
+/// Sends a review and reads the response. Never waits longer than [`REVIEW_TIMEOUT`].
 // threat: silent-backend, endless-response
 async fn post<A: DeserializeOwned>(
     client: &kube::Client,
     request: http::Request<Vec<u8>>,
 ) -> Result<A, ReviewError> {
     let unavailable = |error: &dyn std::error::Error| ReviewError::Unavailable(error_text(error));
-    let answering = async {
+    let posting = async {
         let response = client.send(request.map(Body::from)).await.map_err(|error| unavailable(&error))?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
         let body = body.map_err(|error| unavailable(&*error))?.to_bytes();
         let detail = || format!("{}: {}", head.status, shown(&body));
         match head.status.as_u16() {
@@ -220,8 +220,8 @@ async fn post<A: DeserializeOwned>(
             _ => Err(ReviewError::Unusable(detail())),
         }
     };
-    let late = || ReviewError::Unavailable(format!("none within {ANSWER_TIMEOUT:?}"));
-    timeout(ANSWER_TIMEOUT, answering).await.unwrap_or_else(|_| Err(late()))
+    let late = || ReviewError::Unavailable(format!("none within {REVIEW_TIMEOUT:?}"));
+    timeout(REVIEW_TIMEOUT, posting).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// The message of a `Status`, or the beginning of another text.
@@ -233,9 +233,9 @@ fn shown(body: &[u8]) -> String {
     text.get(..text.floor_char_boundary(MAX_SHOWN_BYTES)).unwrap_or_default().to_owned()
 }
 
-/// The parsed part of an answer.
+/// The parsed part of a response.
 #[derive(Debug, Deserialize)]
-struct AccessReviewAnswer {
+struct ParsedReview {
     status: Option<ParsedStatus>,
 }
 
@@ -248,7 +248,7 @@ struct ParsedStatus {
     reason: String,
 }
 
-impl AccessReviewAnswer {
+impl ParsedReview {
     // apiserver: plugin/pkg/authorizer/webhook/webhook.go, Authorize
     fn read(self) -> Result<AccessReviewStatus, ReviewError> {
         let unusable = |text: &str| ReviewError::Unusable(text.to_owned());

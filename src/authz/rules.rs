@@ -1,4 +1,4 @@
-//! The rules of a user, from one `SelfSubjectRulesReview`: one question instead of one for each name.
+//! The rules of a user, from one `SelfSubjectRulesReview`: one access review instead of one for each name.
 //!
 //! They decide only if the API server says that they are complete. Authorizers that can deny, such as webhooks, do not list
 //! their rules, so with one of them no list is complete. A name that no rule allows is asked about again, so that the refusal is the
@@ -10,7 +10,7 @@ use serde::Deserialize;
 /// binding in a namespace that could exist would otherwise count for cluster-scoped objects.
 pub(super) const NO_NAMESPACE: &str = "*:cluster-scope:*";
 
-/// The answer to a `SelfSubjectRulesReview`.
+/// The response to a `SelfSubjectRulesReview`.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct RulesReview {
     #[serde(default)]
@@ -23,7 +23,7 @@ pub(super) struct RulesReview {
 pub(super) struct Rules {
     #[serde(default, rename = "resourceRules")]
     of_resources: Option<Vec<ResourceRule>>,
-    /// Whether an authorizer did not list its rules. An answer without the field says nothing.
+    /// Whether an authorizer did not list its rules. A response without the field says nothing.
     #[serde(default)]
     incomplete: Option<bool>,
     #[serde(default)]

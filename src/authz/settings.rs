@@ -41,11 +41,11 @@ pub struct AuthorizationWebhook {
     pub version: SubjectAccessReviewVersion,
     /// The timeout of one attempt, at most 30 seconds.
     pub timeout: Duration,
-    /// How long an allowing answer counts; zero: it is not cached.
+    /// How long an allowing decision counts; zero: it is not cached.
     pub authorized_ttl: Duration,
-    /// How long any other answer counts; zero: it is not cached.
+    /// How long any other decision counts; zero: it is not cached.
     pub unauthorized_ttl: Duration,
-    /// The decision without an answer.
+    /// The decision if the webhook makes none.
     pub failure_policy: FailurePolicy,
     /// The conditions under which the webhook is asked, over `request`, a `SubjectAccessReviewSpec` of v1.
     pub match_conditions: Vec<Expression>,

@@ -8,13 +8,13 @@ use portcullis_kubernetes::status::{Attempt, AttemptTarget};
 use portcullis_system::sync::lock;
 use serde::Serialize;
 
-use super::question;
+use super::access_review;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// The trace that records nothing.
 pub(crate) static NO_TRACE: AuthzTrace = AuthzTrace { checks: None, spans: None };
 
-/// Records checks, if it was made to, or spans of the questions.
+/// Records checks, if it was made to, or spans of the access reviews.
 #[derive(Debug)]
 pub(crate) struct AuthzTrace {
     checks: Option<Mutex<Vec<AuthzCheck>>>,
@@ -28,10 +28,10 @@ pub(crate) struct AuthzCheck {
     /// The authorizer: a webhook by its name, or the API server.
     pub(crate) authorizer: String,
     /// The user, the verb and the object.
-    pub(crate) question: String,
+    pub(crate) review: String,
     /// `allow`, `deny`, `no opinion` or `error`.
     pub(crate) result: &'static str,
-    /// Whether the answer was cached.
+    /// Whether the decision was cached.
     pub(crate) cached: bool,
     /// The reason or the error, in the authorizer's words.
     pub(crate) detail: String,
@@ -43,13 +43,13 @@ impl AuthzTrace {
         Self { checks: Some(Mutex::default()), spans: None }
     }
 
-    /// The trace of a request, whose questions have spans within `spans`.
+    /// The trace of a request, whose access reviews have spans within `spans`.
     pub(crate) fn within(spans: Option<&SpanScope>) -> Self {
         Self { checks: None, spans: spans.cloned().map(Box::new) }
     }
 
-    /// Begins the span of a question, if there are any.
-    pub(super) fn begin_question(&self) -> Option<Box<ActiveSpan>> {
+    /// Begins the span of an access review, if there are any.
+    pub(super) fn begin_review(&self) -> Option<Box<ActiveSpan>> {
         self.spans.as_ref().map(|spans| Box::new(spans.request(&Method::POST)))
     }
 
@@ -57,14 +57,14 @@ impl AuthzTrace {
     pub(super) fn record(
         &self,
         authorizer: &str,
-        question: &SubjectAccessReviewSpec,
+        spec: &SubjectAccessReviewSpec,
         (result, cached): (&'static str, bool),
         detail: &str,
     ) {
         if let Some(checks) = &self.checks {
             lock(checks).push(AuthzCheck {
                 authorizer: authorizer.to_owned(),
-                question: text(&question::attempt(question)),
+                review: text(&access_review::attempt(spec)),
                 result,
                 cached,
                 detail: detail.to_owned(),
@@ -79,7 +79,7 @@ impl AuthzTrace {
     }
 }
 
-/// A question on one line, such as `alice: get pods/log.apps "p" in namespace "n"`.
+/// An access review on one line, such as `alice: get pods/log.apps "p" in namespace "n"`.
 fn text(attempt: &Attempt<'_>) -> String {
     let Attempt { user, verb, on } = attempt;
     match on {

@@ -1,4 +1,4 @@
-//! An authorization webhook: whether it is asked, by its conditions, and its answers.
+//! An authorization webhook: whether it decides a request, by its conditions, and its decisions.
 //!
 //! Follows `k8s.io/apiserver/plugin/pkg/authorizer/webhook` and `k8s.io/apiserver/pkg/authorization/cel`.
 
@@ -21,8 +21,8 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::AuthzTrace;
-use super::answers::{AccessReviewStatus, AccessReviews, AskedAnswer, CachedReviews, ReviewError};
 use super::authorizer::{Decision, Opinion, OpinionSource};
+use super::cached_reviews::{AccessReviewStatus, AccessReviews, CachedReviews, ReviewError, SharedDecision};
 use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
@@ -30,11 +30,11 @@ use crate::backend::shares::{FairShares, ShareLimits};
 use crate::metrics::{Metrics, WebhookResult};
 use conditions::MatchConditions;
 
-/// The longest attributes of a question whose answer is cached, together.
+/// The longest attributes of an access review whose decision is cached, together.
 // apiserver: plugin/pkg/authorizer/webhook/webhook.go, maxControlledAttrCacheSize
 const MAX_CACHED_ATTRIBUTES: usize = 10_000;
 
-/// The questions to one webhook.
+/// The access reviews at one webhook.
 // threat: review-flood
 const LIMITS: ShareLimits = ShareLimits {
     permits: 512,
@@ -71,7 +71,7 @@ struct WebhookReviews {
 }
 
 impl WebhookAuthorizer {
-    /// Questions run on `runtime`. Fails if the client certificate and its key do not match.
+    /// Access reviews run on `runtime`. Fails if the client certificate and its key do not match.
     pub(super) fn new(
         settings: &AuthorizationWebhook,
         provider: &Arc<CryptoProvider>,
@@ -93,7 +93,7 @@ impl WebhookAuthorizer {
         })
     }
 
-    /// Whether it was built from these settings, so that a reload can keep it with its answers.
+    /// Whether it was built from these settings, so that a reload can keep it with its decisions.
     pub(super) fn is_for(&self, settings: &AuthorizationWebhook) -> bool {
         self.settings() == settings
     }
@@ -107,24 +107,24 @@ impl WebhookAuthorizer {
         &self.settings().name
     }
 
-    /// What the webhook says to a question, which counts in the share of `asker`. Fails if the gateway cannot ask now,
-    /// whatever the `failurePolicy`: a client that causes too many questions must not pass without one.
+    /// The opinion of the webhook about an access review, which counts in the share of `flow`. Fails if too many are in
+    /// progress, whatever the `failurePolicy`: a client that causes too many must not pass without one.
     // webhook.go, Authorize
     pub(super) async fn opinion(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
         trace: &AuthzTrace,
     ) -> Result<(Opinion, OpinionSource), ReviewError> {
-        match self.matches(asker, question).await? {
+        match self.matches(flow, spec).await? {
             Ok(true) => {}
             Ok(false) => return Ok((Opinion::none(), OpinionSource::Excluded)),
-            Err(error) => return Ok((self.without_answer(error), OpinionSource::Conditions)),
+            Err(error) => return Ok((self.without_decision(error), OpinionSource::Conditions)),
         }
-        match self.reviews.ask(asker, question, trace).await {
-            Ok(AskedAnswer { answer, is_cached }) => {
-                let AccessReviewStatus { allowed, denied, reason } = answer.status.clone();
-                let until = Some(answer.until);
+        match self.reviews.decide(flow, spec, trace).await {
+            Ok(SharedDecision { decision, is_cached }) => {
+                let AccessReviewStatus { allowed, denied, reason } = decision.status.clone();
+                let until = Some(decision.until);
                 let opinion = match (allowed, denied) {
                     (true, true) => {
                         Opinion { error: Some(CONTRADICTION.to_owned()), ..Opinion::denied(reason) }
@@ -133,7 +133,7 @@ impl WebhookAuthorizer {
                     (true, _) => Opinion { decision: Decision::Allow, reason, error: None, until },
                     (false, _) => Opinion { reason, ..Opinion::none() },
                 };
-                let source = if is_cached { OpinionSource::Cache } else { OpinionSource::Answer };
+                let source = if is_cached { OpinionSource::Cache } else { OpinionSource::Review };
                 Ok((opinion, source))
             }
             Err(ReviewError::Webhook { text, is_timeout }) => {
@@ -141,7 +141,7 @@ impl WebhookAuthorizer {
                     let metrics = &self.reviews.reviews().metrics.authorization;
                     metrics.failed_open(self.name(), WebhookResult::failed(is_timeout));
                 }
-                Ok((self.without_answer(text), OpinionSource::Answer))
+                Ok((self.without_decision(text), OpinionSource::Review))
             }
             Err(error) => Err(error),
         }
@@ -150,18 +150,18 @@ impl WebhookAuthorizer {
     /// Whether the conditions match. A large user is matched apart from the threads that serve requests.
     async fn matches(
         &self,
-        asker: &str,
-        question: &SubjectAccessReviewSpec,
+        flow: &str,
+        spec: &SubjectAccessReviewSpec,
     ) -> Result<Result<bool, String>, ReviewError> {
-        if !self.conditions.may_take_long(question) {
-            return Ok(self.conditions.match_request(question));
+        if !self.conditions.may_take_long(spec) {
+            return Ok(self.conditions.match_request(spec));
         }
-        let permit = self.evaluations.acquire(asker.into(), 1).await.map_err(|_| ReviewError::Overloaded)?;
-        let (conditions, question) = (self.conditions.clone(), question.clone());
+        let permit = self.evaluations.acquire(flow.into(), 1).await.map_err(|_| ReviewError::Overloaded)?;
+        let (conditions, spec) = (self.conditions.clone(), spec.clone());
         let matching = self.reviews.runtime().spawn_blocking(move || {
             // Also when the request has ended: an evaluation cannot be cut short.
             let _permit = permit;
-            conditions.match_request(&question)
+            conditions.match_request(&spec)
         });
         matching
             .await
@@ -169,7 +169,7 @@ impl WebhookAuthorizer {
     }
 
     /// The decision of the `failurePolicy`.
-    fn without_answer(&self, error: String) -> Opinion {
+    fn without_decision(&self, error: String) -> Opinion {
         let decision = match self.settings().failure_policy {
             FailurePolicy::NoOpinion => Decision::NoOpinion,
             FailurePolicy::Deny => Decision::Deny,
@@ -179,12 +179,12 @@ impl WebhookAuthorizer {
 }
 
 impl WebhookReviews {
-    async fn post(&self, question: &SubjectAccessReviewSpec) -> Result<AccessReviewStatus, WebhookError> {
+    async fn post(&self, spec: &SubjectAccessReviewSpec) -> Result<AccessReviewStatus, WebhookError> {
         let AuthorizationWebhook { name, version, bearer_token, .. } = &self.settings;
-        let body = review::request_body(*version, question)?;
+        let body = review::request_body(*version, spec)?;
         let bearer = bearer_token.as_ref().map(BearerToken::expose);
         let posting = self.client.post(bearer, body.into(), |attempt| {
-            let status = attempt.answer.and_then(|answer| review::read(*version, bearer, answer));
+            let status = attempt.answer.and_then(|response| review::read(*version, bearer, response));
             let result = match &status {
                 Ok(_) => WebhookResult::Success,
                 Err(error) => WebhookResult::failed(error.is_timeout),
@@ -220,13 +220,13 @@ impl WebhookReviews {
 impl AccessReviews for WebhookReviews {
     fn review<'a>(
         &'a self,
-        question: &'a SubjectAccessReviewSpec,
+        spec: &'a SubjectAccessReviewSpec,
         // kube-apiserver sends authorization webhooks no context either.
         // apiserver: pkg/util/webhook/webhook.go, NewGenericWebhook
         _: HeaderMap,
     ) -> BoxFuture<'a, Result<AccessReviewStatus, ReviewError>> {
         Box::pin(async {
-            let outcome = self.post(question).await;
+            let outcome = self.post(spec).await;
             self.log(&outcome);
             outcome.map_err(|error| ReviewError::Webhook {
                 // The address of the webhook is in the log, not for clients.
@@ -240,11 +240,11 @@ impl AccessReviews for WebhookReviews {
         })
     }
 
-    fn ttl(&self, question: &SubjectAccessReviewSpec, answer: &AccessReviewStatus) -> Duration {
-        if review::attributes_length(question) >= MAX_CACHED_ATTRIBUTES {
+    fn ttl(&self, spec: &SubjectAccessReviewSpec, decision: &AccessReviewStatus) -> Duration {
+        if review::attributes_length(spec) >= MAX_CACHED_ATTRIBUTES {
             return Duration::ZERO;
         }
-        if answer.allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl }
+        if decision.allowed { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl }
     }
 }
 

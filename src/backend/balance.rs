@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(crate) use ejection::EjectionCause;
-use ejection::{Ejection, Standing};
+use ejection::{Ejection, EjectionState};
 use moving::MovableWatches;
 pub(crate) use moving::WatchMoves;
 pub(crate) use moving::{MovableWatch, end_oldest, excess};
@@ -145,7 +145,7 @@ impl Balance {
 
     /// How eligible the endpoint is at `now`.
     pub(crate) fn rank(&self, now: Instant) -> Rank {
-        let avoided = || self.standing(now) == Standing::Ejected;
+        let avoided = || self.state(now) == EjectionState::Ejected;
         match self.readiness() {
             Readiness::Silent => Rank::Silent,
             Readiness::NotReady => Rank::Avoided,
@@ -154,11 +154,11 @@ impl Balance {
         }
     }
 
-    fn standing(&self, now: Instant) -> Standing {
+    fn state(&self, now: Instant) -> EjectionState {
         if !self.has_failed.load(Ordering::Relaxed) {
-            return Standing::Good;
+            return EjectionState::Good;
         }
-        lock(&self.ejection).standing(now)
+        lock(&self.ejection).state(now)
     }
 
     /// Records that the endpoint was chosen. After an ejection, this request is the trial that others wait for.

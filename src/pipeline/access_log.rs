@@ -250,11 +250,11 @@ impl AccessLog {
                 let message = "refused an identity that HTTP headers cannot carry unchanged";
                 log(RefusalSeverity::Warning, &error.to_string(), message);
             }
-            Refusal::Impersonation(ImpersonationError::Unanswered(error)) => {
-                log(unanswered_severity(error), &error.to_string(), "impersonation could not be checked");
+            Refusal::Impersonation(ImpersonationError::Undecided(error)) => {
+                log(undecided_severity(error), &error.to_string(), "impersonation could not be checked");
             }
-            Refusal::Access(AccessRefusal::Unanswered(error)) => {
-                log(unanswered_severity(error), &error.to_string(), "authorization could not be decided");
+            Refusal::Access(AccessRefusal::Undecided(error)) => {
+                log(undecided_severity(error), &error.to_string(), "authorization could not be decided");
             }
             Refusal::Panic => {
                 line.log_refusal(RefusalSeverity::Error, None, None, "handling the request panicked");
@@ -327,7 +327,7 @@ impl AccessLog {
 }
 
 /// A client that asks for too much is at fault itself.
-fn unanswered_severity(error: &ReviewError) -> RefusalSeverity {
+fn undecided_severity(error: &ReviewError) -> RefusalSeverity {
     match error {
         ReviewError::Overloaded | ReviewError::TooLarge => RefusalSeverity::Warning,
         ReviewError::Unavailable(_)

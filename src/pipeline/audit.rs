@@ -182,7 +182,7 @@ impl AuditedRequest {
         let (decision, reason) = match decided {
             Ok(allowed) => (Some("allow"), allowed.reason.as_str()),
             Err(AccessRefusal::Forbidden { reason, .. }) => (Some("forbid"), reason.as_str()),
-            Err(AccessRefusal::Failed(_) | AccessRefusal::Unanswered(_)) => (None, "internal error"),
+            Err(AccessRefusal::Failed(_) | AccessRefusal::Undecided(_)) => (None, "internal error"),
         };
         let mut parts = self.0.parts();
         if let Some(decision) = decision {

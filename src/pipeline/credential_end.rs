@@ -47,7 +47,7 @@ pub(super) struct StreamCredential {
 
 /// What authentication says of the credential now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum CredentialStatus {
     Accepted,
     Unknown,
     Refused,
@@ -119,7 +119,7 @@ impl StreamCredential {
                 }
             }
             // Boxed: it is seldom needed, and streams are many.
-            if !self.is_expired() && Box::pin(self.standing()).await == Standing::Refused {
+            if !self.is_expired() && Box::pin(self.check()).await == CredentialStatus::Refused {
                 break "refused";
             }
         };
@@ -146,9 +146,9 @@ impl StreamCredential {
         left.clamp(Duration::from_millis(1), INTERVAL)
     }
 
-    async fn standing(&self) -> Standing {
+    async fn check(&self) -> CredentialStatus {
         let snapshot = self.live.snapshot();
-        let Some(cluster) = snapshot.cluster(&self.cluster) else { return Standing::Refused };
+        let Some(cluster) = snapshot.cluster(&self.cluster) else { return CredentialStatus::Refused };
         let trace = AuthnTrace::default();
         let input = AuthnInput {
             conn: &self.connection.info,
@@ -164,14 +164,14 @@ impl StreamCredential {
                 let revocation = cluster.authn.chain.revocation();
                 let denied = |user| revocation.check_user(user, input.now).is_err();
                 if self.impersonated.get().is_some_and(denied) {
-                    Standing::Refused
+                    CredentialStatus::Refused
                 } else {
-                    Standing::Accepted
+                    CredentialStatus::Accepted
                 }
             }
-            Err(error) if error.is_inconclusive_for(self.method) => Standing::Unknown,
+            Err(error) if error.is_inconclusive_for(self.method) => CredentialStatus::Unknown,
             // Also another identity.
-            Ok(_) | Err(_) => Standing::Refused,
+            Ok(_) | Err(_) => CredentialStatus::Refused,
         }
     }
 }

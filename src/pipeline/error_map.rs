@@ -127,8 +127,10 @@ impl Refusal {
                     "forbidden: the user or credential to impersonate is on this gateway's deny list",
                 )
             },
-            Self::Impersonation(ImpersonationError::Unanswered(error)) => unanswered_status(error),
-            Self::Access(AccessRefusal::Unanswered(error)) => undecided_status(error),
+            Self::Impersonation(ImpersonationError::Undecided(error)) => {
+                undecided_impersonation_status(error)
+            }
+            Self::Access(AccessRefusal::Undecided(error)) => undecided_status(error),
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
@@ -184,7 +186,7 @@ fn undecided_status(error: &ReviewError) -> Status {
 
 /// The response to a request about which the authorizer says nothing. It is refused, and may be sent again if that can
 /// help.
-fn unanswered_status(error: &ReviewError) -> Status {
+fn undecided_impersonation_status(error: &ReviewError) -> Status {
     match error {
         ReviewError::Overloaded => Status::too_many_requests(RETRY_AFTER_SECONDS),
         ReviewError::TooLarge => Status::bad_request(TOO_LARGE),
@@ -220,9 +222,9 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         ForwardError::Send(SendError::Broken(_))
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
-        | ForwardError::AnswerTooLarge
+        | ForwardError::ResponseTooLarge
         | ForwardError::UnreadableReview
-        | ForwardError::Answer(_) => Status::bad_gateway(audit_id),
+        | ForwardError::ResponseBody(_) => Status::bad_gateway(audit_id),
         ForwardError::RequestBody(_) => Status::bad_request("the request body is malformed or incomplete"),
         ForwardError::Timeout => Status::timeout(),
     }

@@ -167,7 +167,7 @@ fn check_response(
     info: &RequestInfo,
 ) -> Result<(), ForwardError> {
     if header_list_size(response.headers()) > MAX_HEADER_LIST_SIZE {
-        return Err(ForwardError::AnswerTooLarge);
+        return Err(ForwardError::ResponseTooLarge);
     }
     // The address of an endpoint may have become that of a gateway.
     if response.status() == StatusCode::LOOP_DETECTED && may_reject_gateway(response.headers(), info) {
@@ -317,7 +317,7 @@ async fn buffer_request_body(
 /// Buffers the response to an anonymous request. A short one releases its connection at once.
 async fn buffer_response_body(response: Response<Body>) -> Result<Response<Body>, ForwardError> {
     let (head, body) = response.into_parts();
-    let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::Answer)?;
+    let body = body.read_up_to(MAX_BUFFERED_BODY).await.map_err(ForwardError::ResponseBody)?;
     Ok(Response::from_parts(head, body))
 }
 

@@ -38,13 +38,13 @@ pub(crate) enum ForwardError {
     RequestBody(#[source] BodyError),
     /// The header of the response is larger than clients accept, or a body that the gateway reads exceeds its limit.
     #[error("the backend's response is too large")]
-    AnswerTooLarge,
-    /// The answer to a TokenReview has an encoding that the gateway cannot read, so that the deny list cannot be applied.
+    ResponseTooLarge,
+    /// The TokenReview in the response has an encoding that the gateway cannot read, so that the deny list cannot be applied.
     #[error("the backend's TokenReview cannot be read, to compare it with the credential deny list")]
     UnreadableReview,
     /// A body that the gateway reads broke off.
     #[error("the backend's response broke off: {0}")]
-    Answer(#[source] BodyError),
+    ResponseBody(#[source] BodyError),
 }
 
 impl ForwardError {
@@ -54,13 +54,13 @@ impl ForwardError {
             Self::Send(SendError::Connect(_)) => Some("connect"),
             Self::Send(SendError::NotTrusted) => Some("not_trusted"),
             Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
-            Self::Send(SendError::Broken(_)) | Self::Answer(_) => Some("broken"),
+            Self::Send(SendError::Broken(_)) | Self::ResponseBody(_) => Some("broken"),
             Self::Send(SendError::Silent) => Some("silent"),
             Self::Send(SendError::Overloaded) => Some("overloaded"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),
-            Self::AnswerTooLarge => Some("response_too_large"),
+            Self::ResponseTooLarge => Some("response_too_large"),
             Self::UnreadableReview => Some("unreadable_review"),
             Self::Send(SendError::Busy) | Self::RequestBody(_) => None,
         }

@@ -318,11 +318,11 @@ impl Identified {
         let identity = match wanted {
             None => requester.clone().encode(mode)?,
             Some(wanted) => {
-                let asker = flow_of(&requester, client);
+                let flow = flow_of(&requester, client);
                 // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
                 let span = spans.and_then(|spans| spans.stage("constrainedimpersonation", &[]));
                 let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
-                let deciding = impersonator.impersonate(&asker, &requester, &wanted, data.info(), &trace);
+                let deciding = impersonator.impersonate(&flow, &requester, &wanted, data.info(), &trace);
                 let impersonated = within(data.deadline(), deciding).await??;
                 constraint = impersonated.constraint();
                 let user = impersonated.identity;
@@ -345,7 +345,7 @@ pub(super) async fn within<T>(
 ) -> Result<T, Refusal> {
     let Some(deadline) = deadline else { return Ok(future.await) };
     let mut future = pin!(future);
-    // Almost every answer is ready at once and needs no timer.
+    // Almost every result is ready at once and needs no timer.
     if let Some(output) = poll_immediate(future.as_mut()).await {
         return Ok(output);
     }
@@ -434,12 +434,12 @@ impl Scheduled {
     ) -> Result<Authorized, Refusal> {
         if let Some(authorizer) = &self.cluster().authorizer {
             let target = self.request.data.request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-            let asker = flow_of(&self.request.requester, client);
+            let flow = flow_of(&self.request.requester, client);
             let request = (&**self.info(), target);
             // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
             let span = spans.and_then(|spans| spans.stage("authorization", &[]));
             let trace = AuthzTrace::within(span.as_deref().map(ActiveSpan::scope).or(spans));
-            let deciding = authorizer.authorize_request(&asker, &self.request.identity, request, &trace);
+            let deciding = authorizer.authorize_request(&flow, &self.request.identity, request, &trace);
             // Boxed: the future of every request would be as large.
             let decided = within(self.deadline(), Box::pin(deciding)).await?;
             on_decision(&decided);

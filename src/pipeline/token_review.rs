@@ -93,7 +93,7 @@ impl PendingReview {
                 None => reviewing.await,
             }
         };
-        let bytes = status.and_then(|status| document.answered(&status)).unwrap_or(bytes);
+        let bytes = status.and_then(|status| document.with_result(&status)).unwrap_or(bytes);
         head.headers.remove(CONTENT_LENGTH);
         Ok(Response::from_parts(head, Body::bytes(bytes)))
     }
@@ -115,11 +115,11 @@ async fn read_body(mut body: Body) -> Result<Vec<u8>, ForwardError> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error {
             BodyError::Deadline => ForwardError::Timeout,
-            error => ForwardError::Answer(error),
+            error => ForwardError::ResponseBody(error),
         })?;
         if let Ok(data) = frame.into_data() {
             if bytes.len() + data.len() > MAX_RESPONSE_BYTES {
-                return Err(ForwardError::AnswerTooLarge);
+                return Err(ForwardError::ResponseTooLarge);
             }
             bytes.extend_from_slice(&data);
         }

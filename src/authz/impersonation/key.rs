@@ -1,4 +1,4 @@
-//! Keys of the impersonations that are kept: everything that an answer depends on.
+//! Keys of the impersonations that are kept: everything that a decision depends on.
 // apiserver: pkg/endpoints/filters/impersonation/cache.go, buildKey
 
 use std::cell::Cell;
@@ -150,18 +150,13 @@ mod tests {
             for wanted in &users {
                 for mode in Mode::ALL {
                     for info in &infos {
-                        let asked = Impersonation {
-                            asker: "",
-                            requester: &requester,
-                            wanted,
-                            info,
-                            trace: &NO_TRACE,
-                        };
+                        let asked =
+                            Impersonation { flow: "", requester: &requester, wanted, info, trace: &NO_TRACE };
                         keys.push(ImpersonationKey::of_request(mode, &asked));
                     }
                     let info = infos.first().unwrap();
                     let asked =
-                        Impersonation { asker: "", requester: &requester, wanted, info, trace: &NO_TRACE };
+                        Impersonation { flow: "", requester: &requester, wanted, info, trace: &NO_TRACE };
                     keys.push(ImpersonationKey::of_user(mode, &asked));
                 }
             }
@@ -179,7 +174,7 @@ mod tests {
         let key = |name: &str| {
             let wanted = user(name, "", &[], &[]);
             let asked = Impersonation {
-                asker: "",
+                flow: "",
                 requester: &requester,
                 wanted: &wanted,
                 info: &info,

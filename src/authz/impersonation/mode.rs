@@ -13,7 +13,7 @@ use portcullis_kubernetes::user::{NODE_NAME_KEY, UserInfo};
 use super::WantedUser;
 use super::wanted::WantedExtra;
 
-/// The extra attribute of the requester in questions of [`Mode::AssociatedNode`].
+/// The extra attribute of the requester in access reviews of [`Mode::AssociatedNode`].
 const ASSOCIATED_NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
 
 /// A mode of impersonation.
@@ -82,8 +82,8 @@ impl Mode {
         }
     }
 
-    /// The requester in the questions of this mode. That a pod runs on the node is known already, so its extra
-    /// attributes are replaced by their keys: one rule, and one answer, serves the pods on all nodes.
+    /// The requester in the access reviews of this mode. That a pod runs on the node is known already, so its extra
+    /// attributes are replaced by their keys: one rule, and one decision, serves the pods on all nodes.
     // associatedNodeImpersonationRequestorUserInfo
     pub(super) fn requester(self, requester: &Identity) -> Cow<'_, Identity> {
         if self != Self::AssociatedNode {
@@ -94,7 +94,7 @@ impl Mode {
         Cow::Owned(UserInfo { extra, ..UserInfo::clone(requester) }.into())
     }
 
-    /// The name of the node in the question about it.
+    /// The name of the node in the review of it.
     pub(super) fn asked_node(self, node: &str) -> String {
         if self == Self::AssociatedNode { "*" } else { node }.to_owned()
     }

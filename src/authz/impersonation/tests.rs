@@ -13,7 +13,7 @@ use super::*;
 use crate::authz::NO_TRACE;
 use crate::backend::kube_client::RequestIdentity;
 
-/// What the API server answers to a question.
+/// What the API server decides of an access review.
 enum Answer {
     Json(Value),
     Status(u16, &'static str),
@@ -23,7 +23,7 @@ enum Answer {
 /// An API server with an authorizer, and what it was asked.
 #[derive(Clone)]
 struct Api {
-    answer: Arc<dyn Fn(&Value) -> Answer + Send + Sync>,
+    decision: Arc<dyn Fn(&Value) -> Answer + Send + Sync>,
     /// The rules of every user; `None` if they are not listed.
     rules: Option<Value>,
     reviews: Arc<Mutex<Vec<Value>>>,
@@ -31,11 +31,16 @@ struct Api {
 }
 
 impl Api {
-    fn new(answer: impl Fn(&Value) -> Answer + Send + Sync + 'static) -> Self {
-        Self { answer: Arc::new(answer), rules: None, reviews: Arc::default(), rule_reviews: Arc::default() }
+    fn new(decision: impl Fn(&Value) -> Answer + Send + Sync + 'static) -> Self {
+        Self {
+            decision: Arc::new(decision),
+            rules: None,
+            reviews: Arc::default(),
+            rule_reviews: Arc::default(),
+        }
     }
 
-    /// Allows the questions for which `allows` holds, given verb, resource, subresource and name.
+    /// Allows the access reviews for which `allows` holds, given verb, resource, subresource and name.
     fn allowing(allows: impl Fn([&str; 4]) -> bool + Send + Sync + 'static) -> Self {
         Self::new(move |spec| {
             let of = |field: &str| spec["resourceAttributes"][field].as_str().unwrap_or_default();
@@ -56,7 +61,7 @@ impl Api {
                 let user = request.extensions().get::<RequestIdentity>().cloned();
                 let body = request.into_body().collect_bytes().await?;
                 let review: Value = serde_json::from_slice(&body)?;
-                let answer = if path.ends_with("/selfsubjectrulesreviews") {
+                let decision = if path.ends_with("/selfsubjectrulesreviews") {
                     api.rule_reviews.fetch_add(1, Ordering::SeqCst);
                     // Without it, the rules would be those of the gateway itself.
                     assert_eq!(user.map(|RequestIdentity(user)| user.name.clone()).as_deref(), Some("alice"));
@@ -68,10 +73,10 @@ impl Api {
                     }
                 } else {
                     lock(&api.reviews).push(review["spec"].clone());
-                    (api.answer)(&review["spec"])
+                    (api.decision)(&review["spec"])
                 };
-                let (code, text) = match answer {
-                    Answer::Json(answer) => (201, answer.to_string()),
+                let (code, text) = match decision {
+                    Answer::Json(decision) => (201, decision.to_string()),
                     Answer::Status(code, text) => (code, text.to_owned()),
                     Answer::Never => pending().await,
                 };
@@ -144,7 +149,7 @@ fn many_groups() -> WantedUser<'static> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_counts_for_its_time_and_for_one_requester() {
+async fn a_decision_counts_for_its_time_and_for_one_requester() {
     let api = Api::allowing(|[verb, ..]| legacy(verb));
     let impersonator = api.impersonator();
     try_as(&impersonator, "alice", &bob()).await.unwrap();
@@ -166,7 +171,7 @@ async fn an_answer_counts_for_its_time_and_for_one_requester() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_allowed_right_that_is_revoked_ends_with_the_answer() {
+async fn an_allowed_right_that_is_revoked_ends_with_the_decision() {
     let revoked = Arc::new(AtomicUsize::new(0));
     let state = Arc::clone(&revoked);
     let api = Api::new(move |spec| {
@@ -185,9 +190,9 @@ async fn an_allowed_right_that_is_revoked_ends_with_the_answer() {
     try_as(&impersonator, "alice", &bob()).await.unwrap();
 }
 
-/// An impersonation that two answers of different age allow ends with the older one.
+/// An impersonation that two decisions of different age allow ends with the older one.
 #[tokio::test(start_paused = true)]
-async fn the_oldest_answer_decides_how_long_an_impersonation_is_kept() {
+async fn the_oldest_decision_decides_how_long_an_impersonation_is_kept() {
     let api = Api::allowing(|[verb, ..]| !legacy(verb));
     let impersonator = api.impersonator();
     let get = |path: &str| RequestInfo::parse(&Method::GET, path, None).unwrap();
@@ -209,7 +214,7 @@ async fn the_oldest_answer_decides_how_long_an_impersonation_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn concurrent_requests_share_one_question() {
+async fn concurrent_requests_share_one_review() {
     let api = Api::allowing(|[verb, ..]| legacy(verb));
     let impersonator = api.impersonator();
     let bob = bob();
@@ -252,7 +257,7 @@ async fn two_hundred_groups_cost_a_constant_number_of_reviews() {
     assert_eq!((api.reviews(), api.rule_reviews.load(Ordering::SeqCst)), (202, 1));
 }
 
-/// kube-apiserver closes the connection of an anonymous client, which other questions share.
+/// kube-apiserver closes the connection of an anonymous client, which other access reviews share.
 #[tokio::test(start_paused = true)]
 async fn the_rules_of_anonymous_and_large_users_are_not_asked_for() {
     let api = Api::allowing(|[verb, ..]| legacy(verb)).listing(json!([]));
@@ -264,9 +269,9 @@ async fn the_rules_of_anonymous_and_large_users_are_not_asked_for() {
     assert_eq!(api.rule_reviews.load(Ordering::SeqCst), 0);
 }
 
-/// A question that cannot begin, because its runtime has ended, is answered with an error.
+/// An access review that cannot begin, because its runtime has ended, is answered with an error.
 #[test]
-fn a_question_after_the_end_of_its_runtime_ends() {
+fn a_review_after_the_end_of_its_runtime_ends() {
     let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let impersonator = {
         let _entered = ended.enter();
@@ -275,7 +280,7 @@ fn a_question_after_the_end_of_its_runtime_ends() {
     drop(ended);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let refused = runtime.block_on(try_as(&impersonator, "alice", &bob())).unwrap_err();
-    assert!(matches!(refused, ImpersonationError::Unanswered(ReviewError::Unavailable(_))), "{refused:?}");
+    assert!(matches!(refused, ImpersonationError::Undecided(ReviewError::Unavailable(_))), "{refused:?}");
 }
 
 /// Rules say less than the authorizer, for example about `system:masters`.
@@ -287,7 +292,7 @@ async fn an_authorizer_without_rules_still_allows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_usable_answer_the_request_is_refused() {
+async fn without_a_usable_decision_the_request_is_refused() {
     type Case = (&'static str, fn(&Value) -> Answer, &'static str);
     let cases: [Case; 9] = [
         ("late", |_| Answer::Never, "Unavailable"),
@@ -304,12 +309,12 @@ async fn without_a_usable_answer_the_request_is_refused() {
             "Unusable",
         ),
     ];
-    for (name, answer, expected) in cases {
-        let api = Api::new(answer);
+    for (name, decision, expected) in cases {
+        let api = Api::new(decision);
         let impersonator = api.impersonator();
         for attempt in 1..=2 {
             match try_as(&impersonator, "alice", &bob()).await {
-                Err(ImpersonationError::Unanswered(error)) => {
+                Err(ImpersonationError::Undecided(error)) => {
                     assert!(format!("{error:?}").starts_with(expected), "{name}: {error:?}");
                 }
                 other => panic!("{name}: {other:?}"),
@@ -322,7 +327,7 @@ async fn without_a_usable_answer_the_request_is_refused() {
     try_as(&api.impersonator(), "alice", &bob()).await.unwrap();
 }
 
-/// One requester causes as many questions as it can, all of which stay without an answer; another is answered.
+/// One requester causes as many access reviews as it can, all of which stay without a decision; another is answered.
 #[tokio::test(start_paused = true)]
 async fn a_requesters_flood_delays_no_other() {
     let api = Api::new(|spec| if spec["user"] == "flood" { Answer::Never } else { allowed(true) });
@@ -351,12 +356,12 @@ async fn a_requesters_flood_delays_no_other() {
     let mut overloaded = 0;
     for refused in flood {
         let refused = refused.await.unwrap();
-        overloaded += usize::from(matches!(refused, ImpersonationError::Unanswered(ReviewError::Overloaded)));
+        overloaded += usize::from(matches!(refused, ImpersonationError::Undecided(ReviewError::Overloaded)));
     }
     assert!(overloaded >= 1000 - 16 - 256, "{overloaded}");
 }
 
-/// Anonymous clients of many networks cause as many questions as they can; a user is answered.
+/// Anonymous clients of many networks cause as many access reviews as they can; a user is answered.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_anonymous_clients_delays_no_user() {
     let api = Api::new(|spec| if spec["user"] == "flood" { Answer::Never } else { allowed(true) });
@@ -368,9 +373,9 @@ async fn a_flood_of_anonymous_clients_delays_no_user() {
                 let name = format!("victim-{number}");
                 let wanted = wanted(&[("impersonate-user", &name)]);
                 let info = RequestInfo::parse(&Method::GET, "/api/v1/pods", None).unwrap();
-                let asker = format!("system:anonymous at 10.0.{}.1", number % 100);
+                let flow = format!("system:anonymous at 10.0.{}.1", number % 100);
                 impersonator
-                    .impersonate(&asker, &requester("flood"), &wanted, &info, &NO_TRACE)
+                    .impersonate(&flow, &requester("flood"), &wanted, &info, &NO_TRACE)
                     .await
                     .unwrap_err()
             })

@@ -13,7 +13,7 @@ use portcullis_kubernetes::extra_key::decode_extra_key;
 use portcullis_kubernetes::user::UserInfo;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
-/// The longest value: hundreds of questions may wait, and each holds one.
+/// The longest value: hundreds of access reviews may wait, and each holds one.
 const MAX_VALUE_BYTES: usize = 16 << 10;
 
 /// The user as asked for, without any default. It borrows from the headers: most impersonations are known, and are only
@@ -45,7 +45,7 @@ pub(crate) enum BadImpersonation {
     /// A value that no access review could carry as it is.
     #[error("the value of an impersonation header is not UTF-8")]
     NotText,
-    /// A value that would make each question about it large.
+    /// A value that would make each access review about it large.
     #[error("the value of an impersonation header is longer than {MAX_VALUE_BYTES} bytes")]
     TooLong,
 }

@@ -35,20 +35,20 @@ impl MatchConditions {
     }
 
     /// Whether the evaluation may take long: the client controls the number of values, and conditions may combine them.
-    pub(super) fn may_take_long(&self, question: &SubjectAccessReviewSpec) -> bool {
-        !self.all.is_empty() && (is_large(question) || self.all.iter().any(Expression::needs_thread))
+    pub(super) fn may_take_long(&self, spec: &SubjectAccessReviewSpec) -> bool {
+        !self.all.is_empty() && (is_large(spec) || self.all.iter().any(Expression::needs_thread))
     }
 
     /// Whether all conditions hold. One that is false decides, whatever the errors of others.
     // matcher.go, Eval
-    pub(super) fn match_request(&self, question: &SubjectAccessReviewSpec) -> Result<bool, String> {
+    pub(super) fn match_request(&self, spec: &SubjectAccessReviewSpec) -> Result<bool, String> {
         if self.all.is_empty() {
             return Ok(true);
         }
         let metrics = &self.metrics.authorization;
         let began = Instant::now();
         let mut errors = Vec::new();
-        let request = request(question, self.uses_selectors);
+        let request = request(spec, self.uses_selectors);
         let matched = self.evaluate(&Bindings::default().with("request", &request), &mut errors);
         metrics.conditions_evaluated(&self.webhook, began.elapsed());
         if !errors.is_empty() {
@@ -77,10 +77,10 @@ impl MatchConditions {
     }
 }
 
-/// Whether a question has many values, or long ones.
-fn is_large(question: &SubjectAccessReviewSpec) -> bool {
+/// Whether an access review has many values, or long ones.
+fn is_large(spec: &SubjectAccessReviewSpec) -> bool {
     let SubjectAccessReviewSpec { user, uid, groups, extra, resource_attributes, non_resource_attributes } =
-        question;
+        spec;
     let groups = groups.iter().flatten();
     let extra = extra.iter().flatten().flat_map(|(key, values)| std::iter::once(key).chain(values));
     let path = non_resource_attributes.iter().flat_map(|on| [&on.path, &on.verb]).flatten();
@@ -105,17 +105,17 @@ fn is_large(question: &SubjectAccessReviewSpec) -> bool {
 
 /// The value of `request`: all fields of the user and all strings, also empty ones.
 // compile.go, convertObjectToUnstructured
-fn request(question: &SubjectAccessReviewSpec, uses_selectors: (bool, bool)) -> Value {
+fn request(spec: &SubjectAccessReviewSpec, uses_selectors: (bool, bool)) -> Value {
     let mut request = Map::new();
     let mut set = |name: &str, value: Value| request.insert(name.to_owned(), value);
-    set("user", text(question.user.as_ref()));
-    set("groups", json!(question.groups.clone().unwrap_or_default()));
-    set("uid", text(question.uid.as_ref()));
-    set("extra", json!(question.extra.clone().unwrap_or_default()));
-    if let Some(on) = &question.resource_attributes {
+    set("user", text(spec.user.as_ref()));
+    set("groups", json!(spec.groups.clone().unwrap_or_default()));
+    set("uid", text(spec.uid.as_ref()));
+    set("extra", json!(spec.extra.clone().unwrap_or_default()));
+    if let Some(on) = &spec.resource_attributes {
         set("resourceAttributes", resource_attributes(on, uses_selectors));
     }
-    if let Some(on) = &question.non_resource_attributes {
+    if let Some(on) = &spec.non_resource_attributes {
         set("nonResourceAttributes", json!({"path": text(on.path.as_ref()), "verb": text(on.verb.as_ref())}));
     }
     Value::Object(request)

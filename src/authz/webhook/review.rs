@@ -6,16 +6,16 @@ use portcullis_http::webhook::{ObjectOnly, WebhookError, or_null, read_review, r
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::authz::answers::AccessReviewStatus;
+use crate::authz::cached_reviews::AccessReviewStatus;
 use crate::authz::settings::SubjectAccessReviewVersion;
 
-/// Encodes a question. Empty fields are left out, as Go does.
+/// Encodes an access review. Empty fields are left out, as Go does.
 pub(super) fn request_body(
     version: SubjectAccessReviewVersion,
-    question: &SubjectAccessReviewSpec,
+    spec: &SubjectAccessReviewSpec,
 ) -> Result<Vec<u8>, WebhookError> {
     let broken = |error: serde_json::Error| WebhookError::permanent(error.to_string());
-    let mut spec = serde_json::to_value(question).map_err(broken)?;
+    let mut spec = serde_json::to_value(spec).map_err(broken)?;
     if let Value::Object(fields) = &mut spec {
         fields.retain(|_, value| match value {
             Value::String(text) => !text.is_empty(),
@@ -59,20 +59,20 @@ struct ReviewedStatus {
 pub(super) fn read(
     version: SubjectAccessReviewVersion,
     bearer: Option<&str>,
-    answer: &HttpsResponse,
+    response: &HttpsResponse,
 ) -> Result<AccessReviewStatus, WebhookError> {
     let (kind, version) = ("SubjectAccessReview", version.api_version());
-    let status = read_review::<ReviewedStatus>(answer, kind, version, bearer)?;
+    let status = read_review::<ReviewedStatus>(response, kind, version, bearer)?;
     let ReviewedStatus { allowed, denied, reason, .. } = status;
     Ok(AccessReviewStatus { allowed, denied, reason: redacted(bearer, &reason) })
 }
 
 /// The length of the attributes that a client controls.
 // webhook.go, shouldCache
-pub(super) fn attributes_length(question: &SubjectAccessReviewSpec) -> usize {
-    let resource = question.resource_attributes.iter().flat_map(|on| {
+pub(super) fn attributes_length(spec: &SubjectAccessReviewSpec) -> usize {
+    let resource = spec.resource_attributes.iter().flat_map(|on| {
         [&on.namespace, &on.verb, &on.group, &on.version, &on.resource, &on.subresource, &on.name]
     });
-    let path = question.non_resource_attributes.iter().flat_map(|on| [&on.path, &on.verb]);
+    let path = spec.non_resource_attributes.iter().flat_map(|on| [&on.path, &on.verb]);
     resource.chain(path).flatten().map(String::len).sum()
 }

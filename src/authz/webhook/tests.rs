@@ -20,18 +20,18 @@ use crate::request::info::RequestInfo;
 
 const LONG: Duration = Duration::from_hours(2400);
 
-/// A webhook with a configurable answer.
+/// A webhook with a configurable decision.
 struct Service {
     ca: Ca,
     server: TestServer,
-    answer: Arc<Mutex<(u16, Value)>>,
+    decision: Arc<Mutex<(u16, Value)>>,
 }
 
 impl Service {
     async fn start() -> Self {
         let ca = Ca::new("servers");
-        let answer = Arc::new(Mutex::new((200, json!({"allowed": true}))));
-        let current = Arc::clone(&answer);
+        let decision = Arc::new(Mutex::new((200, json!({"allowed": true}))));
+        let current = Arc::clone(&decision);
         let server = TestServer::of(&ca, H2, move |asked| -> Reply {
             let asked: Value = serde_json::from_slice(&asked.body).unwrap();
             let (code, status) = current.lock().unwrap().clone();
@@ -43,11 +43,11 @@ impl Service {
             reply(200, review.to_string())
         })
         .await;
-        Self { ca, server, answer }
+        Self { ca, server, decision }
     }
 
-    fn answers(&self, code: u16, status: Value) {
-        *self.answer.lock().unwrap() = (code, status);
+    fn decisions(&self, code: u16, status: Value) {
+        *self.decision.lock().unwrap() = (code, status);
     }
 
     fn webhook(&self) -> AuthorizationWebhook {
@@ -188,7 +188,7 @@ async fn the_review_is_kube_apiservers() {
 
 // TestV1WebhookCache
 #[tokio::test]
-async fn answers_are_cached_and_errors_are_not() {
+async fn decisions_are_cached_and_errors_are_not() {
     let service = Service::start().await;
     let webhook = AuthorizationWebhook {
         authorized_ttl: LONG,
@@ -201,8 +201,8 @@ async fn answers_are_cached_and_errors_are_not() {
     let authorizer = only(webhook);
     let of = |user: &str| on_pods(user, "get", "kittensandponies");
     let ridiculous = |user: &str| {
-        let mut question = of(user);
-        question.resource_attributes = question.resource_attributes.map(|on| ResourceAttributes {
+        let mut spec = of(user);
+        spec.resource_attributes = spec.resource_attributes.map(|on| ResourceAttributes {
             verb: Some("v".repeat(2000)),
             group: Some("g".repeat(2000)),
             version: Some("a".repeat(2000)),
@@ -210,7 +210,7 @@ async fn answers_are_cached_and_errors_are_not() {
             name: Some("n".repeat(2000)),
             ..on
         });
-        question
+        spec
     };
     let cases = [
         ("server errors are retried", of("alice"), 500, false, Err(()), 5),
@@ -228,9 +228,9 @@ async fn answers_are_cached_and_errors_are_not() {
         ("long attributes, allowed", ridiculous("alice"), 200, true, Ok(true), 1),
         ("not cached", ridiculous("alice"), 200, true, Ok(true), 1),
     ];
-    for (name, question, code, allowed, expected, calls) in cases {
-        service.answers(code, json!({"allowed": allowed}));
-        let result = match authorizer.authorize("asker", &question, &NO_TRACE).await {
+    for (name, spec, code, allowed, expected, calls) in cases {
+        service.decisions(code, json!({"allowed": allowed}));
+        let result = match authorizer.authorize("asker", &spec, &NO_TRACE).await {
             Ok(_) => Ok(true),
             Err(AccessError::Forbidden { .. }) => Ok(false),
             Err(_) => Err(()),
@@ -243,20 +243,20 @@ async fn answers_are_cached_and_errors_are_not() {
 async fn without_a_ttl_each_request_is_asked() {
     let service = Service::start().await;
     let authorizer = only(AuthorizationWebhook { unauthorized_ttl: LONG, ..service.webhook() });
-    let question = on_pods("alice", "get", "n");
+    let spec = on_pods("alice", "get", "n");
     for _ in 0..2 {
-        let allowed = authorizer.authorize("asker", &question, &NO_TRACE).await.unwrap();
+        let allowed = authorizer.authorize("asker", &spec, &NO_TRACE).await.unwrap();
         assert!(allowed.until.unwrap() <= Instant::now(), "an impersonation may not last longer");
     }
     assert_eq!(service.take().len(), 2);
-    service.answers(200, json!({"allowed": false}));
+    service.decisions(200, json!({"allowed": false}));
     for _ in 0..2 {
-        assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, forbidden("", false));
+        assert_eq!(authorizer.authorize("asker", &spec, &NO_TRACE).await, forbidden("", false));
     }
     assert_eq!(service.take().len(), 1);
 }
 
-/// A name, the question, the conditions, and whether they match.
+/// A name, the access review, the conditions, and whether they match.
 type ConditionsCase<'a> = (&'a str, &'a SubjectAccessReviewSpec, &'a [&'a str], Result<bool, String>);
 
 // TestV1WebhookMatchConditions
@@ -351,11 +351,11 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
             )),
         ),
     ];
-    for (name, question, expressions, expected) in cases {
+    for (name, spec, expressions, expected) in cases {
         for failure_policy in [FailurePolicy::NoOpinion, FailurePolicy::Deny] {
             let match_conditions = conditions(expressions);
             let webhook = AuthorizationWebhook { failure_policy, match_conditions, ..service.webhook() };
-            let result = only(webhook.clone()).authorize("asker", question, &NO_TRACE).await;
+            let result = only(webhook.clone()).authorize("asker", spec, &NO_TRACE).await;
             match expected {
                 Ok(true) => assert!(is_allowed(&result), "{name}: {result:?}"),
                 Ok(false) => assert_eq!(result, forbidden("", false), "{name}"),
@@ -365,7 +365,7 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
             // A condition that is false leaves the decision to the next one; an error does with `NoOpinion` alone.
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
             let result = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics())
-                .authorize("asker", question, &NO_TRACE)
+                .authorize("asker", spec, &NO_TRACE)
                 .await;
             let refused = expected.is_err() && failure_policy == FailurePolicy::Deny;
             assert_eq!(is_allowed(&result), !refused, "{name}");
@@ -379,24 +379,24 @@ async fn conditions_decide_whether_the_webhook_is_asked() {
 async fn conditions_on_large_users_hold_as_well() {
     let service = Service::start().await;
     let groups = (0..1000).map(|number| format!("group{number}")).collect();
-    let question = SubjectAccessReviewSpec { groups: Some(groups), ..on_pods("alice", "get", "n") };
+    let spec = SubjectAccessReviewSpec { groups: Some(groups), ..on_pods("alice", "get", "n") };
     let matched = MatchConditions::new("policy", &conditions(&["true"]), &metrics());
-    assert!(matched.may_take_long(&question));
+    assert!(matched.may_take_long(&spec));
     for (expression, asked) in [("'group999' in request.groups", 1), ("'group1000' in request.groups", 0)] {
         let match_conditions = conditions(&[expression]);
         let authorizer = only(AuthorizationWebhook { match_conditions, ..service.webhook() });
-        assert_eq!(is_allowed(&authorizer.authorize("asker", &question, &NO_TRACE).await), asked == 1);
+        assert_eq!(is_allowed(&authorizer.authorize("asker", &spec, &NO_TRACE).await), asked == 1);
         assert_eq!(service.take().len(), asked);
     }
 }
 
 #[tokio::test]
-async fn answers_decide_as_in_kube_apiserver() {
+async fn webhook_responses_decide_as_in_kube_apiserver() {
     let service = Service::start().await;
     let contradiction = "webhook subject access review returned both allow and deny response";
     let error = "an error on the server (\"HTTP Error\") has prevented the request from succeeding";
     let failed = |text: &str| Err(failure(text));
-    // The answer; the result of the webhook alone, and before AlwaysAllow; with failurePolicy Deny.
+    // The decision; the result of the webhook alone, and before AlwaysAllow; with failurePolicy Deny.
     let cases: [(&str, u16, Value, _, bool, bool); 9] = [
         ("no opinion", 200, json!({"allowed": false, "reason": "no"}), forbidden("no", false), true, true),
         ("denied", 200, json!({"denied": true, "reason": "no"}), forbidden("no", true), false, false),
@@ -422,10 +422,10 @@ async fn answers_decide_as_in_kube_apiserver() {
             false,
         ),
     ];
-    for (name, code, answer, alone, open, closed) in cases {
-        service.answers(code, answer);
-        let question = on_pods("alice", "get", "n");
-        let result = only(service.webhook()).authorize("asker", &question, &NO_TRACE).await;
+    for (name, code, decision, alone, open, closed) in cases {
+        service.decisions(code, decision);
+        let spec = on_pods("alice", "get", "n");
+        let result = only(service.webhook()).authorize("asker", &spec, &NO_TRACE).await;
         let text = |result: &Result<AllowedAccess, AccessError>| {
             format!("{result:?}").split(": line ").next().unwrap_or_default().to_owned()
         };
@@ -435,7 +435,7 @@ async fn answers_decide_as_in_kube_apiserver() {
             let webhook = AuthorizerSettings::Webhook(Box::new(webhook));
             let authorizer = build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics());
             assert_eq!(
-                is_allowed(&authorizer.authorize("asker", &question, &NO_TRACE).await),
+                is_allowed(&authorizer.authorize("asker", &spec, &NO_TRACE).await),
                 allowed,
                 "{name} {failure_policy:?}"
             );
@@ -455,37 +455,33 @@ async fn the_first_decision_counts_and_reasons_are_joined() {
         build(vec![webhook(&first, "first"), webhook(&second, "second")], &metrics())
     };
     let authorizer = both(FailurePolicy::NoOpinion);
-    let question = on_pods("alice", "get", "n");
-    first.answers(200, json!({"allowed": false, "reason": "I do not know"}));
-    second.answers(200, json!({"allowed": false, "reason": "nor do I"}));
+    let spec = on_pods("alice", "get", "n");
+    first.decisions(200, json!({"allowed": false, "reason": "I do not know"}));
+    second.decisions(200, json!({"allowed": false, "reason": "nor do I"}));
     assert_eq!(
-        authorizer.authorize("asker", &question, &NO_TRACE).await,
+        authorizer.authorize("asker", &spec, &NO_TRACE).await,
         forbidden("I do not know\nnor do I", false)
     );
-    second.answers(200, json!({"allowed": true, "reason": "I know"}));
-    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await.unwrap().reason, "I know");
-    second.answers(200, json!({"denied": true, "reason": "never"}));
-    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, forbidden("never", true));
-    first.answers(404, Value::Null);
+    second.decisions(200, json!({"allowed": true, "reason": "I know"}));
+    assert_eq!(authorizer.authorize("asker", &spec, &NO_TRACE).await.unwrap().reason, "I know");
+    second.decisions(200, json!({"denied": true, "reason": "never"}));
+    assert_eq!(authorizer.authorize("asker", &spec, &NO_TRACE).await, forbidden("never", true));
+    first.decisions(404, Value::Null);
     assert_eq!(
-        authorizer.authorize("asker", &question, &NO_TRACE).await,
+        authorizer.authorize("asker", &spec, &NO_TRACE).await,
         forbidden("never", true),
         "a denial has no other's error"
     );
-    second.answers(200, json!({"allowed": false}));
+    second.decisions(200, json!({"allowed": false}));
     let missing = failure("the server could not find the requested resource");
-    assert_eq!(authorizer.authorize("asker", &question, &NO_TRACE).await, Err(missing.clone()));
-    second.answers(404, Value::Null);
-    assert_eq!(
-        authorizer.authorize("asker", &question, &NO_TRACE).await,
-        Err(missing),
-        "the same error once"
-    );
+    assert_eq!(authorizer.authorize("asker", &spec, &NO_TRACE).await, Err(missing.clone()));
+    second.decisions(404, Value::Null);
+    assert_eq!(authorizer.authorize("asker", &spec, &NO_TRACE).await, Err(missing), "the same error once");
     first.take();
     second.take();
-    assert!(both(FailurePolicy::Deny).authorize("asker", &question, &NO_TRACE).await.is_err());
+    assert!(both(FailurePolicy::Deny).authorize("asker", &spec, &NO_TRACE).await.is_err());
     assert_eq!((first.take().len(), second.take().len()), (1, 0), "the first denies");
-    let masters = SubjectAccessReviewSpec { groups: Some(vec!["system:masters".to_owned()]), ..question };
+    let masters = SubjectAccessReviewSpec { groups: Some(vec!["system:masters".to_owned()]), ..spec };
     assert!(is_allowed(&authorizer.authorize("asker", &masters, &NO_TRACE).await));
     assert_eq!(first.take().len(), 0);
 }
@@ -509,16 +505,16 @@ async fn refusals_have_kube_apiservers_bodies() {
     let forbidden = "pods is forbidden: User \"alice\" cannot list resource \"pods\" in API group \"\" in the \
                      namespace \"n\"";
     assert_eq!(refused(&deny).await, (403, format!("{forbidden}: Everything is forbidden.")));
-    service.answers(200, json!({"allowed": false}));
+    service.decisions(200, json!({"allowed": false}));
     assert_eq!(refused(&webhook).await, (403, forbidden.to_owned()));
-    service.answers(404, Value::Null);
+    service.decisions(404, Value::Null);
     let error = "Internal Server Error: \"/api/v1/namespaces/n/pods?limit=1&amp;x=&lt;y&gt;\": the server could not \
                  find the requested resource";
     let (code, message) = refused(&webhook).await;
     assert_eq!((code, message.trim_end()), (500, error));
 }
 
-/// Too many questions of a user are refused, also where a webhook that fails would be ignored: a flood must not pass
+/// Too many access reviews of a user are refused, also where a webhook that fails would be ignored: a flood must not pass
 /// without a decision. A calm user is not disturbed.
 #[tokio::test]
 async fn a_flood_is_refused_and_disturbs_no_other_user() {
@@ -534,19 +530,19 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
         })
     })
     .await;
-    let service = Service { ca, server, answer: Arc::default() };
+    let service = Service { ca, server, decision: Arc::default() };
     let webhook = AuthorizerSettings::Webhook(Box::new(service.webhook()));
     let authorizer = Arc::new(build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics()));
     let count = LIMITS.permits_per_client + LIMITS.queue_per_client + 100;
     let mut flood = tokio::task::JoinSet::new();
     for number in 0..count {
         let authorizer = Arc::clone(&authorizer);
-        let question = on_pods("flood", "get", &format!("n{number}"));
-        flood.spawn(async move { authorizer.authorize("flood", &question, &NO_TRACE).await });
+        let spec = on_pods("flood", "get", &format!("n{number}"));
+        flood.spawn(async move { authorizer.authorize("flood", &spec, &NO_TRACE).await });
     }
     for _ in 0..100 {
         let refused = flood.join_next().await.unwrap().unwrap();
-        assert_eq!(refused, Err(AccessError::Unanswered(ReviewError::Overloaded)));
+        assert_eq!(refused, Err(AccessError::Undecided(ReviewError::Overloaded)));
     }
     let calm = authorizer.authorize("calm", &on_pods("calm", "get", "n"), &NO_TRACE).await;
     assert_eq!(calm, forbidden("", true));
@@ -559,7 +555,7 @@ async fn a_silent_webhook_ends_with_the_timeout() {
     let ca = Ca::new("servers");
     let config = portcullis_http::https_client::testing::serving(&ca.server(&["127.0.0.1"]), None, H2);
     let server = TestServer::start(config, "127.0.0.1:0", |_| Box::pin(std::future::pending())).await;
-    let service = Service { ca, server, answer: Arc::default() };
+    let service = Service { ca, server, decision: Arc::default() };
     let counted = metrics();
     let webhook = AuthorizationWebhook {
         timeout: Duration::from_millis(50),
@@ -567,11 +563,11 @@ async fn a_silent_webhook_ends_with_the_timeout() {
         unauthorized_ttl: LONG,
         ..service.webhook()
     };
-    let question = on_pods("alice", "get", "n");
+    let spec = on_pods("alice", "get", "n");
     let alone = build(vec![AuthorizerSettings::Webhook(Box::new(webhook))], &counted);
     for _ in 0..2 {
         let text = "no answer from the authorization webhook \"policy\"".to_owned();
-        assert_eq!(alone.authorize("asker", &question, &NO_TRACE).await, Err(failure(&text)));
+        assert_eq!(alone.authorize("asker", &spec, &NO_TRACE).await, Err(failure(&text)));
     }
     let (text, _) = counted.render();
     for line in [
@@ -582,9 +578,9 @@ async fn a_silent_webhook_ends_with_the_timeout() {
     }
 }
 
-/// A reload keeps the answers of a webhook whose settings are the same, and of no other.
+/// A reload keeps the decisions of a webhook whose settings are the same, and of no other.
 #[tokio::test]
-async fn answers_outlive_a_reload_that_does_not_change_the_webhook() {
+async fn decisions_outlive_a_reload_that_does_not_change_the_webhook() {
     let service = Service::start().await;
     let settings = |ttl| {
         let webhook = AuthorizationWebhook { authorized_ttl: ttl, ..service.webhook() };
@@ -594,12 +590,12 @@ async fn answers_outlive_a_reload_that_does_not_change_the_webhook() {
     let build = |settings, before: Option<&Authorizer>| {
         Authorizer::build(&settings, before, &provider, &Handle::current(), &metrics()).unwrap()
     };
-    let question = on_pods("alice", "get", "n");
+    let spec = on_pods("alice", "get", "n");
     let first = build(settings(LONG), None);
-    first.authorize("asker", &question, &NO_TRACE).await.unwrap();
-    build(settings(LONG), Some(&first)).authorize("asker", &question, &NO_TRACE).await.unwrap();
+    first.authorize("asker", &spec, &NO_TRACE).await.unwrap();
+    build(settings(LONG), Some(&first)).authorize("asker", &spec, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
-    build(settings(LONG * 2), Some(&first)).authorize("asker", &question, &NO_TRACE).await.unwrap();
+    build(settings(LONG * 2), Some(&first)).authorize("asker", &spec, &NO_TRACE).await.unwrap();
     assert_eq!(service.take().len(), 1);
 }
 
@@ -626,7 +622,7 @@ async fn texts_omit_the_credential() {
             reply(code, body.to_string())
         })
         .await;
-        let service = Service { ca, server, answer: Arc::default() };
+        let service = Service { ca, server, decision: Arc::default() };
         let bearer_token = Some(BearerToken::new("s3cr3t"));
         let webhook = only(AuthorizationWebhook { bearer_token, ..service.webhook() });
         let refused = webhook.authorize("asker", &on_pods("alice", "get", "n"), &NO_TRACE).await.unwrap_err();
@@ -635,9 +631,9 @@ async fn texts_omit_the_credential() {
     }
 }
 
-/// A question that a client makes long takes its share, and a longer one is not asked.
+/// An access review that a client makes long takes its share, and a longer one is not asked.
 #[tokio::test]
-async fn long_questions_are_bounded() {
+async fn long_reviews_are_bounded() {
     let service = Service::start().await;
     let authorizer = only(service.webhook());
     let of = |length: usize| SubjectAccessReviewSpec {
@@ -646,7 +642,7 @@ async fn long_questions_are_bounded() {
     };
     assert!(is_allowed(&authorizer.authorize("asker", &of(200 << 10), &NO_TRACE).await));
     let refused = authorizer.authorize("asker", &of(257 << 10), &NO_TRACE).await;
-    assert_eq!(refused, Err(AccessError::Unanswered(ReviewError::TooLarge)));
+    assert_eq!(refused, Err(AccessError::Undecided(ReviewError::TooLarge)));
 }
 
 /// A webhook that answers when it is told to.
@@ -663,16 +659,16 @@ async fn held() -> (Service, Arc<tokio::sync::Semaphore>) {
         })
     })
     .await;
-    (Service { ca, server, answer: Arc::default() }, released)
+    (Service { ca, server, decision: Arc::default() }, released)
 }
 
 async fn until_asked(service: &Service) {
     testkit::until("a question", || !service.server.take().is_empty()).await;
 }
 
-/// A request that joins another's question does not use an answer whose time is over.
+/// A request that joins another's access review does not use a decision whose time is over.
 #[tokio::test]
-async fn a_shared_question_gives_no_answer_beyond_its_time() {
+async fn a_shared_review_gives_no_decision_beyond_its_time() {
     let (service, released) = held().await;
     let authorizer = Arc::new(only(AuthorizationWebhook { unauthorized_ttl: LONG, ..service.webhook() }));
     let ask = || {
@@ -692,17 +688,17 @@ async fn a_shared_question_gives_no_answer_beyond_its_time() {
     assert!(is_allowed(&second.await.unwrap()));
 }
 
-/// A client whose questions fill its share, by impersonating another user, delays no question of that user, nor the same
+/// A client whose access reviews fill its share, by impersonating another user, delays no access review of that user, nor the same
 /// one.
 #[tokio::test]
-async fn an_equal_question_of_another_client_is_not_delayed() {
+async fn an_equal_review_of_another_client_is_not_delayed() {
     let (service, released) = held().await;
     let authorizer = Arc::new(only(AuthorizationWebhook { authorized_ttl: LONG, ..service.webhook() }));
-    let ask = |asker: &'static str, number: usize| {
+    let ask = |flow: &'static str, number: usize| {
         let authorizer = Arc::clone(&authorizer);
         tokio::spawn(async move {
-            let question = on_pods("bob", "get", &format!("n{number}"));
-            authorizer.authorize(asker, &question, &NO_TRACE).await
+            let spec = on_pods("bob", "get", &format!("n{number}"));
+            authorizer.authorize(flow, &spec, &NO_TRACE).await
         })
     };
     let flood: Vec<_> = (0..=LIMITS.permits_per_client).map(|number| ask("flood", number)).collect();
@@ -712,16 +708,16 @@ async fn an_equal_question_of_another_client_is_not_delayed() {
         asked >= LIMITS.permits_per_client
     })
     .await;
-    // The flood's last question waits for its share.
+    // The flood's last access review waits for its share.
     let calm = ask("bob", LIMITS.permits_per_client);
     until_asked(&service).await;
     released.add_permits(2 * flood.len());
     assert!(is_allowed(&calm.await.unwrap()));
 }
 
-/// A question ends with the requests that wait for it, and frees its share.
+/// An access review ends with the requests that wait for it, and frees its share.
 #[tokio::test]
-async fn a_question_ends_with_its_requests() {
+async fn a_review_ends_with_its_requests() {
     let (service, released) = held().await;
     let authorizer = Arc::new(only(AuthorizationWebhook { authorized_ttl: LONG, ..service.webhook() }));
     let ask = |namespace: String| {

@@ -24,7 +24,7 @@ pub(crate) enum EjectionCause {
 
 /// Whether new requests may go to an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum EjectionState {
     /// They may, or one may as a trial.
     Good,
     /// They go elsewhere.
@@ -46,10 +46,10 @@ pub(super) struct Ejection {
 }
 
 impl Ejection {
-    pub(super) fn standing(&self, now: Instant) -> Standing {
+    pub(super) fn state(&self, now: Instant) -> EjectionState {
         let is_ejected = self.until.is_some_and(|until| now < until);
         let is_tried = self.trial.is_some_and(|since| now.duration_since(since) < TRIAL_TIMEOUT);
-        if is_ejected || is_tried { Standing::Ejected } else { Standing::Good }
+        if is_ejected || is_tried { EjectionState::Ejected } else { EjectionState::Good }
     }
 
     pub(super) fn begin_trial(&mut self, now: Instant) {
@@ -120,10 +120,10 @@ mod tests {
         let mut now = Instant::now();
         let mut spans = Vec::new();
         for _ in 0..6 {
-            assert_eq!(ejection.standing(now), Standing::Good);
+            assert_eq!(ejection.state(now), EjectionState::Good);
             assert!(ejection.fail(EjectionCause::Connect, now, 255));
             assert!(!ejection.fail(EjectionCause::Connect, now, 255), "already ejected");
-            assert_eq!(ejection.standing(now), Standing::Ejected);
+            assert_eq!(ejection.state(now), EjectionState::Ejected);
             let until = ejection.until().unwrap();
             spans.push((until - now).as_millis());
             now = until;
@@ -155,9 +155,9 @@ mod tests {
         ejection.fail(EjectionCause::Connect, now, 0);
         let end = ejection.until().unwrap();
         ejection.begin_trial(end);
-        assert_eq!(ejection.standing(end), Standing::Ejected, "others wait for its outcome");
-        assert_eq!(ejection.standing(end + TRIAL_TIMEOUT), Standing::Good, "but not forever");
+        assert_eq!(ejection.state(end), EjectionState::Ejected, "others wait for its outcome");
+        assert_eq!(ejection.state(end + TRIAL_TIMEOUT), EjectionState::Good, "but not forever");
         ejection.succeed();
-        assert_eq!(ejection.standing(end), Standing::Good);
+        assert_eq!(ejection.state(end), EjectionState::Good);
     }
 }

@@ -288,7 +288,7 @@ impl ExplainedRequest {
                 deciding.map_err(|error| {
                     let message = match error {
                         ImpersonationError::Forbidden(status) => status.message,
-                        ImpersonationError::Unanswered(error) => error.to_string(),
+                        ImpersonationError::Undecided(error) => error.to_string(),
                     };
                     (None, message)
                 })?
@@ -305,7 +305,7 @@ impl ExplainedRequest {
                     AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status) => {
                         status.message.trim_end().to_owned()
                     }
-                    AccessRefusal::Unanswered(error) => error.to_string(),
+                    AccessRefusal::Undecided(error) => error.to_string(),
                 };
                 (Some(identity.clone()), message)
             })?;
@@ -356,12 +356,12 @@ impl AccessExplanation {
 }
 
 fn table(checks: &[AuthzCheck]) -> Vec<String> {
-    let cells = checks.iter().map(|AuthzCheck { authorizer, question, result, cached, detail }| {
+    let cells = checks.iter().map(|AuthzCheck { authorizer, review, result, cached, detail }| {
         let answer = if *cached { "cached" } else { "new" };
         let detail = if detail.is_empty() { String::new() } else { plain(detail).into_owned() };
         [
             plain(authorizer).into_owned(),
-            plain(question).into_owned(),
+            plain(review).into_owned(),
             (*result).to_owned(),
             answer.to_owned(),
             detail,

@@ -203,12 +203,12 @@ async fn is_allowed(
     kind: KubeletCsrKind,
 ) -> Result<bool, ReviewError> {
     let requester = spec.username.as_deref().unwrap_or_default();
-    let answer = reviewer.ask(requester, &question(spec, kind), &NO_TRACE).await?;
+    let decision = reviewer.decide(requester, &access_review(spec, kind), &NO_TRACE).await?;
     context.problems.ends(REVIEWS);
-    Ok(answer.status.allowed)
+    Ok(decision.status.allowed)
 }
 
-fn question(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReviewSpec {
+fn access_review(spec: &CertificateSigningRequestSpec, kind: KubeletCsrKind) -> SubjectAccessReviewSpec {
     let attributes = ResourceAttributes {
         group: Some("certificates.k8s.io".to_owned()),
         resource: Some("certificatesigningrequests".to_owned()),
@@ -286,7 +286,7 @@ mod tests {
         csr.spec.uid = Some("8".to_owned());
         csr.spec.groups = Some(vec!["system:bootstrappers".to_owned()]);
         csr.spec.extra = Some([("k".to_owned(), vec!["v".to_owned()])].into());
-        let sent = serde_json::to_value(question(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
+        let sent = serde_json::to_value(access_review(&csr.spec, KubeletCsrKind::SelfNodeClient)).unwrap();
         let expected = serde_json::json!({
             "user": "system:node:foo", "uid": "8", "groups": ["system:bootstrappers"], "extra": {"k": ["v"]},
             "resourceAttributes": {

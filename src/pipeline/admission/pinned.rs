@@ -156,7 +156,7 @@ impl Reviewer<'_> {
         let whole = rewritten(authorized, &whole, JSON)?;
         let refused = match self.second_dry_run(authorized, &whole).await {
             Ok(shown) => return Ok((whole, shown.object()?)),
-            Err(stop @ (Stop::Answer(_) | Stop::Refused(_))) => stop,
+            Err(stop @ (Stop::Response(_) | Stop::Refused(_))) => stop,
             Err(stop) => return Err(stop),
         };
         let Some(mut sent) = sent else { return Err(refused) };
@@ -283,13 +283,13 @@ impl Reviewer<'_> {
             Rehearsal::dry_run_of_rewritten(authorized, target?, content_type, body)
         };
         match self.rehearse(authorized, rehearsal).await {
-            Err(Stop::Answer(answer)) if answer.status == StatusCode::BAD_REQUEST => {
-                let status = serde_json::from_slice::<meta::Status>(&answer.body).unwrap_or_default();
+            Err(Stop::Response(response)) if response.status == StatusCode::BAD_REQUEST => {
+                let status = serde_json::from_slice::<meta::Status>(&response.body).unwrap_or_default();
                 let message = status.message.unwrap_or_default();
                 let decoding = message.split_once(" cannot be handled as a ");
                 match decoding.and_then(|(_, rest)| rest.split_once(": ")) {
                     Some((_, cause)) => Err(Stop::Refused(Refusal::NotAdmitted(internal_error(cause)))),
-                    None => Err(Stop::Answer(answer)),
+                    None => Err(Stop::Response(response)),
                 }
             }
             result => result,
@@ -330,7 +330,7 @@ impl Reviewer<'_> {
         let read = self.rehearse(authorized, || Some(Rehearsal::read(target.clone()))).await;
         match read {
             Ok(response) => Ok(Some(response.object()?)),
-            Err(Stop::Answer(answer)) if answer.status == StatusCode::NOT_FOUND => Ok(None),
+            Err(Stop::Response(response)) if response.status == StatusCode::NOT_FOUND => Ok(None),
             Err(stop) => Err(stop),
         }
     }
@@ -504,7 +504,7 @@ fn again_of(response: &RehearsalResponse, shown: &Shown) -> Result<Value, Stop> 
 /// A conflict of a pinned dry run: the object has changed since the first one.
 fn conflict_is_a_change(stop: Stop) -> Stop {
     match stop {
-        Stop::Answer(answer) if answer.status == StatusCode::CONFLICT => Stop::Again,
+        Stop::Response(response) if response.status == StatusCode::CONFLICT => Stop::Again,
         stop => stop,
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct Reviewer<'a> {
 /// Why there is nothing to send.
 pub(super) enum Stop {
     /// The backend's response to the dry run or the read is the client's.
-    Answer(Box<RehearsalResponse>),
+    Response(Box<RehearsalResponse>),
     /// The object has changed during the review.
     Again,
     /// The request is refused.
@@ -78,7 +78,7 @@ pub(super) enum OnConflict {
 impl Stop {
     pub(super) fn into_response(self, subject: &Subject) -> Result<Response<Body>, Refusal> {
         match self {
-            Self::Answer(response) => Ok(response.into_response()),
+            Self::Response(response) => Ok(response.into_response()),
             Self::Refused(refusal) => Err(refusal),
             Self::Again => Err(Refusal::NotAdmitted(conflict(subject))),
             Self::Unseen(reason) => Err(Refusal::NotAdmitted(internal_error(&reason))),
@@ -190,7 +190,9 @@ impl Reviewer<'_> {
         let target: Option<PathAndQuery> = authorized.request().uri().path().parse().ok();
         let read = || target.clone().map(Rehearsal::read);
         match self.rehearse(authorized, read).await {
-            Err(Stop::Answer(answer)) if answer.status == StatusCode::NOT_FOUND => Err(Stop::Answer(answer)),
+            Err(Stop::Response(response)) if response.status == StatusCode::NOT_FOUND => {
+                Err(Stop::Response(response))
+            }
             Err(stop @ Stop::Refused(_)) => Err(stop),
             _ => Err(Stop::Unseen("the API server does not describe the resource in OpenAPI".to_owned())),
         }
@@ -340,14 +342,14 @@ impl Reviewer<'_> {
         }
         let accept = authorized.request().headers().get(ACCEPT);
         if accept.is_none_or(|accept| accept == JSON) {
-            return Err(Stop::Answer(Box::new(response)));
+            return Err(Stop::Response(Box::new(response)));
         }
         let again = send(rehearsal().ok_or_else(too_long)?.in_encoding_of_client()).await?;
         // What failed a moment ago may not fail now.
         if again.status.is_success() {
             return Err(Stop::Again);
         }
-        Err(Stop::Answer(Box::new(again)))
+        Err(Stop::Response(Box::new(again)))
     }
 
     /// Passes on the warnings of the first dry run: the write may have another body.

@@ -374,13 +374,13 @@ fn protobuf_metadata(body: &[u8]) -> Option<(TypeMeta, Metadata)> {
 fn protobuf_as_json(body: &[u8]) -> Option<Arc<RawValue>> {
     #[derive(Serialize)]
     #[serde(rename_all = "camelCase")]
-    struct Known {
+    struct IdentifiedObject {
         kind: String,
         api_version: String,
         metadata: Metadata,
     }
     let (TypeMeta { api_version, kind }, metadata) = protobuf_metadata(body)?;
-    to_raw_value(&Known { kind, api_version, metadata }).ok().map(Into::into)
+    to_raw_value(&IdentifiedObject { kind, api_version, metadata }).ok().map(Into::into)
 }
 
 #[cfg(test)]

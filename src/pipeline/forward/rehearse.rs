@@ -188,10 +188,10 @@ pub(crate) async fn rehearse(
     let (head, body) = response.into_parts();
     let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
         match error.downcast::<BodyError>() {
-            Ok(error) => ForwardError::Answer(*error),
+            Ok(error) => ForwardError::ResponseBody(*error),
             Err(error) => {
                 debug_assert!(error.is::<LengthLimitError>());
-                ForwardError::AnswerTooLarge
+                ForwardError::ResponseTooLarge
             }
         }
     })?;

@@ -198,7 +198,7 @@ impl Document {
     }
 
     /// Encodes the document with another status; `None` if that fails.
-    pub(super) fn answered(self, status: &Status) -> Option<Vec<u8>> {
+    pub(super) fn with_result(self, status: &Status) -> Option<Vec<u8>> {
         match self.form {
             ReviewForm::Json { review, is_pretty } => review.with(status, is_pretty),
             ReviewForm::Yaml { before_status } => {

@@ -1,4 +1,4 @@
-//! Questions for an authorizer: the attributes of a request in the form of the API, `SubjectAccessReviewSpec`.
+//! Access reviews for an authorizer: the attributes of a request in the form of the API, `SubjectAccessReviewSpec`.
 // apiserver: pkg/endpoints/filters/authorization.go, GetAuthorizerAttributes; plugin/pkg/authorizer/webhook/webhook.go
 
 use k8s_openapi::api::authorization::v1::{
@@ -49,7 +49,7 @@ fn of_resource(resource: &RequestResource<'_>, name: &str, verb: String) -> Reso
     }
 }
 
-/// A question of an expression about `user`, or about the service account that the expression names.
+/// An access review of an expression about `user`, or about the service account that the expression names.
 // apiserver: pkg/cel/library/authz.go, receiverAuthorizer
 pub(crate) fn of_expression(user: &UserInfo, asked: &AccessQuestion) -> SubjectAccessReviewSpec {
     let account = asked.service_account.as_ref().map(|account| {
@@ -83,7 +83,7 @@ pub(crate) fn of_expression(user: &UserInfo, asked: &AccessQuestion) -> SubjectA
     }
 }
 
-/// The user of a question, without attributes.
+/// The user of an access review, without attributes.
 fn by(user: &UserInfo) -> SubjectAccessReviewSpec {
     SubjectAccessReviewSpec {
         user: Some(user.name.clone()),
@@ -100,7 +100,7 @@ pub(super) fn given(text: &str) -> Option<String> {
 }
 
 /// The requirements of a field selector. Requirements that the API does not have are left out, and so are those of a
-/// selector that does not parse: the question then asks for more.
+/// selector that does not parse: the access review then asks for more.
 // webhook.go, fieldSelectorToAuthorizationAPI
 fn field_selector(selector: &str) -> Option<FieldSelectorAttributes> {
     let requirements = selectors::parse_fields(selector).ok()?.into_iter();
@@ -139,10 +139,10 @@ fn label_selector(selector: &str) -> Option<LabelSelectorAttributes> {
         .then_some(LabelSelectorAttributes { requirements: Some(requirements), raw_selector: None })
 }
 
-/// The question as the message of a refusal describes it.
-pub(super) fn attempt(question: &SubjectAccessReviewSpec) -> Attempt<'_> {
-    let path = question.non_resource_attributes.as_ref();
-    let (verb, on) = match &question.resource_attributes {
+/// The access review as the message of a refusal describes it.
+pub(super) fn attempt(spec: &SubjectAccessReviewSpec) -> Attempt<'_> {
+    let path = spec.non_resource_attributes.as_ref();
+    let (verb, on) = match &spec.resource_attributes {
         Some(on) => {
             let target = AttemptTarget::Resource {
                 group: text(on.group.as_ref()),
@@ -158,7 +158,7 @@ pub(super) fn attempt(question: &SubjectAccessReviewSpec) -> Attempt<'_> {
             AttemptTarget::Path(text(path.and_then(|on| on.path.as_ref()))),
         ),
     };
-    Attempt { user: text(question.user.as_ref()), verb: text(verb), on }
+    Attempt { user: text(spec.user.as_ref()), verb: text(verb), on }
 }
 
 fn text(field: Option<&String>) -> &str {
@@ -175,13 +175,13 @@ mod tests {
     fn asked(method: &Method, path: &str, query: Option<&str>) -> Value {
         let info = RequestInfo::parse(method, path, query).unwrap();
         let user = UserInfo::named("alice").in_authenticated_group();
-        let question = on_request(&user, &info, info.verb().to_owned());
-        let mut question = serde_json::to_value(question).unwrap();
-        let fields = question.as_object_mut().unwrap();
+        let spec = on_request(&user, &info, info.verb().to_owned());
+        let mut spec = serde_json::to_value(spec).unwrap();
+        let fields = spec.as_object_mut().unwrap();
         assert_eq!(fields.remove("user"), Some(json!("alice")));
         assert_eq!(fields.remove("groups"), Some(json!(["system:authenticated"])));
         fields.remove("extra");
-        question
+        spec
     }
 
     #[test]
