@@ -8,6 +8,7 @@ use http::StatusCode;
 use portcullis::internal::{ClusterOrigin, ConfigSource, EffectiveConfig};
 use testkit::client::Client;
 use testkit::config_reload::replace;
+use testkit::pki::{Ca, Key, KeyKind};
 use testkit::{FakeBackend, Gateway, Pki, in_time, kubeconfig, text};
 
 use crate::gateway::{InProcess as _, parse, resolved};
@@ -531,6 +532,51 @@ fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
         matches!(&errors[..], [error] if error.contains("more than 8192 endpoints together")),
         "{errors:?}"
     );
+}
+
+/// The certificates of one cluster are not verified again for each other cluster.
+#[test]
+fn many_authorities_of_one_name_do_not_delay_a_load() {
+    let directory = Directory::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(FakeBackend::plain(&directory.pki));
+    directory.prepare("a", &backend, &directory.pki);
+    let write = |name: &str, text: String| std::fs::write(directory.path.join(name), text).unwrap();
+    let signing = Ca::new("root").intermediate("signing");
+    write("signing.crt", signing.cert_pem());
+    write("signing.key", signing.key_pem());
+    let root = || Ca::build("root").with_key(Key::generate(KeyKind::P521)).issue_ca().cert_pem();
+    write("0.clients", (0..300).map(|_| root()).collect());
+    write("1.clients", Ca::new("other").cert_pem());
+    let put = |name: &str, clients: &str| {
+        write(
+            &format!("{name}.yaml"),
+            format!(
+                "{HEAD}name: {name}\nkubeconfig: a.kubeconfig\nmatch: {{pathPrefix: /{name}}}\n\
+                 authentication: {{tokenAuthFile: a.csv, clientCAFile: {clients}}}\n"
+            ),
+        );
+    };
+    put("a", "0.clients");
+    for index in 0..40 {
+        put(&format!("b{index}"), "1.clients");
+    }
+    let main = directory.pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    let load = || {
+        let began = std::time::Instant::now();
+        let config = resolved(directory.flags()).unwrap();
+        assert_eq!(config.refused().count(), 0);
+        began.elapsed()
+    };
+    let without = load();
+    directory.pki.write("own.csv", "own-token,root,1\n");
+    let signs = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: clusters.d/signing.crt, \
+                 clusterSigningKeyFile: clusters.d/signing.key}";
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /own}";
+    std::fs::write(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}, {signs}}}]\n")).unwrap();
+    let with = load();
+    assert!(with < without + std::time::Duration::from_secs(3), "{without:?}, {with:?}");
 }
 
 /// Fifty clusters, each with authorities of its own: no credential, user or connection of one reaches another.
