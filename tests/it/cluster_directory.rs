@@ -495,6 +495,40 @@ async fn a_cluster_whose_old_state_cannot_be_kept_is_not_served() {
     assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn settings_that_cannot_be_built_stay_refused_after_a_failed_reload() {
+    let two = Two::start().await;
+    let directory = two.directory.pki.directory.path();
+    let (main, logs) = (directory.join("gateway.yaml"), directory.join("logs"));
+    let base = std::fs::read_to_string(&main).unwrap();
+    let audited = "authentication: {tokenAuthFile: a.csv}\n\
+                   audit: {auditPolicyFile: policy, auditLogPath: ../logs/a.log}\n";
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    std::fs::write(&logs, "no directory").unwrap();
+    // The configuration file wants what the cluster gives up, which it keeps because its new settings cannot be built.
+    two.directory.put("a.yaml", "a", "{pathPrefix: /other}", audited);
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /a}";
+    replace(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}}}]\n"));
+    two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+    std::fs::remove_file(&logs).unwrap();
+    std::fs::create_dir(&logs).unwrap();
+    // They count as such until a file of the cluster changes.
+    let attempts = async || two.gateway.count("portcullis_config_reload_duration_seconds_count").await;
+    let before = attempts().await;
+    in_time(async {
+        while attempts().await < before + 2 {
+            two.gateway.server().reload();
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(two.gateway.count("portcullis_config_last_reload_successful").await, 0);
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    two.change(|files| replace(&files.path.join("a.csv"), "new-token,user-of-a,7\n")).await;
+    two.serves("/other/api", "new-token").await;
+    two.serves("/a/api", "own-token").await;
+}
+
 #[test]
 fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
     let directory = Directory::new();
