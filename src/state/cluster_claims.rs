@@ -133,6 +133,10 @@ impl DecidedClusters<'_> {
                 }
                 (Err(errors), _) => errors,
             };
+            // A tenant who breaks a Secret must not keep with it what the operator has withdrawn since.
+            // threat: withdrawn-setting
+            let in_force = in_force
+                .filter(|cluster| !origin.is_of_tenant() || self.config.is_inherited_by(cluster));
             let outcome = unbuildable.fall_back(&origin, in_force, errors);
             self.outcomes.insert(origin, outcome);
         }

@@ -16,6 +16,7 @@ use crate::config::separate_cluster::ResolvedCluster;
 /// | are invalid, or request what another cluster has | can be kept | `Stale` |
 /// | cannot be built | can be kept | `Stale`, until one of its files changes |
 /// | are refused for any of these reasons | none, or a cluster that goes before it took what they have | `NotServed` |
+/// | of a Secret are refused for any of these reasons | inherit what the configuration file no longer says | `NotServed` |
 /// | are refused for any of these reasons | cannot be built | `NotServed`; the next load tries again |
 /// | there are none: the file or the Secret was removed | any | it is no longer served, and has no outcome |
 #[derive(Debug, Clone)]
