@@ -18,7 +18,8 @@ use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableCluster
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
 use crate::config::resolve::ResolvedConfig;
-use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME};
+use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
+};
 use crate::config::{ConfigError, ConfigErrors};
 
 /// A cluster with the settings that it requests and those that it has.
@@ -64,19 +65,29 @@ fn requests(
     before: &ClusterOutcomes,
     unbuildable: &UnbuildableClusters,
 ) -> Vec<ClusterRequest> {
-    let management = config.settings.management.as_deref();
-    let read_scope = management.and_then(|settings| settings.read_scope.as_ref());
-    let adds_secrets = read_scope.is_none_or(|read| management.is_some_and(|own| own.scope() == *read));
-    let request = |(origin, resolved): &(ClusterOrigin, Result<Arc<ResolvedCluster>, Vec<ConfigError>>)| {
+    let request = |(origin, resolved): &SeparateCluster| {
         let requested = match resolved {
             Ok(cluster) => unbuildable.check(origin, cluster).map(|()| Arc::clone(cluster)),
             Err(errors) => Err(errors.clone()),
         };
         ClusterRequest { origin: origin.clone(), requested, in_force: before.in_force(origin).cloned() }
     };
-    let requests = config.separate.iter().map(request);
-    let counts = |one: &ClusterRequest| adds_secrets || !one.origin.is_of_tenant() || one.in_force.is_some();
-    requests.filter(counts).collect()
+    let mut requests: Vec<_> = config.separate.iter().map(request).collect();
+    let management = config.settings.management.as_deref();
+    let scopes = management.and_then(|settings| Some((settings.scope(), settings.read_scope.as_ref()?)));
+    if let Some((_, read)) = scopes.filter(|(own, read)| own != *read) {
+        requests.retain(|request| !request.origin.is_of_tenant() || request.in_force.is_some());
+        // In force may be Secrets of a third scope: those that were read never took effect.
+        let is_of_other = |origin: &ClusterOrigin| origin.is_of_tenant() && !read.is_of_namespace(origin);
+        let others = before.served().filter(|(origin, _)| is_of_other(origin));
+        requests.extend(others.map(|(origin, cluster)| {
+            let error = ConfigError::new("managementCluster", "its Secrets have not been read yet");
+            let error = error.fix("see /readyz/management-cluster for the reason");
+            let (requested, in_force) = (Err(vec![error]), Some(Arc::clone(cluster)));
+            ClusterRequest { origin: origin.clone(), requested, in_force }
+        }));
+    }
+    requests
 }
 
 impl DecidedClusters<'_> {
