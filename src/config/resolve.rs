@@ -37,7 +37,7 @@ pub use admission::compared::{admission_configuration_errors, webhook_manifest, 
 pub use authorization::compared::authorization_configuration_error;
 pub(crate) use controllers::signer_profiles;
 use page::GatewayNames;
-pub(crate) use page::{page_host_conflict, unknown_issuer_warning};
+pub(crate) use page::{page_host_claim, page_host_conflict, unknown_issuer_warning};
 use separate_clusters::inherited_digest;
 
 /// What the inputs of the gateway say, whatever is in force: its settings, and those of each cluster that is configured by

@@ -9,7 +9,7 @@
 //! 3. A cluster gets all that it requests, or nothing.
 //! 4. No two clusters that are served have the same claim, or share a signing CA. So the configuration file is refused as a
 //!    whole if it wants what a file of the directory keeps, and a Secret gives way if it has what a file or the configuration
-//!    file wants.
+//!    file wants. The host name of the page belongs to the configuration file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableClusters};
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
-use crate::config::resolve::ResolvedConfig;
+use crate::config::resolve::{ResolvedConfig, page_host_claim};
 use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
 };
 use crate::config::{ConfigError, ConfigErrors};
@@ -46,8 +46,11 @@ pub(super) fn decide_clusters(
     unbuildable: &UnbuildableClusters,
 ) -> Result<ClusterOutcomes, ConfigErrors> {
     let mut decided = DecidedClusters { config, outcomes: ClusterOutcomes::default() };
-    let (mut secrets, files): (Vec<_>, Vec<_>) =
+    let (mut secrets, mut files): (Vec<_>, Vec<_>) =
         requests(config, before, unbuildable).into_iter().partition(|request| request.origin.is_of_tenant());
+    for request in &mut files {
+        decided.refuse_page_host(request);
+    }
     decided.grant(files, unbuildable);
     decided.take_from_secrets(&mut secrets);
     decided.grant(secrets, unbuildable);
@@ -104,11 +107,27 @@ impl DecidedClusters<'_> {
         self.config.authorities.iter().chain(of_others)
     }
 
-    /// Takes from Secrets what these clusters want, and refuses the Secrets: no writer of Secrets may stop a change of the
+    /// Refuses a cluster that wants the host name of the page.
+    fn refuse_page_host(&self, ClusterRequest { origin, requested, .. }: &mut ClusterRequest) {
+        if let Ok(cluster) = requested
+            && let Some(error) = self.page_host_claim(cluster)
+        {
+            *requested = Err(vec![in_file_of(origin, error)]);
+        }
+    }
+
+    fn page_host_claim(&self, cluster: &ResolvedCluster) -> Option<ConfigError> {
+        let page = self.config.settings.page.as_deref()?;
+        page_host_claim(page, cluster)
+    }
+
+    /// Takes from Secrets what these clusters and the page want, and refuses the Secrets: no writer of Secrets may stop a change of the
     /// operator.
     fn take_from_secrets(&self, secrets: &mut [ClusterRequest]) {
         let claims = self.claims();
-        for ClusterRequest { origin, requested, in_force } in secrets {
+        for request in secrets {
+            self.refuse_page_host(request);
+            let ClusterRequest { origin, requested, in_force } = request;
             if let Ok(cluster) = requested
                 && let Some(error) = conflict_or_part(origin, cluster, &claims)
             {
@@ -116,6 +135,7 @@ impl DecidedClusters<'_> {
             }
             in_force.take_if(|cluster| {
                 conflict_or_part(origin, cluster, &claims).is_some()
+                    || self.page_host_claim(cluster).is_some()
                     || !authorities_shared_with(&cluster.authorities, self.authorities()).is_empty()
             });
         }
@@ -241,7 +261,11 @@ fn taken(origin: &ClusterOrigin, requested: &ResolvedCluster, claim: &Claim, own
     let key = requested.claims.get(claim).cloned().unwrap_or_default();
     let (kind, value) = claim;
     let error = ConfigError::new(key, format!("{kind} {value:?} is already used by {owner}"));
-    let error = error.fix("give each cluster its own; the cluster that has it keeps it");
+    in_file_of(origin, error.fix("give each cluster its own; the cluster that has it keeps it"))
+}
+
+/// Adds the file of a cluster of the directory to an error.
+fn in_file_of(origin: &ClusterOrigin, error: ConfigError) -> ConfigError {
     match origin {
         ClusterOrigin::File(file) => error.in_file(file),
         ClusterOrigin::Configuration | ClusterOrigin::Secret { .. } => error,
