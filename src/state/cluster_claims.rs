@@ -18,7 +18,8 @@ use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableCluster
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
 use crate::config::resolve::{ResolvedConfig, page_host_claim};
-use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
+use crate::config::separate_cluster::{
+    Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
 };
 use crate::config::{ConfigError, ConfigErrors};
 
@@ -166,8 +167,8 @@ impl DecidedClusters<'_> {
             };
             // A tenant who breaks a Secret must not keep with it what the operator has withdrawn since.
             // threat: withdrawn-setting
-            let in_force = in_force
-                .filter(|cluster| !origin.is_of_tenant() || self.config.is_inherited_by(cluster));
+            let in_force =
+                in_force.filter(|cluster| !origin.is_of_tenant() || self.config.is_inherited_by(cluster));
             let outcome = unbuildable.fall_back(&origin, in_force, errors);
             self.outcomes.insert(origin, outcome);
         }
@@ -191,26 +192,22 @@ impl DecidedClusters<'_> {
         }
     }
 
-    /// Refuses clusters with which the process would have too many endpoints; first those that are not in force.
-    // threat: many-endpoints
+    /// Refuses clusters with which the process would have too many endpoints.
     fn refuse_excess(&self, requests: &mut [ClusterRequest]) {
         let own = self.config.settings.clusters.iter().map(|cluster| cluster.backend.endpoints.len());
-        let mut total: usize =
-            own.chain(self.outcomes.served().map(|(_, cluster)| cluster.endpoints())).sum();
-        let mut order: Vec<&mut ClusterRequest> = requests.iter_mut().collect();
-        order.sort_by_key(|request| request.in_force.is_none());
-        for ClusterRequest { requested, in_force, .. } in order {
-            // Clusters that go before it have taken the room.
-            in_force.take_if(|cluster| total + cluster.endpoints() > MAX_ENDPOINTS);
-            if let Ok(cluster) = requested
-                && total + cluster.endpoints() > MAX_ENDPOINTS
-            {
+        let taken = own.chain(self.outcomes.served().map(|(_, cluster)| cluster.endpoints())).sum();
+        let wanted = requests.iter().map(|request| EndpointRequest {
+            requested: request.requested.as_ref().ok().map(|cluster| cluster.endpoints()),
+            in_force: request.in_force.as_ref().map(|cluster| cluster.endpoints()),
+        });
+        let decisions = decide_endpoints(taken, MAX_ENDPOINTS, &wanted.collect::<Vec<_>>());
+        for (ClusterRequest { requested, in_force, .. }, decision) in requests.iter_mut().zip(decisions) {
+            in_force.take_if(|_| !decision.keeps);
+            if requested.is_ok() && !decision.is_granted {
                 let problem = format!("the clusters have more than {MAX_ENDPOINTS} endpoints together");
                 let fix = "spread the clusters over several gateways";
                 *requested = Err(vec![ConfigError::new("endpoints", problem).fix(fix)]);
             }
-            let endpoints = |cluster: &Arc<ResolvedCluster>| cluster.endpoints();
-            total += in_force.as_ref().map_or(0, endpoints).max(requested.as_ref().map_or(0, endpoints));
         }
     }
 
@@ -334,6 +331,50 @@ fn decide_claims(taken: &Claims, requests: &[ClaimRequest<'_>]) -> Vec<ClaimDeci
     requests.iter().zip(is_granted).enumerate().map(decision).collect()
 }
 
+/// The numbers of endpoints that a cluster requests and has.
+#[derive(Debug)]
+struct EndpointRequest {
+    /// `None` if its settings in the configuration are refused.
+    requested: Option<usize>,
+    /// `None` if it is not in force.
+    in_force: Option<usize>,
+}
+
+/// Whether a cluster gets the endpoints that it requests, and otherwise keeps those that it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct EndpointDecision {
+    is_granted: bool,
+    keeps: bool,
+}
+
+/// Decides which clusters get the endpoints that they request, where others have taken some of `max`. A cluster in force
+/// loses its own only to these; then clusters in force may grow, and then new ones come. What a cluster gives up is free with
+/// the next load.
+// threat: many-endpoints
+fn decide_endpoints(taken: usize, max: usize, requests: &[EndpointRequest]) -> Vec<EndpointDecision> {
+    let mut total = taken;
+    let mut decisions = vec![EndpointDecision::default(); requests.len()];
+    for (EndpointRequest { in_force, .. }, decision) in requests.iter().zip(&mut decisions) {
+        if let Some(own) = in_force
+            && total + own <= max
+        {
+            total += own;
+            decision.keeps = true;
+        }
+    }
+    let mut order: Vec<_> = requests.iter().zip(&mut decisions).collect();
+    order.sort_by_key(|(request, _)| request.in_force.is_none());
+    for (EndpointRequest { requested, in_force }, decision) in order {
+        let Some(requested) = requested else { continue };
+        let more = requested.saturating_sub(in_force.filter(|_| decision.keeps).unwrap_or(0));
+        decision.is_granted = total + more <= max;
+        if decision.is_granted {
+            total += more;
+        }
+    }
+    decisions
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +437,44 @@ mod tests {
         ];
         for (taken, requests, expected) in cases {
             assert_eq!(decisions(taken, requests), *expected, "{taken} {requests:?}");
+        }
+    }
+
+    #[test]
+    fn no_cluster_in_force_loses_its_endpoints_to_one_of_its_rank() {
+        // Requests are written `in force > requested`, with `-` for none; the decision is `+` granted, `=` kept, `-` neither.
+        let cases: &[(usize, &[&str], &str)] = &[
+            (0, &["- > 6", "- > 4", "- > 1"], "++-"),
+            (0, &["4 > 4", "6 > 6"], "++"),
+            // The first ones grow before the others have grown, but not at their cost.
+            (0, &["1 > 8", "1 > 8", "1 > 1"], "+=+"),
+            (0, &["1 > 16", "1 > 16"], "=="),
+            (0, &["2 > 6", "6 > -"], "=="),
+            // A newcomer comes after the growth of those in force.
+            (0, &["- > 4", "6 > 8"], "-+"),
+            // What one gives up is free with the next load.
+            (0, &["8 > 1", "- > 4"], "+-"),
+            // Clusters that go before them have taken the room.
+            (8, &["1 > 1", "1 > 1", "1 > 1"], "++-"),
+            (8, &["3 > 3", "2 > 2"], "-+"),
+            (12, &["1 > -", "- > 1"], "--"),
+        ];
+        for (taken, requests, expected) in cases {
+            let requests: Vec<_> = requests
+                .iter()
+                .map(|text| {
+                    let (in_force, requested) = text.split_once('>').unwrap();
+                    let read = |part: &str| (part.trim() != "-").then(|| part.trim().parse().unwrap());
+                    EndpointRequest { requested: read(requested), in_force: read(in_force) }
+                })
+                .collect();
+            let text = |decision| match decision {
+                EndpointDecision { is_granted: true, .. } => '+',
+                EndpointDecision { keeps: true, .. } => '=',
+                EndpointDecision { .. } => '-',
+            };
+            let decisions: String = decide_endpoints(*taken, 10, &requests).into_iter().map(text).collect();
+            assert_eq!(decisions, *expected, "{taken} {requests:?}");
         }
     }
 }

@@ -106,8 +106,7 @@ pub(crate) fn page_host_conflict(page: &PageSettings, clusters: &[Arc<Cluster>])
 /// The error of a cluster whose server names cover the host name of the page.
 // threat: page-shared-origin
 pub(crate) fn page_host_claim(page: &PageSettings, cluster: &ResolvedCluster) -> Option<ConfigError> {
-    let is_of_page =
-        |((kind, name), _): &(&Claim, _)| *kind == SERVER_NAME && covers(name, page.host());
+    let is_of_page = |((kind, name), _): &(&Claim, _)| *kind == SERVER_NAME && covers(name, page.host());
     let ((_, name), key) = cluster.claims.iter().find(is_of_page)?;
     let problem = format!(
         "{name:?} is also of {}, the host name of the page: every application behind the API could read the page, and get \

@@ -74,11 +74,13 @@ async fn a_cluster_of_the_directory_covers_the_page_too() {
     put("*.test");
     let config = resolved(setup.flags.clone()).unwrap();
     assert_eq!(config.settings.clusters.len(), 1);
-    let errors: Vec<_> = config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
+    let errors: Vec<_> =
+        config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
     let [error] = &errors[..] else { panic!("{errors:?}") };
     let expected = "match.serverNames: ";
     assert!(
-        error.contains(expected) && error.contains("\"*.test\" is also of clusters.test, the host name of the page"),
+        error.contains(expected)
+            && error.contains("\"*.test\" is also of clusters.test, the host name of the page"),
         "{error}"
     );
 }
