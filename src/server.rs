@@ -50,7 +50,7 @@ use crate::page::{self, Page, PageParts};
 use crate::pipeline::health::HealthChecks;
 use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
-use crate::state::reload::{Reloader, build_snapshot};
+use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
 use crate::tasks::{RuntimeThread, Supervisor};
 use crate::traces::Tracer;
@@ -185,8 +185,8 @@ impl Server {
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
         let deps =
             AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
-        let mut warned = Vec::new();
-        let snapshot = build_snapshot(config, None, &deps, &mut warned)?;
+        let mut history = BuildHistory::default();
+        let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let (listener, metrics_listener, page_listener) = bind(settings)?;
         let address = listener.address();
@@ -210,7 +210,7 @@ impl Server {
         };
         let revocation = Arc::clone(&deps.revocation);
         let (live, clock) = (Arc::clone(&shared.live), shared.clock.clone());
-        let reloader = Reloader::new(source, settings, warned, live, deps, clock);
+        let reloader = Reloader::new(source, settings, history, live, deps, clock);
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
         shared.start_control(reloader).map_err(StartError::Thread)?;
         shared.start_revocation(revocation).map_err(StartError::Thread)?;

@@ -50,6 +50,8 @@ pub enum ClusterOrigin {
     File(PathBuf),
     /// A Secret of the management cluster.
     Secret {
+        /// The addresses of the management cluster's API servers. Another one may have a Secret of the same name.
+        management: Arc<[String]>,
         /// Its namespace.
         namespace: String,
         /// Its name.
@@ -76,7 +78,7 @@ impl fmt::Display for ClusterOrigin {
         match self {
             Self::Configuration => f.write_str("configuration"),
             Self::File(file) => write!(f, "{}", file.display()),
-            Self::Secret { namespace, name } => write!(f, "Secret {namespace}/{name}"),
+            Self::Secret { namespace, name, .. } => write!(f, "Secret {namespace}/{name}"),
         }
     }
 }

@@ -109,13 +109,19 @@ fn shared_by_pairs(
     if clusters.iter().all(|cluster| cluster.signing.is_empty()) {
         return errors;
     }
-    let known: Vec<&Certificate> = clusters.iter().flat_map(|cluster| cluster.certificates()).collect();
+    let signing: Vec<&Certificate> =
+        clusters.iter().flat_map(|cluster| &cluster.signing).map(SigningCa::certificate).collect();
     for (index, cluster) in clusters.iter().enumerate() {
         for ca in &cluster.signing {
             let is_other = |other: &usize| *other != index && is_compared(index, *other);
-            for (other, others) in clusters.iter().enumerate().filter(|(other, _)| is_other(other)) {
+            let mut others = clusters.iter().enumerate().filter(|(other, _)| is_other(other)).peekable();
+            if others.peek().is_none() {
+                continue;
+            }
+            let ancestors = ancestors(ca.certificate(), cluster, &signing);
+            for (other, others) in others {
                 // A CA shared by two clusters is reported once.
-                if let Some((problem, is_mutual)) = conflict(cluster, ca, others, &known)
+                if let Some((problem, is_mutual)) = conflict(cluster, ca, others, &ancestors)
                     && (!is_mutual || index < other)
                 {
                     errors.push(ca.error(problem));
@@ -131,7 +137,7 @@ fn conflict(
     cluster: &ClusterAuthorities,
     ca: &SigningCa,
     other: &ClusterAuthorities,
-    known: &[&Certificate],
+    ancestors: &[&Certificate],
 ) -> Option<(String, bool)> {
     let certificate = ca.certificate();
     let is_same = |theirs: &SigningCa| {
@@ -143,9 +149,8 @@ fn conflict(
         let problem = format!("clusters {one} and {two} sign with the same CA: {danger}");
         return Some((problem, true));
     }
-    let is_trusted = |bundle: &Option<Arc<CaBundle>>| {
-        bundle.as_ref().is_some_and(|bundle| leads_to(certificate, bundle, known))
-    };
+    let is_trusted =
+        |bundle: &Option<Arc<CaBundle>>| bundle.as_ref().is_some_and(|bundle| leads_to(ancestors, bundle));
     if is_trusted(&other.client_ca) {
         return Some((format!("cluster {two} accepts client certificates of this CA: {danger}"), false));
     }
@@ -156,28 +161,47 @@ fn conflict(
     None
 }
 
-/// Whether a chain leads from a CA to a root of the bundle through the certificates of the configuration. Ignores
-/// purpose and validity of the certificates: a chain that is invalid today may be valid tomorrow.
-fn leads_to(ca: &Certificate, bundle: &CaBundle, known: &[&Certificate]) -> bool {
-    let is_one = |one: &Certificate, other: &Certificate| {
-        one.spki == other.spki && one.raw_subject == other.raw_subject
-    };
+/// A signing CA of `cluster`, and the certificates above it: among those of the cluster, and among the CAs that sign for any
+/// cluster (`signing`). Ignores purpose and validity of the certificates: a chain that is invalid today may be valid
+/// tomorrow.
+///
+/// Reads no bundle of another cluster. With hundreds of certificates of one subject it would cost that many signatures at each
+/// step.
+// threat: many-authorities
+fn ancestors<'a>(
+    ca: &'a Certificate,
+    cluster: &'a ClusterAuthorities,
+    signing: &[&'a Certificate],
+) -> Vec<&'a Certificate> {
+    let known: Vec<&Certificate> = cluster.certificates().chain(signing.iter().copied()).collect();
     // Each certificate of the same CA may have another issuer.
-    let mut path: Vec<&Certificate> = known.iter().copied().filter(|one| is_one(ca, one)).collect();
-    path.push(ca);
+    let mut path: Vec<&Certificate> = vec![ca];
+    path.extend(known.iter().copied().filter(|one| is_same_ca(ca, one) && one.der != ca.der));
     let mut next = 0;
     while let Some(child) = path.get(next).copied() {
-        if bundle.certificates().iter().any(|root| is_one(child, root)) {
-            return true;
+        for parent in &known {
+            if !path.iter().any(|seen| seen.der == parent.der) && is_issued_by(child, parent) {
+                path.push(parent);
+            }
         }
-        let parents = known.iter().copied().filter(|parent| {
-            child.issuer == parent.raw_subject
-                && parent.public_key.verify(child.algorithm, &child.tbs, &child.signature).is_ok()
-        });
-        let new: Vec<&Certificate> =
-            parents.filter(|parent| !path.iter().any(|seen| seen.der == parent.der)).collect();
-        path.extend(new);
         next += 1;
     }
-    false
+    path
+}
+
+/// Whether a root of the bundle is one of these certificates, or has issued one of them.
+fn leads_to(path: &[&Certificate], bundle: &CaBundle) -> bool {
+    let is_trusted = |child: &&Certificate| {
+        bundle.certificates().iter().any(|root| is_same_ca(child, root) || is_issued_by(child, root))
+    };
+    path.iter().any(is_trusted)
+}
+
+fn is_same_ca(one: &Certificate, other: &Certificate) -> bool {
+    one.spki == other.spki && one.raw_subject == other.raw_subject
+}
+
+fn is_issued_by(child: &Certificate, parent: &Certificate) -> bool {
+    child.issuer == parent.raw_subject
+        && parent.public_key.verify(child.algorithm, &child.tbs, &child.signature).is_ok()
 }

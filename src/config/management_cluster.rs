@@ -69,9 +69,23 @@ pub struct ManagementSettings {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SecretScope {
     /// The addresses of the API servers.
-    endpoints: Vec<String>,
+    endpoints: Arc<[String]>,
     namespace: String,
     label_selector: String,
+}
+
+impl SecretScope {
+    /// The cluster of a Secret.
+    fn cluster(&self, name: &str) -> ClusterOrigin {
+        let (management, namespace) = (Arc::clone(&self.endpoints), self.namespace.clone());
+        ClusterOrigin::Secret { management, namespace, name: name.to_owned() }
+    }
+
+    /// Whether a cluster is that of a Secret of the same namespace and management cluster.
+    pub(crate) fn is_of_namespace(&self, origin: &ClusterOrigin) -> bool {
+        matches!(origin, ClusterOrigin::Secret { management, namespace, .. }
+            if *management == self.endpoints && *namespace == self.namespace)
+    }
 }
 
 impl ManagementSettings {
@@ -150,10 +164,7 @@ impl SecretList {
 
     /// The cluster of each Secret.
     pub(super) fn clusters(&self) -> impl Iterator<Item = ClusterOrigin> {
-        let namespace = &self.scope.namespace;
-        self.secrets
-            .keys()
-            .map(|name| ClusterOrigin::Secret { namespace: namespace.clone(), name: name.clone() })
+        self.secrets.keys().map(|name| self.scope.cluster(name))
     }
 
     /// Whether a Secret is too large to be kept.

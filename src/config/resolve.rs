@@ -30,14 +30,15 @@ use super::file::{GatewayFile, KeyPositions};
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection};
-use super::separate_cluster::{Claims, SeparateCluster};
+use super::separate_cluster::{Claims, FileDigest, ResolvedCluster, SeparateCluster};
 use super::settings::{Operation, Settings, Shutdown};
 use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
 pub(crate) use controllers::signer_profiles;
 use page::GatewayNames;
-pub(crate) use page::{page_host_conflict, unknown_issuer_warning};
+pub(crate) use page::{page_host_claim, page_host_conflict, unknown_issuer_warning};
+use separate_clusters::inherited_digest;
 
 /// What the inputs of the gateway say, whatever is in force: its settings, and those of each cluster that is configured by
 /// itself.
@@ -53,11 +54,18 @@ pub struct ResolvedConfig {
     pub(crate) authorities: Vec<ClusterAuthorities>,
     /// The clusters of the cluster directory and of Secrets. Several may claim the same.
     pub(crate) separate: Vec<SeparateCluster>,
+    /// The digest of all that these inherit from the configuration file.
+    inherited: Option<FileDigest>,
     /// The positions in the configuration file.
     positions: Option<KeyPositions>,
 }
 
 impl ResolvedConfig {
+    /// Whether a cluster, which an earlier configuration resolved, has inherited the same from it.
+    pub(crate) fn is_inherited_by(&self, cluster: &ResolvedCluster) -> bool {
+        cluster.recording.inherited == self.inherited
+    }
+
     /// Adds to each error the line of its key in the configuration file.
     pub(crate) fn locate(&self, errors: &mut [ConfigError]) {
         if let Some(positions) = &self.positions {
@@ -80,7 +88,9 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
     let serving = serving.and_then(|given| resolver.serving(&given));
     let management = resolver.management_cluster(sections);
     let (clusters, claims, authorities) = resolver.clusters(sections, flags, management.as_deref());
-    let separate = sections.and_then(|file| resolver.separate_clusters(file, flags, management.as_deref()));
+    let inherited = sections.and_then(|file| inherited_digest(&file.values));
+    let separate =
+        sections.and_then(|file| resolver.separate_clusters(file, flags, management.as_deref(), inherited));
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -100,6 +110,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
                 claims,
                 authorities,
                 separate: separate.unwrap_or_default(),
+                inherited,
                 positions: file.map(|file| file.positions),
             })
         }

@@ -328,7 +328,8 @@ mod tests {
             version: TokenReviewVersion::V1,
             cache_ttl: Duration::ZERO,
         };
-        let tenant = ClusterOrigin::Secret { namespace: "n".to_owned(), name: "s".to_owned() };
+        let (management, namespace) = (Arc::from([]), "n".to_owned());
+        let tenant = ClusterOrigin::Secret { management, namespace, name: "s".to_owned() };
         let good = || jwt("https://issuer.test", "page");
         let cases: [(Vec<JwtAuthenticator>, bool, bool, bool); 6] = [
             // Issuers, whether there is a webhook; whether an operator's and a tenant's cluster is asked.

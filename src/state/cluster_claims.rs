@@ -9,7 +9,7 @@
 //! 3. A cluster gets all that it requests, or nothing.
 //! 4. No two clusters that are served have the same claim, or share a signing CA. So the configuration file is refused as a
 //!    whole if it wants what a file of the directory keeps, and a Secret gives way if it has what a file or the configuration
-//!    file wants.
+//!    file wants. The host name of the page belongs to the configuration file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,8 +17,10 @@ use std::sync::Arc;
 use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableClusters};
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
-use crate::config::resolve::ResolvedConfig;
-use crate::config::separate_cluster::{Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME};
+use crate::config::resolve::{ResolvedConfig, page_host_claim};
+use crate::config::separate_cluster::{
+    Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
+};
 use crate::config::{ConfigError, ConfigErrors};
 
 /// A cluster with the settings that it requests and those that it has.
@@ -45,8 +47,11 @@ pub(super) fn decide_clusters(
     unbuildable: &UnbuildableClusters,
 ) -> Result<ClusterOutcomes, ConfigErrors> {
     let mut decided = DecidedClusters { config, outcomes: ClusterOutcomes::default() };
-    let (mut secrets, files): (Vec<_>, Vec<_>) =
+    let (mut secrets, mut files): (Vec<_>, Vec<_>) =
         requests(config, before, unbuildable).into_iter().partition(|request| request.origin.is_of_tenant());
+    for request in &mut files {
+        decided.refuse_page_host(request);
+    }
     decided.grant(files, unbuildable);
     decided.take_from_secrets(&mut secrets);
     decided.grant(secrets, unbuildable);
@@ -64,19 +69,29 @@ fn requests(
     before: &ClusterOutcomes,
     unbuildable: &UnbuildableClusters,
 ) -> Vec<ClusterRequest> {
-    let management = config.settings.management.as_deref();
-    let read_scope = management.and_then(|settings| settings.read_scope.as_ref());
-    let adds_secrets = read_scope.is_none_or(|read| management.is_some_and(|own| own.scope() == *read));
-    let request = |(origin, resolved): &(ClusterOrigin, Result<Arc<ResolvedCluster>, Vec<ConfigError>>)| {
+    let request = |(origin, resolved): &SeparateCluster| {
         let requested = match resolved {
             Ok(cluster) => unbuildable.check(origin, cluster).map(|()| Arc::clone(cluster)),
             Err(errors) => Err(errors.clone()),
         };
         ClusterRequest { origin: origin.clone(), requested, in_force: before.in_force(origin).cloned() }
     };
-    let requests = config.separate.iter().map(request);
-    let counts = |one: &ClusterRequest| adds_secrets || !one.origin.is_of_tenant() || one.in_force.is_some();
-    requests.filter(counts).collect()
+    let mut requests: Vec<_> = config.separate.iter().map(request).collect();
+    let management = config.settings.management.as_deref();
+    let scopes = management.and_then(|settings| Some((settings.scope(), settings.read_scope.as_ref()?)));
+    if let Some((_, read)) = scopes.filter(|(own, read)| own != *read) {
+        requests.retain(|request| !request.origin.is_of_tenant() || request.in_force.is_some());
+        // In force may be Secrets of a third scope: those that were read never took effect.
+        let is_of_other = |origin: &ClusterOrigin| origin.is_of_tenant() && !read.is_of_namespace(origin);
+        let others = before.served().filter(|(origin, _)| is_of_other(origin));
+        requests.extend(others.map(|(origin, cluster)| {
+            let error = ConfigError::new("managementCluster", "its Secrets have not been read yet");
+            let error = error.fix("see /readyz/management-cluster for the reason");
+            let (requested, in_force) = (Err(vec![error]), Some(Arc::clone(cluster)));
+            ClusterRequest { origin: origin.clone(), requested, in_force }
+        }));
+    }
+    requests
 }
 
 impl DecidedClusters<'_> {
@@ -93,11 +108,27 @@ impl DecidedClusters<'_> {
         self.config.authorities.iter().chain(of_others)
     }
 
-    /// Takes from Secrets what these clusters want, and refuses the Secrets: no writer of Secrets may stop a change of the
+    /// Refuses a cluster that wants the host name of the page.
+    fn refuse_page_host(&self, ClusterRequest { origin, requested, .. }: &mut ClusterRequest) {
+        if let Ok(cluster) = requested
+            && let Some(error) = self.page_host_claim(cluster)
+        {
+            *requested = Err(vec![in_file_of(origin, error)]);
+        }
+    }
+
+    fn page_host_claim(&self, cluster: &ResolvedCluster) -> Option<ConfigError> {
+        let page = self.config.settings.page.as_deref()?;
+        page_host_claim(page, cluster)
+    }
+
+    /// Takes from Secrets what these clusters and the page want, and refuses the Secrets: no writer of Secrets may stop a change of the
     /// operator.
     fn take_from_secrets(&self, secrets: &mut [ClusterRequest]) {
         let claims = self.claims();
-        for ClusterRequest { origin, requested, in_force } in secrets {
+        for request in secrets {
+            self.refuse_page_host(request);
+            let ClusterRequest { origin, requested, in_force } = request;
             if let Ok(cluster) = requested
                 && let Some(error) = conflict_or_part(origin, cluster, &claims)
             {
@@ -105,6 +136,7 @@ impl DecidedClusters<'_> {
             }
             in_force.take_if(|cluster| {
                 conflict_or_part(origin, cluster, &claims).is_some()
+                    || self.page_host_claim(cluster).is_some()
                     || !authorities_shared_with(&cluster.authorities, self.authorities()).is_empty()
             });
         }
@@ -133,6 +165,10 @@ impl DecidedClusters<'_> {
                 }
                 (Err(errors), _) => errors,
             };
+            // A tenant who breaks a Secret must not keep with it what the operator has withdrawn since.
+            // threat: withdrawn-setting
+            let in_force =
+                in_force.filter(|cluster| !origin.is_of_tenant() || self.config.is_inherited_by(cluster));
             let outcome = unbuildable.fall_back(&origin, in_force, errors);
             self.outcomes.insert(origin, outcome);
         }
@@ -156,26 +192,22 @@ impl DecidedClusters<'_> {
         }
     }
 
-    /// Refuses clusters with which the process would have too many endpoints; first those that are not in force.
-    // threat: many-endpoints
+    /// Refuses clusters with which the process would have too many endpoints.
     fn refuse_excess(&self, requests: &mut [ClusterRequest]) {
         let own = self.config.settings.clusters.iter().map(|cluster| cluster.backend.endpoints.len());
-        let mut total: usize =
-            own.chain(self.outcomes.served().map(|(_, cluster)| cluster.endpoints())).sum();
-        let mut order: Vec<&mut ClusterRequest> = requests.iter_mut().collect();
-        order.sort_by_key(|request| request.in_force.is_none());
-        for ClusterRequest { requested, in_force, .. } in order {
-            // Clusters that go before it have taken the room.
-            in_force.take_if(|cluster| total + cluster.endpoints() > MAX_ENDPOINTS);
-            if let Ok(cluster) = requested
-                && total + cluster.endpoints() > MAX_ENDPOINTS
-            {
+        let taken = own.chain(self.outcomes.served().map(|(_, cluster)| cluster.endpoints())).sum();
+        let wanted = requests.iter().map(|request| EndpointRequest {
+            requested: request.requested.as_ref().ok().map(|cluster| cluster.endpoints()),
+            in_force: request.in_force.as_ref().map(|cluster| cluster.endpoints()),
+        });
+        let decisions = decide_endpoints(taken, MAX_ENDPOINTS, &wanted.collect::<Vec<_>>());
+        for (ClusterRequest { requested, in_force, .. }, decision) in requests.iter_mut().zip(decisions) {
+            in_force.take_if(|_| !decision.keeps);
+            if requested.is_ok() && !decision.is_granted {
                 let problem = format!("the clusters have more than {MAX_ENDPOINTS} endpoints together");
                 let fix = "spread the clusters over several gateways";
                 *requested = Err(vec![ConfigError::new("endpoints", problem).fix(fix)]);
             }
-            let endpoints = |cluster: &Arc<ResolvedCluster>| cluster.endpoints();
-            total += in_force.as_ref().map_or(0, endpoints).max(requested.as_ref().map_or(0, endpoints));
         }
     }
 
@@ -226,7 +258,11 @@ fn taken(origin: &ClusterOrigin, requested: &ResolvedCluster, claim: &Claim, own
     let key = requested.claims.get(claim).cloned().unwrap_or_default();
     let (kind, value) = claim;
     let error = ConfigError::new(key, format!("{kind} {value:?} is already used by {owner}"));
-    let error = error.fix("give each cluster its own; the cluster that has it keeps it");
+    in_file_of(origin, error.fix("give each cluster its own; the cluster that has it keeps it"))
+}
+
+/// Adds the file of a cluster of the directory to an error.
+fn in_file_of(origin: &ClusterOrigin, error: ConfigError) -> ConfigError {
     match origin {
         ClusterOrigin::File(file) => error.in_file(file),
         ClusterOrigin::Configuration | ClusterOrigin::Secret { .. } => error,
@@ -295,6 +331,50 @@ fn decide_claims(taken: &Claims, requests: &[ClaimRequest<'_>]) -> Vec<ClaimDeci
     requests.iter().zip(is_granted).enumerate().map(decision).collect()
 }
 
+/// The numbers of endpoints that a cluster requests and has.
+#[derive(Debug)]
+struct EndpointRequest {
+    /// `None` if its settings in the configuration are refused.
+    requested: Option<usize>,
+    /// `None` if it is not in force.
+    in_force: Option<usize>,
+}
+
+/// Whether a cluster gets the endpoints that it requests, and otherwise keeps those that it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct EndpointDecision {
+    is_granted: bool,
+    keeps: bool,
+}
+
+/// Decides which clusters get the endpoints that they request, where others have taken some of `max`. A cluster in force
+/// loses its own only to these; then clusters in force may grow, and then new ones come. What a cluster gives up is free with
+/// the next load.
+// threat: many-endpoints
+fn decide_endpoints(taken: usize, max: usize, requests: &[EndpointRequest]) -> Vec<EndpointDecision> {
+    let mut total = taken;
+    let mut decisions = vec![EndpointDecision::default(); requests.len()];
+    for (EndpointRequest { in_force, .. }, decision) in requests.iter().zip(&mut decisions) {
+        if let Some(own) = in_force
+            && total + own <= max
+        {
+            total += own;
+            decision.keeps = true;
+        }
+    }
+    let mut order: Vec<_> = requests.iter().zip(&mut decisions).collect();
+    order.sort_by_key(|(request, _)| request.in_force.is_none());
+    for (EndpointRequest { requested, in_force }, decision) in order {
+        let Some(requested) = requested else { continue };
+        let more = requested.saturating_sub(in_force.filter(|_| decision.keeps).unwrap_or(0));
+        decision.is_granted = total + more <= max;
+        if decision.is_granted {
+            total += more;
+        }
+    }
+    decisions
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,6 +437,44 @@ mod tests {
         ];
         for (taken, requests, expected) in cases {
             assert_eq!(decisions(taken, requests), *expected, "{taken} {requests:?}");
+        }
+    }
+
+    #[test]
+    fn no_cluster_in_force_loses_its_endpoints_to_one_of_its_rank() {
+        // Requests are written `in force > requested`, with `-` for none; the decision is `+` granted, `=` kept, `-` neither.
+        let cases: &[(usize, &[&str], &str)] = &[
+            (0, &["- > 6", "- > 4", "- > 1"], "++-"),
+            (0, &["4 > 4", "6 > 6"], "++"),
+            // The first ones grow before the others have grown, but not at their cost.
+            (0, &["1 > 8", "1 > 8", "1 > 1"], "+=+"),
+            (0, &["1 > 16", "1 > 16"], "=="),
+            (0, &["2 > 6", "6 > -"], "=="),
+            // A newcomer comes after the growth of those in force.
+            (0, &["- > 4", "6 > 8"], "-+"),
+            // What one gives up is free with the next load.
+            (0, &["8 > 1", "- > 4"], "+-"),
+            // Clusters that go before them have taken the room.
+            (8, &["1 > 1", "1 > 1", "1 > 1"], "++-"),
+            (8, &["3 > 3", "2 > 2"], "-+"),
+            (12, &["1 > -", "- > 1"], "--"),
+        ];
+        for (taken, requests, expected) in cases {
+            let requests: Vec<_> = requests
+                .iter()
+                .map(|text| {
+                    let (in_force, requested) = text.split_once('>').unwrap();
+                    let read = |part: &str| (part.trim() != "-").then(|| part.trim().parse().unwrap());
+                    EndpointRequest { requested: read(requested), in_force: read(in_force) }
+                })
+                .collect();
+            let text = |decision| match decision {
+                EndpointDecision { is_granted: true, .. } => '+',
+                EndpointDecision { keeps: true, .. } => '=',
+                EndpointDecision { .. } => '-',
+            };
+            let decisions: String = decide_endpoints(*taken, 10, &requests).into_iter().map(text).collect();
+            assert_eq!(decisions, *expected, "{taken} {requests:?}");
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::config::separate_cluster::ResolvedCluster;
 /// | are invalid, or request what another cluster has | can be kept | `Stale` |
 /// | cannot be built | can be kept | `Stale`, until one of its files changes |
 /// | are refused for any of these reasons | none, or a cluster that goes before it took what they have | `NotServed` |
+/// | of a Secret are refused for any of these reasons | inherit what the configuration file no longer says | `NotServed` |
 /// | are refused for any of these reasons | cannot be built | `NotServed`; the next load tries again |
 /// | there are none: the file or the Secret was removed | any | it is no longer served, and has no outcome |
 #[derive(Debug, Clone)]
@@ -105,12 +106,10 @@ pub(super) struct UnbuildableClusters {
 }
 
 impl UnbuildableClusters {
-    /// Those that the next attempt refuses, too.
-    pub(super) fn for_next_attempt(&self, config: &ResolvedConfig) -> Self {
-        let is_known = |origin: &ClusterOrigin| config.separate.iter().any(|(known, _)| known == origin);
-        let requested = self.requested.iter().filter(|(origin, _)| is_known(origin));
-        let requested = requested.map(|(origin, cluster)| (origin.clone(), cluster.clone())).collect();
-        Self { requested, in_force: BTreeMap::new() }
+    /// Begins an attempt: forgets the clusters that `config` no longer has, and what counts for one attempt.
+    pub(super) fn begin_attempt(&mut self, config: &ResolvedConfig) {
+        self.requested.retain(|origin, _| config.separate.iter().any(|(known, _)| known == origin));
+        self.in_force.clear();
     }
 
     /// Notes that the settings that `outcomes` serves of a cluster cannot be built. Returns `false` if it has no others to

@@ -40,14 +40,22 @@ pub(crate) struct Reloader {
     state: Mutex<ReloadState>,
 }
 
+/// What one attempt to build a snapshot leaves to the next one, whether it succeeds or not.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BuildHistory {
+    /// The warnings of the last valid configuration, which were logged.
+    warned: Vec<String>,
+    /// The settings that could not be built.
+    unbuildable: UnbuildableClusters,
+}
+
 /// The state between two attempts.
 struct ReloadState {
     /// The fixed settings of the last configuration, which take effect at the next start.
     wanted: FixedSettings,
     /// The error that was logged last; `None` once a reload has succeeded.
     last_error: Option<String>,
-    /// The warnings of the last valid configuration, which were logged.
-    warned: Vec<String>,
+    history: BuildHistory,
     /// Whether [`Reloader::run`] is running, or has panicked.
     is_running: bool,
 }
@@ -93,30 +101,27 @@ impl FixedSettings {
 }
 
 /// Builds the snapshot of a configuration. A cluster whose settings cannot be built falls back to those in force, and is not
-/// served if these cannot be built either; one of the configuration file makes the whole fail. Logs the warnings that `warned`
+/// served if these cannot be built either; one of the configuration file makes the whole fail. Logs the warnings that `history`
 /// does not have.
 pub(crate) fn build_snapshot(
     config: &ResolvedConfig,
     before: Option<&Snapshot>,
     deps: &AuthnDeps,
-    warned: &mut Vec<String>,
+    history: &mut BuildHistory,
 ) -> Result<Snapshot, SnapshotError> {
     let nothing = ClusterOutcomes::default();
     let in_force = before.map_or(&nothing, |before| &before.separate);
-    let mut unbuildable = before
-        .map_or_else(UnbuildableClusters::default, |before| before.unbuildable.for_next_attempt(config));
+    let BuildHistory { warned, unbuildable } = history;
+    unbuildable.begin_attempt(config);
     // Each round leaves out another cluster, or returns.
     loop {
-        let effective = EffectiveConfig::decide(config, in_force, &unbuildable)?;
+        let effective = EffectiveConfig::decide(config, in_force, unbuildable)?;
         for warning in effective.warnings.iter().filter(|warning| !warned.contains(warning)) {
             warn!("{warning}");
         }
         warned.clone_from(&effective.warnings);
         match Snapshot::build(&effective, before, deps) {
-            Ok(mut snapshot) => {
-                snapshot.unbuildable = unbuildable;
-                return Ok(snapshot);
-            }
+            Ok(snapshot) => return Ok(snapshot),
             Err(error) => {
                 let SnapshotError::Cluster { origin, source, .. } = &error else { return Err(error) };
                 if !unbuildable.note(&effective.separate, origin, &source.to_string()) {
@@ -145,11 +150,11 @@ fn stale_clusters(snapshot: &Snapshot) -> Vec<StaleCluster> {
 }
 
 impl Reloader {
-    /// A reloader for `source`, from which `settings` were resolved at the start, with the warnings that were logged.
+    /// A reloader for `source`, from which `settings` were resolved at the start, with the history of that first build.
     pub(crate) fn new(
         source: ConfigSource,
         settings: &Settings,
-        warned: Vec<String>,
+        history: BuildHistory,
         live: Arc<Live>,
         deps: AuthnDeps,
         clock: Clock,
@@ -158,7 +163,7 @@ impl Reloader {
         deps.metrics.config.reloaded(snapshot.generation, clock.now());
         deps.metrics.config.clusters_in_use(snapshot.clusters().len(), snapshot.rebuilt);
         let fixed = FixedSettings::of(settings);
-        let state = ReloadState { wanted: fixed.clone(), last_error: None, warned, is_running: false };
+        let state = ReloadState { wanted: fixed.clone(), last_error: None, history, is_running: false };
         let source = Arc::new(Mutex::new(source));
         let reloader = Self { source, live, deps, clock, fixed, state: Mutex::new(state) };
         reloader.report_refused(None, &snapshot);
@@ -197,30 +202,38 @@ impl Reloader {
         Some(outcome)
     }
 
-    // threat: bad-reload
+    // threat: bad-reload, many-authorities
     async fn load_and_swap(&self, trigger: ReloadTrigger) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
-        // Files may be slow, and a credential may come from a program.
-        let reading = tokio::task::spawn_blocking(move || {
+        let (before, deps) = (self.live.snapshot(), self.deps.clone());
+        let mut history = self.state().history.clone();
+        // Files may be slow, a credential may come from a program, and Secrets may have many certificates to compare: the
+        // self-check and other tasks of this thread must not wait.
+        let building = tokio::task::spawn_blocking(move || {
             let mut source = lock(&source);
             if trigger == ReloadTrigger::CredentialRefused {
                 source.expire_credentials();
             }
-            (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())
+            let loaded = (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())?;
+            drop(source);
+            let built = loaded.map_err(SnapshotError::Config).and_then(|config| {
+                let next = build_snapshot(&config, Some(&before), &deps, &mut history)?;
+                Ok((config.settings, next))
+            });
+            Some((built, history))
         });
-        let config = match reading.await {
-            Ok(loaded) => loaded?,
+        let (built, history) = match building.await {
+            Ok(built) => built?,
             Err(_) => return Some(Err("loading the configuration panicked".to_owned())),
         };
-        let swapped = config.map_err(SnapshotError::Config).and_then(|config| self.swap(&config));
-        Some(swapped.map_err(|error| error.to_string()))
+        self.state().history = history;
+        Some(built.map(|(settings, next)| self.swap(&settings, next)).map_err(|error| error.to_string()))
     }
 
-    /// Builds a snapshot and swaps it in.
-    fn swap(&self, config: &ResolvedConfig) -> Result<(), SnapshotError> {
+    /// Puts a snapshot in force.
+    fn swap(&self, settings: &Settings, next: Snapshot) {
         let before = self.live.snapshot();
-        let next = build_snapshot(config, Some(&before), &self.deps, &mut self.state().warned)?;
-        let wanted = FixedSettings::of(&config.settings);
+        let wanted = FixedSettings::of(settings);
         let mut state = self.state();
         if wanted != state.wanted && wanted != self.fixed {
             warn!(
@@ -257,7 +270,6 @@ impl Reloader {
                 );
             }
         }
-        Ok(())
     }
 
     /// Logs and exports the clusters whose own configuration is refused, each error once, and those that keep an old one.

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 
-use super::cluster_outcome::{ClusterOutcomes, UnbuildableClusters};
+use super::cluster_outcome::ClusterOutcomes;
 use super::effective_config::EffectiveConfig;
 use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
@@ -32,8 +32,6 @@ pub(crate) struct Snapshot {
     pub(crate) rebuilt: usize,
     /// What is served of each cluster of the cluster directory and of Secrets. The next configuration is decided against it.
     pub(crate) separate: ClusterOutcomes,
-    /// The settings that could not be built.
-    pub(super) unbuildable: UnbuildableClusters,
     /// The clusters with their routes.
     pub(crate) router: Router<Cluster>,
     /// The TLS configuration of new connections.
@@ -122,7 +120,6 @@ impl Snapshot {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),
             separate: separate.clone(),
-            unbuildable: UnbuildableClusters::default(),
             router: Router::new(clusters, settings.page.as_ref().map(|page| page.host().to_owned())),
             tls: tls::server_config(serving, ca_names(&settings.clusters)).map_err(SnapshotError::Serving)?,
             limits: serving.limits,

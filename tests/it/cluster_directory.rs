@@ -8,6 +8,7 @@ use http::StatusCode;
 use portcullis::internal::{ClusterOrigin, ConfigSource, EffectiveConfig};
 use testkit::client::Client;
 use testkit::config_reload::replace;
+use testkit::pki::{Ca, Key, KeyKind};
 use testkit::{FakeBackend, Gateway, Pki, in_time, kubeconfig, text};
 
 use crate::gateway::{InProcess as _, parse, resolved};
@@ -494,6 +495,40 @@ async fn a_cluster_whose_old_state_cannot_be_kept_is_not_served() {
     assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
 }
 
+#[tokio::test]
+async fn settings_that_cannot_be_built_stay_refused_after_a_failed_reload() {
+    let two = Two::start().await;
+    let directory = two.directory.pki.directory.path();
+    let (main, logs) = (directory.join("gateway.yaml"), directory.join("logs"));
+    let base = std::fs::read_to_string(&main).unwrap();
+    let audited = "authentication: {tokenAuthFile: a.csv}\n\
+                   audit: {auditPolicyFile: policy, auditLogPath: ../logs/a.log}\n";
+    two.directory.pki.write("own.csv", "own-token,root,1\n");
+    std::fs::write(&logs, "no directory").unwrap();
+    // The configuration file wants what the cluster gives up, which it keeps because its new settings cannot be built.
+    two.directory.put("a.yaml", "a", "{pathPrefix: /other}", audited);
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /a}";
+    replace(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}}}]\n"));
+    two.gateway.until_counted("portcullis_config_last_reload_successful 0").await;
+    std::fs::remove_file(&logs).unwrap();
+    std::fs::create_dir(&logs).unwrap();
+    // They count as such until a file of the cluster changes.
+    let attempts = async || two.gateway.count("portcullis_config_reload_duration_seconds_count").await;
+    let before = attempts().await;
+    in_time(async {
+        while attempts().await < before + 2 {
+            two.gateway.server().reload();
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    assert_eq!(two.gateway.count("portcullis_config_last_reload_successful").await, 0);
+    assert_eq!(two.code("/a/api", "a-token").await, StatusCode::OK);
+    two.change(|files| replace(&files.path.join("a.csv"), "new-token,user-of-a,7\n")).await;
+    two.serves("/other/api", "new-token").await;
+    two.serves("/a/api", "own-token").await;
+}
+
 #[test]
 fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
     let directory = Directory::new();
@@ -531,6 +566,51 @@ fn endpoints_are_bounded_for_a_cluster_and_for_all_together() {
         matches!(&errors[..], [error] if error.contains("more than 8192 endpoints together")),
         "{errors:?}"
     );
+}
+
+/// The certificates of one cluster are not verified again for each other cluster.
+#[test]
+fn many_authorities_of_one_name_do_not_delay_a_load() {
+    let directory = Directory::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let backend = runtime.block_on(FakeBackend::plain(&directory.pki));
+    directory.prepare("a", &backend, &directory.pki);
+    let write = |name: &str, text: String| std::fs::write(directory.path.join(name), text).unwrap();
+    let signing = Ca::new("root").intermediate("signing");
+    write("signing.crt", signing.cert_pem());
+    write("signing.key", signing.key_pem());
+    let root = || Ca::build("root").with_key(Key::generate(KeyKind::P521)).issue_ca().cert_pem();
+    write("0.clients", (0..300).map(|_| root()).collect());
+    write("1.clients", Ca::new("other").cert_pem());
+    let put = |name: &str, clients: &str| {
+        write(
+            &format!("{name}.yaml"),
+            format!(
+                "{HEAD}name: {name}\nkubeconfig: a.kubeconfig\nmatch: {{pathPrefix: /{name}}}\n\
+                 authentication: {{tokenAuthFile: a.csv, clientCAFile: {clients}}}\n"
+            ),
+        );
+    };
+    put("a", "0.clients");
+    for index in 0..40 {
+        put(&format!("b{index}"), "1.clients");
+    }
+    let main = directory.pki.directory.path().join("gateway.yaml");
+    let base = std::fs::read_to_string(&main).unwrap();
+    let load = || {
+        let began = std::time::Instant::now();
+        let config = resolved(directory.flags()).unwrap();
+        assert_eq!(config.refused().count(), 0);
+        began.elapsed()
+    };
+    let without = load();
+    directory.pki.write("own.csv", "own-token,root,1\n");
+    let signs = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: clusters.d/signing.crt, \
+                 clusterSigningKeyFile: clusters.d/signing.key}";
+    let own = "name: own, kubeconfig: clusters.d/a.kubeconfig, match: {pathPrefix: /own}";
+    std::fs::write(&main, format!("{base}clusters: [{{{own}, {OWN_TOKEN}, {signs}}}]\n")).unwrap();
+    let with = load();
+    assert!(with < without + std::time::Duration::from_secs(3), "{without:?}, {with:?}");
 }
 
 /// Fifty clusters, each with authorities of its own: no credential, user or connection of one reaches another.

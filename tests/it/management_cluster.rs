@@ -100,22 +100,22 @@ pub(crate) fn inline(pki: &Pki, backend: &FakeBackend) -> String {
     )
 }
 
+/// A kubeconfig with a client certificate that only `other` accepts.
+fn with_refused_credential(config: &str, other: &Pki) -> String {
+    let front = other.front.leaf().cn("portcullis").issue();
+    let user = config.split("users: ").nth(1).unwrap().split('\n').next().unwrap();
+    let (cert, key) = (STANDARD.encode(front.cert_pem()), STANDARD.encode(front.key_pem()));
+    let users = format!("[{{name: u, user: {{client-certificate-data: {cert}, client-key-data: {key}}}}}]");
+    config.replace(user, &users)
+}
+
 #[tokio::test]
 async fn a_secret_that_takes_over_a_name_gets_no_connection_of_its_predecessor() {
     let (pki, other) = (Pki::new(), Pki::new());
     let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
     // The same API server, with a credential that it does not accept.
     let good = inline(&pki, &backend);
-    let bad_front = other.front.leaf().cn("portcullis").issue();
-    let user = good.split("users: ").nth(1).unwrap().split('\n').next().unwrap();
-    let bad = good.replace(
-        user,
-        &format!(
-            "[{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]",
-            STANDARD.encode(bad_front.cert_pem()),
-            STANDARD.encode(bad_front.key_pem())
-        ),
-    );
+    let bad = with_refused_credential(&good, &other);
     management.put("prod", &[("value", &bad), ("cluster", DOCUMENT), ("tokens", "thief,root,1\n")]);
     let flags = flags(&pki, management.server.address);
     let main = pki.directory.path().join("gateway.yaml");
@@ -568,6 +568,26 @@ async fn clusters_stay_until_the_secrets_of_a_new_scope_were_read() {
     flags(&pki, other.server.address);
     gateway.until_counted("portcullis_clusters 0").await;
     assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn a_secret_of_another_management_cluster_gets_no_connection_of_its_namesake() {
+    let (pki, other_pki) = (Pki::new(), Pki::new());
+    let (management, other) = (Management::start(&pki).await, Management::start(&pki).await);
+    let backend = FakeBackend::plain(&pki).await;
+    let config = inline(&pki, &backend);
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    let refused = with_refused_credential(&config, &other_pki);
+    other.put("prod", &[("value", &refused), ("cluster", DOCUMENT), ("tokens", "thief,root,1\n")]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    flags(&pki, other.server.address);
+    in_time(Box::pin(async {
+        while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::UNAUTHORIZED {}
+    }))
+    .await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

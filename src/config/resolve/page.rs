@@ -23,6 +23,7 @@ use crate::config::flags::{MetricsAddress, PageFlags};
 use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::{CookieKey, KubeconfigSettings, PageSettings};
 use crate::config::sections::MergedSection;
+use crate::config::separate_cluster::{Claim, ResolvedCluster, SERVER_NAME};
 use crate::config::settings::{Operation, ServingSettings};
 
 const ADDRESS: &str = "page-bind-address";
@@ -100,6 +101,19 @@ fn covering(host: &str, clusters: &[Arc<Cluster>], domain: Option<&str>) -> Opti
 pub(crate) fn page_host_conflict(page: &PageSettings, clusters: &[Arc<Cluster>]) -> Option<ConfigError> {
     let [key, _] = &page.keys;
     Some(shared_origin(key, page.host(), &covering(page.host(), clusters, None)?))
+}
+
+/// The error of a cluster whose server names cover the host name of the page.
+// threat: page-shared-origin
+pub(crate) fn page_host_claim(page: &PageSettings, cluster: &ResolvedCluster) -> Option<ConfigError> {
+    let is_of_page = |((kind, name), _): &(&Claim, _)| *kind == SERVER_NAME && covers(name, page.host());
+    let ((_, name), key) = cluster.claims.iter().find(is_of_page)?;
+    let problem = format!(
+        "{name:?} is also of {}, the host name of the page: every application behind the API could read the page, and get \
+         its cookies",
+        page.host()
+    );
+    Some(ConfigError::new(key, problem).fix("give the cluster another server name"))
 }
 
 fn shared_origin(key: &str, host: &str, taken: &str) -> ConfigError {

@@ -28,7 +28,9 @@ const KEY: &str = "clusterDirectory";
 /// are too many.
 const MAX_SECRET_CA_NAMES_LENGTH: usize = 4 << 10;
 /// Sections that no cluster inherits.
-const NOT_INHERITED: [&str; 4] = ["serving", "operation", "clusters", KEY];
+const NOT_INHERITED: [&str; 5] = ["serving", "operation", "page", "clusters", KEY];
+/// The keys of `managementCluster` that tell which Secrets are read.
+const WHICH_SECRETS: [&str; 3] = ["kubeconfig", "namespace", "labelSelector"];
 
 /// The document of a cluster.
 struct ClusterDocument {
@@ -46,9 +48,9 @@ impl ConfigResolver<'_> {
         file: &MergedSection<FileSections>,
         flags: &ServeFlags,
         management: Option<&ManagementSettings>,
+        inherited: Option<FileDigest>,
     ) -> Option<Vec<SeparateCluster>> {
         let files = self.cluster_files(file)?.into_iter().map(ClusterOrigin::File);
-        let inherited = inherited_digest(&file.values);
         let secrets = management.map(|management| self.inputs.secret_clusters(management.scope()));
         let origins = files.chain(secrets.into_iter().flatten());
         let resolve = |origin: ClusterOrigin| {
@@ -232,10 +234,13 @@ fn located(mut error: ConfigError, prefix: &str, file: &Path, lines: &KeyLines) 
 }
 
 /// The digest of all that a cluster inherits from the configuration file.
-fn inherited_digest(sections: &FileSections) -> Option<FileDigest> {
+pub(super) fn inherited_digest(sections: &FileSections) -> Option<FileDigest> {
     let mut values = serde_json::to_value(sections).ok()?;
     if let Value::Object(values) = &mut values {
         values.retain(|key, _| !NOT_INHERITED.contains(&key.as_str()));
+        if let Some(Value::Object(keys)) = values.get_mut("managementCluster") {
+            keys.retain(|key, _| !WHICH_SECRETS.contains(&key.as_str()));
+        }
     }
     let text = serde_json::to_vec(&values).ok()?;
     digest::digest(&digest::SHA256, &text).as_ref().try_into().ok()

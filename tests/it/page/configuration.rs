@@ -72,9 +72,15 @@ async fn a_cluster_of_the_directory_covers_the_page_too() {
     put("*.example");
     assert_eq!(resolved(setup.flags.clone()).unwrap().settings.clusters.len(), 2);
     put("*.test");
-    let error = errors(setup.flags.clone());
+    let config = resolved(setup.flags.clone()).unwrap();
+    assert_eq!(config.settings.clusters.len(), 1);
+    let errors: Vec<_> =
+        config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
+    let [error] = &errors[..] else { panic!("{errors:?}") };
+    let expected = "match.serverNames: ";
     assert!(
-        error.contains("--page-url: clusters.test is also the server name *.test of a cluster"),
+        error.contains(expected)
+            && error.contains("\"*.test\" is also of clusters.test, the host name of the page"),
         "{error}"
     );
 }
