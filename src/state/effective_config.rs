@@ -115,7 +115,7 @@ authentication: {tokenAuthFile: tokens}
         /// Writes the configuration file, with a management cluster at this address, and puts it in force.
         fn managed(&mut self, server: &str, keys: &str, more: &str) -> Result<Vec<String>, String> {
             self.pki.write("management", self.kubeconfig(server));
-            let section = format!("managementCluster: {{kubeconfig: management, namespace: n, {keys}}}\n");
+            let section = format!("managementCluster: {{kubeconfig: management, namespace: t, {keys}}}\n");
             self.put(&format!("{section}{more}"))
         }
 

@@ -77,7 +77,7 @@ async fn a_cluster_of_the_directory_covers_the_page_too() {
     let errors: Vec<_> =
         config.refused().flat_map(|refused| refused.errors).map(ToString::to_string).collect();
     let [error] = &errors[..] else { panic!("{errors:?}") };
-    let expected = "match.serverNames: ";
+    let expected = "match.serverNames[0]: ";
     assert!(
         error.contains(expected)
             && error.contains("\"*.test\" is also of clusters.test, the host name of the page"),
