@@ -2,14 +2,13 @@
 //! both must accept the same ones, with the same errors, defaults, credentials and URLs. `PORTCULLIS_SEED` and
 //! `PORTCULLIS_INPUTS` change the seed and the number of each.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis::internal::{
     Webhook, WebhookKind, admission_configuration_errors, webhook_manifest, webhook_request,
 };
 use serde_json::{Map, Value, json};
+use testkit::comparison::Compared;
 use testkit::go_program::GoProgram;
 use testkit::random::{Rng, inputs, seed};
 
@@ -343,10 +342,7 @@ fn theirs(configurations: &Value) -> Vec<Value> {
 }
 
 /// A word for the statistics, or the difference.
-fn compare(
-    ours: &Result<Vec<Webhook>, (String, Vec<String>)>,
-    answer: &Value,
-) -> Result<&'static str, String> {
+fn compare(ours: &Result<Vec<Webhook>, (String, Vec<String>)>, answer: &Value) -> Compared {
     let expected = answer["error"].as_str().unwrap();
     let mut listed: Vec<&str> =
         answer["errors"].as_array().into_iter().flatten().map(|error| error.as_str().unwrap()).collect();
@@ -401,15 +397,6 @@ fn compare(
     }
 }
 
-fn report(what: &str, all: usize, mut failures: Vec<String>, words: &BTreeMap<&str, usize>) {
-    failures.sort_by_key(String::len);
-    let found = failures.len();
-    failures.dedup();
-    let shown = failures.iter().take(8).cloned().collect::<Vec<_>>().join("\n");
-    assert!(failures.is_empty(), "{found} of {all} {what}, seed {}:\n{shown}", seed());
-    eprintln!("{all} {what}, seed {}: {words:?}", seed());
-}
-
 #[test]
 fn webhook_manifests_are_judged_as_by_kube_apiserver() {
     let Some(program) = GoProgram::build("configurations") else { return };
@@ -420,21 +407,13 @@ fn webhook_manifests_are_judged_as_by_kube_apiserver() {
             (kind, manifest(&mut rng, kind))
         })
         .collect();
-    let questions: Vec<Value> =
-        all.iter().map(|(kind, text)| json!({"kind": kind, "data": STANDARD.encode(text)})).collect();
-    let mut words = BTreeMap::new();
-    let mut failures = Vec::new();
-    for ((kind, text), answer) in all.iter().zip(program.ask(&questions)) {
+    let question = |(kind, text): &(&str, String)| json!({"kind": kind, "data": STANDARD.encode(text)});
+    let judge = |(kind, text): &(&str, String), answer: &Value| {
         let kind = if *kind == "Mutating" { WebhookKind::Mutating } else { WebhookKind::Validating };
-        match compare(&webhook_manifest(kind, "FOLDER/a.yaml", text), &answer) {
-            Ok(word) => *words.entry(word).or_insert(0) += 1,
-            Err(difference) => failures.push(format!("{text}\n  {difference}")),
-        }
-    }
-    report("manifests", all.len(), failures, &words);
-    for word in ["accepted", "one error", "several errors", "unknown field", "decoding", "other"] {
-        assert!(words.contains_key(word), "{word} is not among {words:?}");
-    }
+        compare(&webhook_manifest(kind, "FOLDER/a.yaml", text), answer)
+    };
+    let words = program.compare("manifests", &all, question, |(_, text)| text.clone(), judge);
+    words.occurred(&["accepted", "one error", "several errors", "unknown field", "decoding", "other"]);
 }
 
 /// A random `AdmissionConfiguration`; `FOLDER` stands for an existing folder.
@@ -488,24 +467,21 @@ fn admission_configurations_are_judged_as_by_kube_apiserver() {
     let folder = directory.path().join("manifests").display().to_string();
     let file = directory.path().join("admission.yaml");
     let all: Vec<String> = (0..inputs(3_000)).map(|_| admission(&mut rng).to_string()).collect();
-    let questions: Vec<Value> =
-        all.iter().map(|text| json!({"kind": "Admission", "data": STANDARD.encode(text)})).collect();
-    let mut words = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (text, answer) in all.iter().zip(program.ask(&questions)) {
+    let question = |text: &String| json!({"kind": "Admission", "data": STANDARD.encode(text)});
+    let judge = |text: &String, answer: &Value| {
         std::fs::write(&file, text.replace("FOLDER", &folder)).unwrap();
         let ours = admission_configuration_errors(&file);
         let first = ours.first().map(|error| error.replace(&folder, "FOLDER")).unwrap_or_default();
         let expected = answer["error"].as_str().unwrap();
         let adds = first.contains("is missing") || first.contains("is registered for version");
         if first == expected || adds && expected.starts_with(&first) {
-            *words.entry(if first.is_empty() { "accepted" } else { "refused" }).or_insert(0) += 1;
+            Ok(if first.is_empty() { "accepted" } else { "refused" })
         } else {
-            failures.push(format!("{text}\n  ours:     {first}\n  expected: {expected}"));
+            Err(format!("ours:     {first}\n  expected: {expected}"))
         }
-    }
-    report("configurations", all.len(), failures, &words);
-    assert_eq!(words.len(), 2, "{words:?}");
+    };
+    let words = program.compare("configurations", &all, question, String::clone, judge);
+    words.occurred(&["accepted", "refused"]);
 }
 
 #[test]
@@ -576,13 +552,8 @@ fn webhooks_have_the_credentials_and_urls_of_kube_apiserver() {
             (config, format!("https://{}{}", rng.pick(&hosts), rng.pick(&paths)))
         })
         .collect();
-    let questions: Vec<Value> = all
-        .iter()
-        .map(|(config, url)| json!({"kind": "Server", "data": STANDARD.encode(config.to_string()), "url": url}))
-        .collect();
-    let mut words = BTreeMap::new();
-    let mut failures = Vec::new();
-    for ((config, url), answer) in all.iter().zip(program.ask(&questions)) {
+    let question = |(config, url): &(Value, String)| json!({"kind": "Server", "data": STANDARD.encode(config.to_string()), "url": url});
+    let judge = |(config, url): &(Value, String), answer: &Value| {
         std::fs::write(&file, config.to_string()).unwrap();
         let ours = webhook_request(&file, url);
         let expected = Some((
@@ -590,11 +561,11 @@ fn webhooks_have_the_credentials_and_urls_of_kube_apiserver() {
             answer["requested"].as_str().unwrap_or_default().replace("?timeout=30s", ""),
         ));
         if ours == expected && answer["error"] == "" {
-            *words.entry(if answer["token"].is_null() { "anonymous" } else { "token" }).or_insert(0) += 1;
+            Ok(if answer["token"].is_null() { "anonymous" } else { "token" })
         } else {
-            failures.push(format!("{config} {url}\n  ours:     {ours:?}\n  expected: {answer}"));
+            Err(format!("ours:     {ours:?}\n  expected: {answer}"))
         }
-    }
-    report("servers", all.len(), failures, &words);
-    assert_eq!(words.len(), 2, "{words:?}");
+    };
+    let words = program.compare("servers", &all, question, |(config, url)| format!("{config} {url}"), judge);
+    words.occurred(&["anonymous", "token"]);
 }

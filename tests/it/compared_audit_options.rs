@@ -2,9 +2,8 @@
 //! `options/audit_test.go`, and random combinations. `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` change the seed and the
 //! number of combinations.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
+use testkit::comparison::Compared;
 use testkit::go_program::GoProgram;
 use testkit::random::{Rng, inputs, seed};
 use testkit::{Pki, flags};
@@ -139,7 +138,7 @@ fn ours(pki: &Pki, base: &[String], given: &[String]) -> Option<Vec<String>> {
 }
 
 /// A word for the statistics, or the difference. kube-apiserver reports the first error of each group of flags only.
-fn compare(ours: Option<&[String]>, expected: &Value) -> Result<&'static str, String> {
+fn compare(ours: Option<&[String]>, expected: &Value) -> Compared {
     let texts = |value: &Value| -> Vec<String> {
         value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
     };
@@ -174,24 +173,20 @@ fn audit_flags_are_judged_as_by_kube_apiserver() {
     let all: Vec<Vec<String>> = rows
         .chain((0..inputs(400)).map(|_| random(&mut rng).iter().map(|flag| filled(flag)).collect()))
         .collect();
-    let questions: Vec<Value> = all.iter().map(|given| json!(given)).collect();
-    let answers = program.ask(&questions);
-    for ((name, _, is_valid), answer) in ROWS.iter().zip(&answers) {
-        let refused = answer["unread"].is_string() || answer["errors"] != json!([]);
-        assert_eq!(*is_valid, !refused, "{name}: {answer}");
-    }
-    let mut words = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (given, answer) in all.iter().zip(&answers) {
-        match compare(ours(&pki, &base, given).as_deref(), answer) {
-            Ok(word) => *words.entry(word).or_insert(0) += 1,
-            Err(difference) => failures.push(format!("{}\n  {difference}", given.join(" "))),
-        }
-    }
-    let shown = failures.iter().take(8).cloned().collect::<Vec<_>>().join("\n");
-    assert!(failures.is_empty(), "{} of {}, seed {}:\n{shown}", failures.len(), all.len(), seed());
-    eprintln!("{} combinations, seed {}: {words:?}", all.len(), seed());
-    for word in ["valid", "one error", "several errors"] {
-        assert!(words.contains_key(word), "{word} is not among {words:?}");
-    }
+    let mut rows = ROWS.iter();
+    let show = |given: &Vec<String>| given.join(" ");
+    let words = program.compare(
+        "combinations",
+        &all,
+        |given| json!(given),
+        show,
+        |given, answer| {
+            if let Some((name, _, is_valid)) = rows.next() {
+                let refused = answer["unread"].is_string() || answer["errors"] != json!([]);
+                assert_eq!(*is_valid, !refused, "{name}: {answer}");
+            }
+            compare(ours(&pki, &base, given).as_deref(), answer)
+        },
+    );
+    words.occurred(&["valid", "one error", "several errors"]);
 }

@@ -1,12 +1,11 @@
 //! Random files with an `AuthorizationConfiguration`, compared with kube-apiserver's own code: both must accept the same
 //! files, with the same errors. `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` change the seed and the number of files.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis::internal::authorization_configuration_error;
 use serde_json::{Map, Value, json};
+use testkit::comparison::Compared;
 use testkit::go_program::GoProgram;
 use testkit::random::{Rng, inputs, seed};
 
@@ -161,7 +160,7 @@ fn file(rng: &mut Rng, files: &Files) -> Vec<u8> {
 }
 
 /// A word for the statistics, or the difference.
-fn compare(ours: Option<&str>, expected: &str) -> Result<&'static str, String> {
+fn compare(ours: Option<&str>, expected: &str) -> Compared {
     const DECODE: &str = "failed to load AuthorizationConfiguration from file: ";
     let ours = ours.unwrap_or_default();
     let is_unknown = |text: &str| text.starts_with("strict decoding error: unknown field");
@@ -185,22 +184,11 @@ fn authorization_configurations_are_judged_as_by_kube_apiserver() {
     let Some(program) = GoProgram::build("configurations") else { return };
     let (mut rng, files) = (Rng(seed()), Files::new());
     let all: Vec<Vec<u8>> = (0..inputs(3_000)).map(|_| file(&mut rng, &files)).collect();
-    let questions: Vec<Value> =
-        all.iter().map(|data| json!({"kind": "Authorization", "data": STANDARD.encode(data)})).collect();
-    let mut words = BTreeMap::new();
-    let mut failures = Vec::new();
-    for (data, answer) in all.iter().zip(program.ask(&questions)) {
+    let question = |data: &Vec<u8>| json!({"kind": "Authorization", "data": STANDARD.encode(data)});
+    let show = |data: &Vec<u8>| String::from_utf8_lossy(data).into_owned();
+    let words = program.compare("files", &all, question, show, |data, answer| {
         let ours = authorization_configuration_error(data);
-        match compare(ours.as_deref(), answer["error"].as_str().unwrap()) {
-            Ok(word) => *words.entry(word).or_insert(0) += 1,
-            Err(difference) => failures.push(format!("{}\n  {difference}", String::from_utf8_lossy(data))),
-        }
-    }
-    failures.sort_by_key(String::len);
-    let shown = failures.iter().take(8).cloned().collect::<Vec<_>>().join("\n");
-    assert!(failures.is_empty(), "{} of {} files, seed {}:\n{shown}", failures.len(), all.len(), seed());
-    eprintln!("{} files, seed {}: {words:?}", all.len(), seed());
-    for word in ["accepted", "one error", "several errors", "name", "unknown field", "decoding"] {
-        assert!(words.contains_key(word), "{word} is not among {words:?}");
-    }
+        compare(ours.as_deref(), answer["error"].as_str().unwrap())
+    });
+    words.occurred(&["accepted", "one error", "several errors", "name", "unknown field", "decoding"]);
 }

@@ -144,28 +144,23 @@ fn client_go_accepts_the_plugin() {
     }
     let path = directory.path().display().to_string();
     let rows = rows(&path);
-    let questions: Vec<Value> = rows
-        .iter()
-        .enumerate()
-        .map(|(number, row)| {
-            let mut stanza = json!({"command": PORTCULLIS, "apiVersion": V1, "interactiveMode": "IfAvailable",
-                "args": ["credential", "--flow=token-file", format!("--token-file={path}/token")], "env": []});
-            stanza.as_object_mut().unwrap().extend(row.stanza.as_object().unwrap().clone());
-            // client-go shares the plugins of equal stanzas.
-            stanza["env"].as_array_mut().unwrap().push(json!({"name": "ROW", "value": number.to_string()}));
-            stanza
-        })
-        .collect();
-    for (row, answer) in rows.iter().zip(program.ask(&questions)) {
-        let Row { name, tokens, error, printed, .. } = row;
+    // client-go shares the plugins of equal stanzas.
+    let numbered: Vec<(usize, Row)> = rows.into_iter().enumerate().collect();
+    let question = |(number, row): &(usize, Row)| {
+        let mut stanza = json!({"command": PORTCULLIS, "apiVersion": V1, "interactiveMode": "IfAvailable",
+            "args": ["credential", "--flow=token-file", format!("--token-file={path}/token")], "env": []});
+        stanza.as_object_mut().unwrap().extend(row.stanza.as_object().unwrap().clone());
+        stanza["env"].as_array_mut().unwrap().push(json!({"name": "ROW", "value": number.to_string()}));
+        stanza
+    };
+    let show = |(_, row): &(usize, Row)| row.name.to_owned();
+    program.compare("stanzas", &numbered, question, show, |(_, row), answer| {
+        let Row { tokens, error, printed, .. } = row;
         let sent: Vec<String> = tokens.iter().map(|token| format!("Bearer {token}")).collect();
-        assert_eq!(answer["authorizations"], json!(sent), "{name}: {answer}");
         let text = |field: &str| answer[field].as_str().unwrap().to_owned();
-        assert!(
-            text("error").contains(error) && text("error").is_empty() == error.is_empty(),
-            "{name}: {answer}"
-        );
-        assert!(text("printed").contains(printed), "{name}: {answer}");
-        assert!(!text("printed").contains("panicked"), "{name}: {answer}");
-    }
+        let is_sent = answer["authorizations"] == json!(sent);
+        let is_told = text("error").contains(error) && text("error").is_empty() == error.is_empty();
+        let is_printed = text("printed").contains(printed) && !text("printed").contains("panicked");
+        if is_sent && is_told && is_printed { Ok("as the row says") } else { Err(answer.to_string()) }
+    });
 }

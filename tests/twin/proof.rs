@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use libtest_mimic::Arguments;
 use testkit::paths;
 
@@ -64,7 +66,7 @@ fn due() -> Option<String> {
         return Some("the harness or the reference servers have changed".to_owned());
     }
     let modified = fs::metadata(&file).and_then(|metadata| metadata.modified());
-    let age = modified.ok().and_then(|then| SystemTime::now().duration_since(then).ok());
+    let age = modified.ok().and_then(|then| then.elapsed().ok());
     match age.filter(|age| *age < DAY) {
         None => Some("it runs once a day".to_owned()),
         Some(age) => {
@@ -83,13 +85,15 @@ fn due() -> Option<String> {
 pub(crate) struct Record {
     /// How many tests there are without filters.
     tests: usize,
+    /// Of the files when the run began: they may change meanwhile.
+    fingerprint: String,
     begun: AtomicUsize,
     passed: AtomicUsize,
 }
 
 impl Record {
     pub(crate) fn new(tests: usize) -> Self {
-        Self { tests, begun: AtomicUsize::new(0), passed: AtomicUsize::new(0) }
+        Self { tests, fingerprint: fingerprint(), begun: AtomicUsize::new(0), passed: AtomicUsize::new(0) }
     }
 
     /// Runs a test, and remembers its result if it is part of the proof.
@@ -104,20 +108,25 @@ impl Record {
     /// Writes down that the proof has passed if all of it has, and that it must run again if a test has failed.
     pub(crate) fn finish(&self) -> io::Result<()> {
         let file = proven_file();
-        let set_time = |time| File::options().write(true).open(&file)?.set_modified(time);
         let passed = self.passed.load(Ordering::SeqCst);
         if self.begun.load(Ordering::SeqCst) > passed {
-            return if file.exists() { set_time(SystemTime::UNIX_EPOCH) } else { Ok(()) };
+            return if file.exists() {
+                File::options().write(true).open(&file)?.set_modified(SystemTime::UNIX_EPOCH)
+            } else {
+                Ok(())
+            };
         }
         if passed < self.tests || !are_servers_pinned() {
             return Ok(());
         }
-        let fingerprint = fingerprint();
-        if fs::read_to_string(&file).is_ok_and(|text| text.starts_with(&fingerprint)) {
-            return set_time(SystemTime::now());
-        }
-        eprintln!("twin: the harness is proven; commit {}", file.display());
-        fs::write(&file, format!("{fingerprint} {}\n", time::OffsetDateTime::now_utc().date()))
+        let fingerprint = &self.fingerprint;
+        let known = fs::read_to_string(&file).ok().filter(|text| text.starts_with(fingerprint));
+        // The same text gives the file a new time.
+        let text = known.unwrap_or_else(|| {
+            eprintln!("twin: the harness is proven; commit {}", file.display());
+            format!("{fingerprint} {}\n", time::OffsetDateTime::now_utc().date())
+        });
+        fs::write(&file, text)
     }
 }
 
@@ -154,7 +163,7 @@ fn fingerprint() -> String {
     let lock = fs::read_to_string(root.join("Cargo.lock")).expect("Cargo.lock can be read");
     let libraries: String = lock.split("[[package]]").filter(|entry| entry.contains("\nsource = ")).collect();
     add("Cargo.lock", libraries.as_bytes());
-    hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    URL_SAFE_NO_PAD.encode(hash.finish())
 }
 
 fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {

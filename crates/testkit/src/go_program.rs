@@ -1,10 +1,13 @@
 //! The programs of `tests/go/`, which run Go's own code: each line of input is a JSON question, each line of output the
 //! answer.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -15,21 +18,45 @@ use crate::{paths, real};
 pub struct GoProgram(PathBuf);
 
 impl GoProgram {
-    /// Builds `tests/go/NAME`. Without Go, prints that the test is skipped and returns `None`.
+    /// Builds `tests/go/NAME`, once in a process. Without Go, prints that the test is skipped and returns `None`.
     pub fn build(name: &str) -> Option<Self> {
-        let program = paths::temporary_dir().join(format!("go-{name}"));
-        // Another test may run the program that this one would replace.
+        static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+        // A test that fails to build another program has poisoned no entry.
+        let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = built.get(name) {
+            return Some(Self(program.clone()));
+        }
+        let program = Self::compile(name)?;
+        built.insert(name.to_owned(), program.clone());
+        Some(Self(program))
+    }
+
+    fn compile(name: &str) -> Option<PathBuf> {
+        // `.ci/run` builds all programs in advance, with the same flags into the same directory.
+        let directory = paths::temporary_dir().join("go");
+        std::fs::create_dir_all(&directory).unwrap();
+        let program = directory.join(name);
+        // Another test program may run the program that this one would replace.
         let lock = File::create(program.with_extension("lock")).unwrap();
         lock.lock().unwrap();
         let mut build = Command::new("go");
         // Builds also in a checkout of another owner, below another module.
-        build.args(["build", "-buildvcs=false", "-trimpath", "-o"]).arg(&program).arg(".");
+        build.args(["build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]).arg(&program).arg(".");
         build.env("CGO_ENABLED", "0").env("GOWORK", "off");
+        let started = (!program.is_file()).then(Instant::now);
+        if started.is_some() {
+            real::note(&format!(
+                "building tests/go/{name} with Go (once; the first takes minutes, others seconds)"
+            ));
+        }
         // A few programs are modules of their own.
         match build.current_dir(paths::go_module().join(name)).status() {
             Ok(status) => {
                 assert!(status.success(), "tests/go/{name} does not build");
-                Some(Self(program))
+                if let Some(started) = started {
+                    real::note(&format!("tests/go/{name} is built ({} s)", started.elapsed().as_secs()));
+                }
+                Some(program)
             }
             Err(error) => {
                 assert!(!real::is_required(), "Go is required here: {error}");

@@ -24,6 +24,7 @@ pub mod ambiguous_pem;
 pub mod body;
 pub mod bystanders;
 pub mod client;
+pub mod comparison;
 pub mod config_reload;
 mod connection;
 pub mod crl;

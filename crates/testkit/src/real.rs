@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::{Value, json};
 
+pub(crate) use programs::note;
 pub use programs::{Programs, Source};
 pub use server_process::{ServerProcess, free_ports};
 pub use shared::SharedServers;

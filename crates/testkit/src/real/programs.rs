@@ -113,20 +113,48 @@ fn compile(dir: &Path) -> Result<(), String> {
     }
     fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
     let started = Instant::now();
+    let go_mod = fs::read_to_string(module.join("go.mod")).map_err(|error| error.to_string())?;
+    let packages = tools(&go_mod);
+    let names: Vec<&str> = packages.iter().map(|package| name(package)).collect();
+    note(&format!("building {} with Go, once: about five minutes on two processors", names.join(", ")));
+    for (number, package) in packages.iter().enumerate() {
+        let begun = Instant::now();
+        build_one(package, &module, &ldflags(&go_mod)?, &partial)?;
+        let (number, all, seconds) = (number + 1, packages.len(), begun.elapsed().as_secs());
+        note(&format!("{number} of {all}: {} is built ({seconds} s)", name(package)));
+    }
+    fs::rename(&partial, dir).map_err(|error| error.to_string())?;
+    note(&format!("the real servers are built ({} s)", started.elapsed().as_secs()));
+    Ok(())
+}
+
+/// The packages of the `tool` lines.
+fn tools(go_mod: &str) -> Vec<&str> {
+    let block = go_mod.split_once("\ntool (\n").map_or("", |(_, rest)| rest);
+    block.split_once("\n)").map_or("", |(block, _)| block).lines().map(str::trim).collect()
+}
+
+/// The name of the program of a package.
+fn name(package: &str) -> &str {
+    if package.starts_with("go.etcd.io/") { "etcd" } else { package.rsplit('/').next().unwrap_or(package) }
+}
+
+/// Builds a program into the directory `partial`.
+fn build_one(package: &str, module: &Path, ldflags: &str, partial: &Path) -> Result<(), String> {
     let mut child = Command::new("go")
         .args(["build", "-v", "-buildvcs=false", "-trimpath"])
-        .arg(format!("-ldflags={}", ldflags(&fs::read_to_string(module.join("go.mod")).unwrap_or_default())?))
+        .arg(format!("-ldflags={ldflags}"))
         .arg("-o")
         .arg(format!("{}/", partial.display()))
-        .arg("tool")
-        .current_dir(&module)
+        .arg(package)
+        .current_dir(module)
         .env("CGO_ENABLED", "0")
         .env("GOWORK", "off")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("cannot start go: {error}"))?;
-    let mut progress = Progress::new(started);
+    let mut progress = Progress::new(name(package));
     let mut tail = Vec::new();
     if let Some(output) = child.stderr.take() {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
@@ -139,12 +167,11 @@ fn compile(dir: &Path) -> Result<(), String> {
     }
     progress.end();
     let status = child.wait().map_err(|error| error.to_string())?;
-    if !status.success() {
-        return Err(format!("go build failed ({status}); its last lines:\n{}", tail.join("\n")));
+    if status.success() {
+        Ok(())
+    } else {
+        Err(format!("go build failed ({status}); its last lines:\n{}", tail.join("\n")))
     }
-    fs::rename(&partial, dir).map_err(|error| error.to_string())?;
-    note(&format!("the real servers are built ({} s)", started.elapsed().as_secs()));
-    Ok(())
 }
 
 /// The version flags; without them, the servers report the version `v0.0.0-master+$Format:%H$`.
@@ -187,35 +214,36 @@ fn missing(programs: &Programs) -> Option<&Path> {
         .find(|path| !path.is_file())
 }
 
-fn note(text: &str) {
+/// Prints a line, also within a test whose output is captured.
+pub(crate) fn note(text: &str) {
     writeln!(std::io::stderr(), "tests: {text}").ok();
 }
 
 /// Progress output: on a terminal one line that is updated, elsewhere a line every half minute.
-struct Progress {
+struct Progress<'a> {
+    program: &'a str,
     started: Instant,
     terminal: bool,
     packages: usize,
     shown: Option<Instant>,
 }
 
-impl Progress {
-    fn new(started: Instant) -> Self {
-        note(
-            "building kube-apiserver, kube-controller-manager, kubectl and etcd with Go (once, about five minutes)",
-        );
-        Self { started, terminal: std::io::stderr().is_terminal(), packages: 0, shown: None }
+impl<'a> Progress<'a> {
+    fn new(program: &'a str) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        Self { program, started: Instant::now(), terminal, packages: 0, shown: None }
     }
 
     fn step(&mut self) {
         self.packages += 1;
         let every = if self.terminal { Duration::from_millis(250) } else { Duration::from_secs(30) };
-        if self.shown.is_some_and(|shown| shown.elapsed() < every) {
+        if self.shown.unwrap_or(self.started).elapsed() < every {
             return;
         }
         self.shown = Some(Instant::now());
         let seconds = self.started.elapsed().as_secs();
-        let text = format!("building: {} packages, {}:{:02}", self.packages, seconds / 60, seconds % 60);
+        let (minutes, seconds) = (seconds / 60, seconds % 60);
+        let text = format!("{}: {} packages, {minutes}:{seconds:02}", self.program, self.packages);
         if self.terminal {
             write!(std::io::stderr(), "\r\x1b[2Ktests: {text}").ok();
         } else {
