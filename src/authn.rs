@@ -283,7 +283,7 @@ impl BearerToken {
         &self.0.text
     }
 
-    /// The `iss` claim of a JSON Web Token, see [`jwt::unverified_issuer`]. Parsed once for all configured issuers: any
+    /// The `iss` claim of a JSON Web Token, see [`portcullis_openid::jwt::unverified_issuer`]. Parsed once for all configured issuers: any
     /// client can send a token that is expensive to parse.
     pub(crate) fn issuer(&self) -> Option<&str> {
         self.0.issuer.get_or_init(|| portcullis_openid::jwt::unverified_issuer(self.expose())).as_deref()

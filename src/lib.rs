@@ -104,10 +104,6 @@
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
 //! | *settings* | a part of the configuration after it was validated |
 
-#![allow(
-    rustdoc::private_intra_doc_links,
-    reason = "the guide is for developers, who document private items"
-)]
 #![cfg_attr(not(feature = "page"), allow(dead_code, unused_imports, reason = "what only the page uses"))]
 
 mod admission;

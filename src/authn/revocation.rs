@@ -1,6 +1,6 @@
 //! Revocation: refuses credentials that are valid in themselves. kube-apiserver has nothing like it; opt-in.
 //!
-//! Two sources: the CRLs of client CAs ([`crls`]), which change with the configuration, and a deny list ([`deny_list`]),
+//! Two sources: the CRLs of client CAs ([`crls`]), which change with the configuration, and a deny list ([`deny_list`](portcullis_pki::revocation::deny_list)),
 //! which takes effect within a second ([`watch`]). The chain of authenticators calls [`ClusterRevocation::admit`] for
 //! every success, after every cache, and only its result can become an identity. A denied user cannot be impersonated,
 //! either: `Identified::impersonate` in `pipeline/stages.rs`.

@@ -2,7 +2,7 @@
 //!
 //! | part | purpose |
 //! |---|---|
-//! | [`write`] | writes values: escapes, floating-point numbers, compact form |
+//! | [`mod@write`] | writes values: escapes, floating-point numbers, compact form |
 //! | [`raw`] | reads values without losing their bytes, with Go's error texts: admission reviews and their patches |
 //! | [`values`] | reads untrusted values and objects through serde, none of whose member names has a meaning |
 // go: encoding/json
