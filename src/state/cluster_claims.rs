@@ -122,8 +122,8 @@ impl DecidedClusters<'_> {
         page_host_claim(page, cluster)
     }
 
-    /// Takes from Secrets what these clusters and the page want, and refuses the Secrets: no writer of Secrets may stop a change of the
-    /// operator.
+    /// Takes from Secrets what these clusters and the page want, and refuses the Secrets: no writer of Secrets may stop a
+    /// change of the operator.
     fn take_from_secrets(&self, secrets: &mut [ClusterRequest]) {
         let claims = self.claims();
         for request in secrets {
