@@ -38,7 +38,8 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be used twice:
 ///
 /// ```compile_fail,E0382
-/// use portcullis::internal::{CertificateAuthority, PreparedCertificate};
+/// use portcullis_pki::issuance::authority::CertificateAuthority;
+/// use portcullis_pki::issuance::issue::PreparedCertificate;
 /// fn twice(authority: &CertificateAuthority, prepared: PreparedCertificate) {
 ///     authority.issue(prepared).unwrap();
 ///     authority.issue(prepared).unwrap();
@@ -48,7 +49,7 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be cloned:
 ///
 /// ```compile_fail,E0599
-/// use portcullis::internal::PreparedCertificate;
+/// use portcullis_pki::issuance::issue::PreparedCertificate;
 /// fn copied(prepared: PreparedCertificate) -> (PreparedCertificate, PreparedCertificate) {
 ///     (prepared.clone(), prepared)
 /// }
@@ -57,7 +58,7 @@ pub struct IssuanceRequest<'a> {
 /// It cannot be constructed elsewhere:
 ///
 /// ```compile_fail,E0451
-/// use portcullis::internal::PreparedCertificate;
+/// use portcullis_pki::issuance::issue::PreparedCertificate;
 /// fn made(other: PreparedCertificate) -> PreparedCertificate {
 ///     PreparedCertificate { encoded: vec![0x30, 0], ..other }
 /// }
@@ -66,7 +67,8 @@ pub struct IssuanceRequest<'a> {
 /// A CA signs it:
 ///
 /// ```
-/// use portcullis::internal::{CertificateAuthority, IssueError, IssuedCertificate, PreparedCertificate};
+/// use portcullis_pki::issuance::authority::CertificateAuthority;
+/// use portcullis_pki::issuance::issue::{IssueError, IssuedCertificate, PreparedCertificate};
 /// fn once(authority: &CertificateAuthority, prepared: PreparedCertificate) -> Result<IssuedCertificate, IssueError> {
 ///     authority.issue(prepared)
 /// }
