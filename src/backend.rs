@@ -1,7 +1,8 @@
 //! The backend of a cluster: its API servers (endpoints), the connections to them, and the gateway's own clients.
 //!
 //! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
-//! authorizes a client.
+//! authorizes a client. Whether a request is sent again is decided by `send_with_retry` in `pipeline/forward.rs`; how often it may
+//! be, in `balance/retry_budget.rs`.
 
 pub(crate) mod balance;
 mod client_certificate;

@@ -76,6 +76,7 @@
 //! | `crates/cel` | CEL as kube-apiserver evaluates it |
 //! | `crates/otlp` | traces for a collector |
 //! | `crates/openid` | OpenID Connect: tokens, the keys of their issuers, a client of a provider |
+//! | `crates/limits` | what clients and clusters share, and whose share it is: fair limits, rates, queues, lookups, memory |
 //! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |
 //! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
 //! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |
@@ -102,6 +103,7 @@
 //! | *chain*, *verdict* | the authenticators in order; the result of one of them for a credential |
 //! | *token objects* | the Secrets, ServiceAccounts, Pods and Nodes that tokens are verified by |
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |
+//! | *owner* | whose share of what the process has once something counts in: a tenant's cluster, else a user's flow, else a network |
 //! | *settings* | a part of the configuration after it was validated |
 
 #![cfg_attr(not(feature = "page"), allow(dead_code, unused_imports, reason = "what only the page uses"))]

@@ -1,4 +1,5 @@
 //! The reasons why a request is not forwarded, or has no usable response. `error_map` has the responses to them.
+//! That a 401 of the backend is a fault of the gateway, and never the client's response, is decided by `check_response` in `forward.rs`.
 
 use portcullis_http::transport::BodyError;
 

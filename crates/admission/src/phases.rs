@@ -4,6 +4,9 @@
 //! refuses ends with the `Status` in the error. Warnings, audit annotations and what metrics count are passed to
 //! [`Caller::note`], also if the request is refused.
 //!
+//! What a webhook's `failurePolicy` does if it fails is decided in `mutating.rs` and `validating.rs`; of an object that cannot be
+//! shown to it, in the gateway's `pipeline/admission/reviewer.rs`.
+//!
 //! A *shadow* webhook is called to compare only. Its response is reported as [`Event::Shadow`] and has no effect. Those of the
 //! validating phase are called beside the others. Those of the mutating phase are called at its end, all at once, with the
 //! object that each of them would have seen; if the phase refuses the request, they are not called. Whether the request waits

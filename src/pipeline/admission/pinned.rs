@@ -12,7 +12,7 @@
 //! | 5. validating webhooks | yes | yes | yes | yes | yes | a webhook refuses |
 //! | 6. the write | pinned to its generated name | pinned | pinned | pinned | pinned | a conflict begins a new review |
 //!
-//! `Reviewer::forward` begins again after `Again` or a conflict, with at most `MAX_REVIEWS` reviews in all.
+//! `Reviewer::forward` in `pipeline/admission.rs` begins again after `Again` or a conflict, with at most `MAX_REVIEWS` reviews in all.
 
 use bytes::Bytes;
 use http::StatusCode;

@@ -1,7 +1,8 @@
 //! Requests that store nothing, on behalf of a request that is not admitted yet: its dry run, and reads of its object. They are
 //! sent as its user, by the same code that forwards requests, so that they show and allow what the user may do, and no more.
 //!
-//! A [`Rehearsal`] cannot be anything else: it is a GET, or the request itself with `dryRun=All`.
+//! A [`Rehearsal`] cannot be anything else: it is a GET, or the request itself with `dryRun=All`. Which operations are never sent as
+//! a dry run is decided in `admission/dry_run.rs`.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use crate::{Attributes, CallOutcome, Caller, Event, Objects, Operation, Webhook}
 /// Why a webhook does not let a request pass.
 #[derive(Debug)]
 pub(super) enum Rejection {
-    /// It did not answer, or its answer cannot be used: its `failurePolicy` decides.
+    /// It did not answer, or its answer cannot be used: its `failurePolicy` decides, in `mutating.rs` and `validating.rs`.
     Failed(ReviewError),
     /// It denied the request.
     Denied(Box<Status>),

@@ -1,6 +1,8 @@
 //! Cached credentials: one entry for the tokens of each issuer, client, scopes and user, and one for each client
 //! certificate that was got with them. A [`CredentialStore`] keeps them: files, or the system's keyring.
 //!
+//! When an entry is used, renewed or replaced, `session.rs` decides.
+//!
 //! A damaged, foreign or unwritable cache of files costs a login and a warning, never the command; a keyring that cannot
 //! be used is an error. A file lock makes concurrent commands log in once, with either store; the kernel frees the lock
 //! of a process that dies.

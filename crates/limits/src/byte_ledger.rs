@@ -1,0 +1,271 @@
+//! The memory that streams hold, by owner: a total for the process, at which the owner that holds the most gives way.
+//!
+//! Nothing is counted while bytes move, which would cost every request. What holds memory registers once and says what it
+//! holds when it is asked; it is asked a few times each second.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use portcullis_system::sync::lock;
+
+use crate::Owner;
+
+/// The number of parts with a lock of their own.
+const SHARDS: usize = 16;
+/// To how much of the total the memory is brought down, in percent: not just below, so that it is not done all the time.
+const RELIEVED_PERCENT: usize = 75;
+
+/// What holds memory for an owner: a stream, or a connection.
+pub trait Holder: Send + Sync {
+    /// How many bytes it holds now.
+    fn held(&self) -> usize;
+
+    /// Ends it, soon: its owner has to give way.
+    fn give_way(&self);
+}
+
+/// Who holds how much. Cheap to clone: a clone is the same.
+#[derive(Clone)]
+pub struct ByteLedger(Arc<Ledger>);
+
+struct Ledger {
+    /// In bytes.
+    total: AtomicUsize,
+    next: AtomicUsize,
+    hasher: RandomState,
+    shards: [Mutex<BTreeMap<usize, (Owner, Weak<dyn Holder>)>>; SHARDS],
+}
+
+/// A holder counts until this is dropped.
+#[must_use = "the holder is forgotten when this is dropped"]
+pub struct Registration {
+    ledger: Arc<Ledger>,
+    number: usize,
+}
+
+/// What was done to bring the memory down.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Relief {
+    /// Who gave way, and the bytes that it held in what was ended.
+    pub owners: BTreeMap<Owner, usize>,
+    /// The bytes that all held before.
+    pub held: usize,
+}
+
+impl ByteLedger {
+    /// A ledger with this total, in bytes.
+    pub fn new(total: usize) -> Self {
+        Self(Arc::new(Ledger {
+            total: AtomicUsize::new(total),
+            next: AtomicUsize::new(0),
+            hasher: RandomState::new(),
+            shards: Default::default(),
+        }))
+    }
+
+    /// Puts another total in force.
+    pub fn set_total(&self, total: usize) {
+        self.0.total.store(total, Ordering::Relaxed);
+    }
+
+    /// Counts what a holder holds for its owner.
+    pub fn register(&self, owner: Owner, holder: &Arc<impl Holder + 'static>) -> Registration {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let holder: Weak<dyn Holder> = Arc::downgrade(holder) as Weak<dyn Holder>;
+        lock(self.0.shard(number)).insert(number, (owner, holder));
+        Registration { ledger: Arc::clone(&self.0), number }
+    }
+
+    /// The bytes that each owner holds.
+    pub fn held(&self) -> BTreeMap<Owner, usize> {
+        let mut owners = BTreeMap::new();
+        for (owner, _, held) in self.holders() {
+            *owners.entry(owner).or_default() += held;
+        }
+        owners
+    }
+
+    /// Looks at all holders. If they hold more than the total, the owner that holds the most ends what holds the most of it,
+    /// and so on until enough is free. `None` if nothing had to be done.
+    pub fn relieve(&self) -> Option<Relief> {
+        let total = self.0.total.load(Ordering::Relaxed);
+        let mut by_owner: BTreeMap<Owner, Held> = BTreeMap::new();
+        for (owner, holder, held) in self.holders() {
+            by_owner.entry(owner).or_default().add(holder, held);
+        }
+        let held: usize = by_owner.values().map(|held| held.sum).sum();
+        if held <= total {
+            return None;
+        }
+        // It has no streams but those that keep the process alive.
+        by_owner.remove(&Owner::Gateway);
+        let goal = total / 100 * RELIEVED_PERCENT;
+        by_owner.values_mut().for_each(|held| held.holders.sort_by_key(|(held, _)| *held));
+        Some(Relief { owners: give_way(by_owner, held, goal), held })
+    }
+
+    fn holders(&self) -> Vec<(Owner, Arc<dyn Holder>, usize)> {
+        let known = self.0.shards.iter().flat_map(|shard| {
+            let shard = lock(shard);
+            shard
+                .values()
+                .filter_map(|(owner, holder)| Some((owner.clone(), holder.upgrade()?)))
+                .collect::<Vec<_>>()
+        });
+        // Outside of the lock, which requests take.
+        known
+            .map(|(owner, holder)| {
+                let held = holder.held();
+                (owner, holder, held)
+            })
+            .collect()
+    }
+}
+
+/// What one owner holds.
+#[derive(Default)]
+struct Held {
+    sum: usize,
+    /// By what they hold, the most last.
+    holders: Vec<(usize, Arc<dyn Holder>)>,
+}
+
+impl Held {
+    fn add(&mut self, holder: Arc<dyn Holder>, held: usize) {
+        self.sum += held;
+        if held > 0 {
+            self.holders.push((held, holder));
+        }
+    }
+}
+
+/// Ends what the largest owner holds, one after the other, until all hold at most `goal`.
+fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BTreeMap<Owner, usize> {
+    let mut by_size: BTreeMap<(usize, Owner), Vec<(usize, Arc<dyn Holder>)>> =
+        by_owner.into_iter().map(|(owner, held)| ((held.sum, owner), held.holders)).collect();
+    let mut gave = BTreeMap::new();
+    while held > goal
+        && let Some(((sum, owner), mut holders)) = by_size.pop_last()
+        && let Some((freed, holder)) = holders.pop()
+    {
+        holder.give_way();
+        held -= freed;
+        *gave.entry(owner.clone()).or_default() += freed;
+        by_size.insert((sum - freed, owner), holders);
+    }
+    gave
+}
+
+impl Ledger {
+    fn shard(&self, number: usize) -> &Mutex<BTreeMap<usize, (Owner, Weak<dyn Holder>)>> {
+        let [first, ..] = &self.shards;
+        let index = usize::try_from(self.hasher.hash_one(number) >> 32).unwrap_or_default() % SHARDS;
+        self.shards.get(index).unwrap_or(first)
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        lock(self.ledger.shard(self.number)).remove(&self.number);
+    }
+}
+
+impl fmt::Debug for ByteLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByteLedger").field("total", &self.0.total).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Stream {
+        held: AtomicUsize,
+    }
+
+    impl Holder for Stream {
+        fn held(&self) -> usize {
+            self.held.load(Ordering::Relaxed)
+        }
+
+        fn give_way(&self) {
+            self.held.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn stream(held: usize) -> Arc<Stream> {
+        Arc::new(Stream { held: AtomicUsize::new(held) })
+    }
+
+    fn tenant(name: &str) -> Owner {
+        Owner::Tenant(name.into())
+    }
+
+    #[test]
+    fn the_owner_that_holds_the_most_gives_way_and_nobody_else() {
+        let ledger = ByteLedger::new(1000);
+        let calm: Vec<_> = (0..20).map(|_| stream(10)).collect();
+        let flood: Vec<_> = (0..9).map(|_| stream(100)).collect();
+        let mut registered: Vec<_> =
+            calm.iter().map(|stream| ledger.register(Owner::flow("prod", "alice"), stream)).collect();
+        registered.extend(flood.iter().map(|stream| ledger.register(tenant("b"), stream)));
+        let relief = ledger.relieve().expect("1100 bytes are too many");
+        assert_eq!(relief, Relief { owners: BTreeMap::from([(tenant("b"), 400)]), held: 1100 });
+        assert!(calm.iter().all(|stream| stream.held() == 10));
+        assert_eq!(ledger.relieve(), None);
+        ledger.set_total(0);
+        assert!(ledger.relieve().is_some());
+        assert!(ledger.held().values().all(|held| *held == 0));
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten() {
+        let ledger = ByteLedger::new(1000);
+        let (one, two) = (stream(1), stream(1));
+        let registered = [ledger.register(tenant("a"), &one), ledger.register(tenant("a"), &two)];
+        drop(one);
+        assert_eq!(ledger.held(), BTreeMap::from([(tenant("a"), 1)]));
+        drop(registered);
+        assert!(ledger.held().is_empty() && ledger.0.shards.iter().all(|shard| lock(shard).is_empty()));
+    }
+
+    proptest! {
+        // Random owners with random streams: enough is free afterwards, and nobody gave way who held less than another one
+        // still holds.
+        #[test]
+        fn whoever_gives_way_held_at_least_as_much_as_any_that_did_not(
+            streams in proptest::collection::vec((0_u8..5, 0_usize..300), 0..60),
+            total in 0_usize..3000,
+        ) {
+            let ledger = ByteLedger::new(total);
+            let streams: Vec<_> = streams.into_iter().map(|(owner, held)| (tenant(&owner.to_string()), stream(held))).collect();
+            let registered: Vec<_> = streams.iter().map(|(owner, stream)| ledger.register(owner.clone(), stream)).collect();
+            let before = ledger.held();
+            let relief = ledger.relieve();
+            let after = ledger.held();
+            prop_assert_eq!(relief.is_some(), before.values().sum::<usize>() > total);
+            if let Some(relief) = relief {
+                prop_assert!(after.values().sum::<usize>() <= total / 100 * RELIEVED_PERCENT);
+                let most_kept = after.values().max().copied().unwrap_or_default();
+                for (owner, gave) in relief.owners {
+                    prop_assert_eq!(before[&owner] - after[&owner], gave);
+                    prop_assert!(before[&owner] >= most_kept);
+                }
+            }
+            drop(registered);
+        }
+    }
+}
