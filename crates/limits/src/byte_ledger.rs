@@ -243,7 +243,7 @@ mod tests {
     }
 
     proptest! {
-        // Random owners with random streams: enough is free afterwards, and nobody gave way who held less than another one
+        // Random owners with random streams: enough is free afterwards, and no owner gave way that held less than another one
         // still holds.
         #[test]
         fn whoever_gives_way_held_at_least_as_much_as_any_that_did_not(

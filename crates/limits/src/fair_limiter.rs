@@ -143,6 +143,11 @@ impl<O: OwnerKey> FairLimiter<O> {
         lock(&self.0).in_service()
     }
 
+    /// The weight in service of one owner.
+    pub fn in_service_of(&self, owner: &O) -> usize {
+        lock(&self.0).in_service_of(owner)
+    }
+
     /// A place, if one is free for this owner.
     pub fn try_acquire(&self, owner: O, weight: usize) -> Option<Permit<O>> {
         let enters = lock(&self.0).enter(&owner, weight);

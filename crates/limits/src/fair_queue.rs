@@ -95,9 +95,14 @@ impl<O: OwnerKey, W> FairQueue<O, W> {
         self.in_service
     }
 
+    /// The weight in service of one owner.
+    pub(crate) fn in_service_of(&self, owner: &O) -> usize {
+        self.lanes.get(owner).map_or(0, |lane| lane.in_service)
+    }
+
     /// Takes a place, if one is free in the share of this owner.
     pub(crate) fn enter(&mut self, owner: &O, weight: usize) -> bool {
-        let of_owner = self.lanes.get(owner).map_or(0, |lane| lane.in_service);
+        let of_owner = self.in_service_of(owner);
         let enters = self.has_room(weight) && self.has_share(of_owner, weight);
         if enters {
             self.serve(owner, weight);

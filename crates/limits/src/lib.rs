@@ -9,7 +9,7 @@
 //! | [`fair_limiter`] | places, such as requests in flight | who has used its share waits; a free place goes to the owner with the fewest |
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
-//! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | nobody: each owner waits for lookups of its own |
+//! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most |
 
 pub mod byte_ledger;

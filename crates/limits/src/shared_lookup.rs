@@ -1,7 +1,7 @@
 //! Lookups whose result several requests share: one at a time for a key and an owner, and a result that counts until its end.
 //!
 //! Results that are there are shared by all owners: what is found does not depend on who looks. Lookups in progress are not:
-//! an owner that has used up its share of lookups waits for its own, and nobody waits behind it.
+//! an owner that has used up its share of lookups waits for its own, and no other owner waits behind it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -144,7 +144,7 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> Lookup<K, V, O> {
         &self.key.1
     }
 
-    /// Completes when nobody waits for the lookup any longer.
+    /// Completes when no request waits for the lookup any longer.
     pub fn abandoned(&self) -> impl Future<Output = ()> + Send + use<K, V, O>
     where
         V: Send + Sync,
