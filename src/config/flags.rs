@@ -437,6 +437,11 @@ pub struct OperationFlags {
     /// The IP:PORT on which to serve /metrics and the health checks over plain HTTP. `0` disables it.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,
+    /// Show the status of the clusters to every client of --metrics-bind-address: /clusters, and the reasons of failed
+    /// checks such as /readyz/cluster-NAME. It has names, addresses, paths of files and error texts. Without this flag,
+    /// only clients on the gateway's own machine see it, over the loopback interface.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub metrics_expose_cluster_status: bool,
     /// The number of worker threads that serve requests. 0: one per CPU core.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub workers: usize,

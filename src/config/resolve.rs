@@ -241,6 +241,7 @@ impl ConfigResolver<'_> {
             },
             livez_grace_period: livez_grace_period?,
             metrics: metrics?,
+            exposes_cluster_status: flags.metrics_expose_cluster_status,
             workers: if flags.workers == 0 { cores } else { flags.workers },
             verbosity: flags.verbosity,
             log_format: flags.logging_format,

@@ -40,6 +40,8 @@ pub struct Operation {
     pub livez_grace_period: Duration,
     /// Where to serve `/metrics`.
     pub metrics: MetricsAddress,
+    /// Whether every client of that address sees the status of the clusters, not only those on this machine.
+    pub exposes_cluster_status: bool,
     /// Worker threads; at least one.
     pub workers: usize,
     /// The log level verbosity, as of `--v`.

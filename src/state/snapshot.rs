@@ -52,6 +52,8 @@ pub(crate) struct Snapshot {
     pub(crate) management: Option<Arc<ManagementSettings>>,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
+    /// Whether every client of the admin listener sees the status of the clusters.
+    pub(crate) exposes_cluster_status: bool,
     /// The page of the clusters, if there is one.
     pub(crate) page: Option<Arc<PageSettings>>,
     /// The backends of audit, until the snapshot is in force.
@@ -130,6 +132,7 @@ impl Snapshot {
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
+            exposes_cluster_status: settings.operation.exposes_cluster_status,
             page: settings.page.clone(),
             audit: Mutex::new(Some(audit)),
         })
