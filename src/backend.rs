@@ -4,6 +4,7 @@
 //! authorizes a client.
 
 pub(crate) mod balance;
+pub(crate) mod bounded_client;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod counts;

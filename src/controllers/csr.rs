@@ -28,9 +28,9 @@ use portcullis_system::clock::UnixTime;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
-use super::client::{MaxBytes, send};
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
+use crate::backend::bounded_client::{MaxBytes, send};
 use crate::backend::response_size::is_too_large;
 use feed::RequestKey;
 use pages::PATH;
@@ -302,6 +302,7 @@ mod tests {
     use tracing::instrument::WithSubscriber as _;
 
     use super::*;
+    use crate::backend::bounded_client::{REQUEST_TIMEOUT, bounded};
     use crate::controllers::testing::FakeCluster;
 
     /// A client of an API server that refuses every request with this message.
@@ -379,7 +380,7 @@ mod tests {
                 std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body.clone()))))
             });
             let mut context = FakeCluster::new().context();
-            context.client = super::super::client::bounded(kube::Client::new(service, "default"));
+            context.client = bounded(kube::Client::new(service, "default"));
             let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -396,13 +397,13 @@ mod tests {
         let mut context = FakeCluster::new().context();
         let silent =
             service_fn(|_: http::Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
-        context.client = super::super::client::bounded(kube::Client::new(silent, "default"));
+        context.client = bounded(kube::Client::new(silent, "default"));
         let csr = testing::Wanted::default().csr();
         for subresource in [Subresource::Status, Subresource::Approval] {
             let begun = tokio::time::Instant::now();
             let written = write(&context, ControllerName::CsrSigning, subresource, &csr).await;
             assert_eq!(written, WriteOutcome::Unknown);
-            assert_eq!(begun.elapsed(), super::super::client::REQUEST_TIMEOUT);
+            assert_eq!(begun.elapsed(), REQUEST_TIMEOUT);
         }
         assert_eq!(context.writes.len(), 0);
     }

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use tower::{BoxError, service_fn};
 
 use super::ControllerContext;
-use super::client::bounded;
+use crate::backend::bounded_client::bounded;
 use super::settings::ControllerSettings;
 use crate::metrics::Metrics;
 

@@ -24,7 +24,7 @@ use super::conditions::{Conditions, LenientTime};
 use super::error_message;
 use super::pages::{PATH, PagedList};
 use crate::controllers::ControllerContext;
-use crate::controllers::client::send;
+use crate::backend::bounded_client::send;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::ATTEMPT_TIMEOUT;
 
@@ -235,7 +235,7 @@ mod tests {
     use super::super::testing::CapturedLog;
     use super::super::{APPROVED, Condition, Csr, DENIED, FAILED};
     use super::*;
-    use crate::controllers::client::bounded;
+    use crate::backend::bounded_client::bounded;
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z.

@@ -20,7 +20,7 @@ use super::Discovery;
 use crate::backend::endpoint_list::MAX_DISCOVERED;
 use crate::backend::kube_client;
 use crate::backend::settings::{Endpoint, HostPort};
-use crate::controllers::client::bounded;
+use crate::backend::bounded_client::bounded;
 
 const NAMESPACE: &str = "default";
 const SELECTOR: &str = "kubernetes.io/service-name=kubernetes";

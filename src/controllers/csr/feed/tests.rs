@@ -18,7 +18,7 @@ use tracing::instrument::WithSubscriber as _;
 use super::super::testing::CapturedLog;
 use super::super::{APPROVED, DENIED};
 use super::*;
-use crate::controllers::client::bounded;
+use crate::backend::bounded_client::bounded;
 use crate::controllers::testing::{FakeCluster, Silent};
 
 const SIGNER: &str = "example.com/mine";
