@@ -8,12 +8,10 @@ pub(crate) mod approving;
 mod audit;
 pub(crate) mod cleaning;
 mod conditions;
-mod events;
 mod feed;
-mod pages;
 pub(crate) mod signing;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition as Condition, CertificateSigningRequestSpec,
@@ -31,12 +29,15 @@ use super::ControllerContext;
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
 use crate::backend::bounded_client::{MaxBytes, send};
+use crate::backend::follow::FollowedResource;
 use crate::backend::response_size::is_too_large;
 use feed::RequestKey;
-use pages::PATH;
 
 /// A certificate signing request.
 pub(crate) type Csr = CertificateSigningRequest;
+
+/// The path of the collection.
+const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
@@ -47,6 +48,11 @@ const MAX_REQUEST: usize = 1024 * 1024;
 /// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their
 /// text. A kubelet's request has about a hundred.
 const MAX_VALUES: usize = 4_000;
+
+/// The requests that a field selector matches.
+fn requests(field_selector: Option<String>) -> FollowedResource {
+    FollowedResource { path: PATH.to_owned(), field_selector, ..FollowedResource::default() }
+}
 
 /// Reads a request; returns the outcome of the attempt if the request is gone, issued or cannot be read.
 // kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
