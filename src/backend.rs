@@ -1,15 +1,18 @@
-//! The backend of a cluster: its API servers (endpoints), the connections to them, and the gateway's own clients.
+//! The backend of a cluster: its API servers (endpoints), the connections to them, the gateway's own clients, and the
+//! lists and watches of these.
 //!
 //! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
 //! authorizes a client. Whether a request is sent again is decided by `send_with_retry` in `pipeline/forward.rs`; how often it may
 //! be, in `balance/retry_budget.rs`.
 
 pub(crate) mod balance;
+pub(crate) mod bounded_client;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod counts;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_list;
+pub(crate) mod follow;
 mod http2;
 pub(crate) mod kube_client;
 mod lanes;

@@ -58,7 +58,7 @@
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
-//! | [`backend`] | endpoints, connections to them, the gateway's own clients |
+//! | [`backend`] | endpoints, connections to them, the gateway's own clients, what these follow |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
 //! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
 //! | [`traces`] | the spans of requests, for a collector |
