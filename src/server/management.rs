@@ -10,11 +10,13 @@ use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
+use portcullis_limits::ClusterOwner;
 use portcullis_system::clock::Clock;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::backend::Backend;
+use crate::backend::dials::DialLimits;
 use crate::backend::kube_client;
 use crate::backend::response_size::is_too_large;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
@@ -28,6 +30,8 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long a list may take, with all its pages.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
 const PAGE_SIZE: u32 = 100;
+/// Its name among the owners of connections.
+const MANAGEMENT_CLUSTER: &str = "management-cluster";
 /// The shortest round: an API server may end watches at once.
 const MIN_ROUND: Duration = Duration::from_secs(1);
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -45,6 +49,7 @@ pub(super) struct ManagementWatch {
 pub(super) struct SecretReader {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
+    pub(super) dials: DialLimits,
 }
 
 type Secrets = BTreeMap<String, Arc<SecretData>>;
@@ -131,7 +136,8 @@ impl SecretReader {
     /// Lists the Secrets, and follows them until a watch ends.
     async fn sync(&self, settings: &ManagementSettings, backoff: &mut Duration) -> Result<(), SyncError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default());
+        let dials = self.dials.of(ClusterOwner::operator(MANAGEMENT_CLUSTER));
+        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default(), dials);
         let backend = Arc::new(backend.map_err(SyncError::Connection)?);
         for endpoint in backend.endpoints().iter() {
             endpoint.trust_unchecked();
@@ -213,6 +219,7 @@ mod tests {
     use super::*;
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
+    use crate::descriptors::Descriptors;
 
     #[tokio::test(start_paused = true)]
     async fn a_management_cluster_that_never_answers_is_given_up_and_what_is_known_stays() {
@@ -249,7 +256,11 @@ mod tests {
             store: Arc::new(SecretStore::default()),
             read_scope: None,
         };
-        let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
+        let reader = SecretReader {
+            metrics: Arc::new(Metrics::new()),
+            clock: Clock::system(),
+            dials: DialLimits::new(Descriptors::unlimited().backends),
+        };
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));
         let known = Secrets::from([("prod".to_owned(), Arc::default())]);
         settings.store.replace(settings.scope(), known);

@@ -51,6 +51,11 @@ impl ClusterOwner {
         Self { cluster: cluster.into(), is_of_tenant: true }
     }
 
+    /// Whether a tenant configures it.
+    pub fn is_of_tenant(&self) -> bool {
+        self.is_of_tenant
+    }
+
     /// The owner of what clients of this flow do.
     pub fn of_flow(&self, flow: impl Into<Arc<str>>) -> Owner {
         if self.is_of_tenant { self.as_tenant() } else { Owner::flow(Arc::clone(&self.cluster), flow) }

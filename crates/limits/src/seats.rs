@@ -112,7 +112,11 @@ mod tests {
         assert_eq!((seats.give_up(&"b", second), seats.give_up(&"c", second)), (None, None));
         assert_eq!(seats.give_up(&"a", first), Some(1));
         assert_eq!((seats.len(), seats.len_of(&"a"), seats.len_of(&"b")), (1, 0, 1));
-        assert_eq!((seats.owners.len(), seats.by_size.len()), (1, 1), "nothing is kept of owners without a seat");
+        assert_eq!(
+            (seats.owners.len(), seats.by_size.len()),
+            (1, 1),
+            "nothing is kept of owners without a seat"
+        );
     }
 
     proptest! {
