@@ -21,6 +21,7 @@ use crate::authn::chain::EmptyChain;
 use crate::authn::revocation::crls::OlderCrl;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
+use crate::backend::dials::ClusterDials;
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
@@ -103,7 +104,8 @@ impl Cluster {
             }
         };
         let timings = || deps.metrics.backend.timings(name);
-        let (backend, pending_backend) = backends(backend, provider, timings, before)?;
+        let dials = deps.dials.of(settings.owner());
+        let (backend, pending_backend) = backends(backend, provider, (timings, dials), before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
@@ -183,14 +185,14 @@ fn open_audit(
 fn backends(
     settings: &backend::settings::Backend,
     provider: &Arc<CryptoProvider>,
-    timings: impl FnOnce() -> BackendTimings,
+    (timings, dials): (impl FnOnce() -> BackendTimings, ClusterDials),
     before: Option<&Cluster>,
 ) -> Result<(Arc<Backend>, Option<Arc<Backend>>), rustls::Error> {
     let known = before.and_then(|cluster| cluster.backends().find(|backend| backend.is_for(settings)));
     let next = if let Some(backend) = known {
         Arc::clone(backend)
     } else {
-        let next = Backend::new(settings, provider, timings())?;
+        let next = Backend::new(settings, provider, timings(), dials)?;
         if let Some(before) = before.filter(|before| before.backend.is_same_cluster(settings)) {
             next.inherit_cluster(&before.backend);
         }

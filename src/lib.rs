@@ -63,6 +63,8 @@
 //! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
 //! | [`traces`] | the spans of requests, for a collector |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
+//! | [`operator`] | the users whom the operator names: only they may have privileges in the whole process |
+//! | [`descriptors`] | how the open files of the process are divided: clients, API servers, a reserve |
 //! | [`tasks`] | background tasks: restart after a panic, threads with a runtime |
 //! | [`metrics`] | every metric and its labels |
 //!
@@ -117,6 +119,7 @@ mod cli;
 mod cluster;
 mod config;
 mod controllers;
+mod descriptors;
 #[cfg(feature = "dev")]
 mod dev;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -126,6 +129,7 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
+mod operator;
 #[cfg(feature = "page")]
 mod page;
 mod pipeline;

@@ -6,6 +6,7 @@
 mod acceptor;
 mod activity;
 mod connection;
+mod connection_quota;
 mod date;
 mod driver;
 mod handshake_failure;
@@ -17,9 +18,7 @@ mod possession;
 pub(crate) mod proxy_protocol;
 mod reset_limiter;
 pub(crate) mod settings;
-mod tenant_quota;
 pub(crate) mod tls;
-mod unauthenticated_quota;
 mod watches;
 mod worker;
 
@@ -28,13 +27,13 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 
-pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog, raise_file_limit};
+pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog};
 pub(crate) use activity::RequestGuard;
 pub(crate) use connection::{
     Connection, ConnectionOrigin, ShutdownPhase, ShutdownSignals, TooManyConnections,
 };
+pub(crate) use connection_quota::ConnectionQuota;
 pub(crate) use http_on_tls_port::accept_tls;
-pub(crate) use unauthenticated_quota::UnauthenticatedQuota;
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;
 

@@ -161,7 +161,7 @@ impl Gateway {
         let context = self.forward_context(connection, scope);
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, context)?;
-        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.credential_end() };
+        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
         let Some(mut end) = scope.credential_end() else { return Ok(sending.await?) };
         // A request whose body never ends, or that is never answered, ends with its credential, too.
@@ -288,11 +288,10 @@ impl Gateway {
             method: request.method(),
             headers: request.headers(),
             info: route.info,
-            is_of_tenant: route.is_of_tenant,
             audit_id: scope.log.audit_id(),
             began,
         };
-        let span = tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref));
+        let span = tracer.begin(&traced, route.origin.operator_user(user));
         // Authentication has decided whether the request is traced, so it is recorded afterwards.
         span.scope().record("authentication", began, began + route.authentication.took);
         scope.span = Some(Box::new(span));

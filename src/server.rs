@@ -34,15 +34,16 @@ use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::audit::Audit;
 use crate::authn::revocation::watch::RevocationWatch;
+use crate::backend::dials::DialLimits;
 use crate::backend::pools::Pools;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::MetricsAddress;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
+use crate::descriptors::{Descriptors, raise_file_limit};
 use crate::listener::{
     ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, drain_backlog,
-    raise_file_limit,
 };
 use crate::metrics::Metrics;
 #[cfg(feature = "page")]
@@ -168,6 +169,7 @@ struct ProcessState {
     clock: Clock,
     shutdown: ShutdownSignals,
     tracer: Option<Arc<Tracer>>,
+    dials: DialLimits,
 }
 
 impl Server {
@@ -176,15 +178,19 @@ impl Server {
     pub fn start(config: &ResolvedConfig, source: ConfigSource) -> Result<Self, StartError> {
         let settings = &config.settings;
         raise_file_limit();
+        let limits = &settings.serving.limits;
+        let descriptors = Descriptors::of_process(limits.max_connections, limits.max_connections_per_tenant);
+        let dials = DialLimits::new(descriptors.backends);
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
+        metrics.backend.expose_connections(dials.connections().clone());
         let start = |name| start_runtime(name, shutdown.phase.clone()).map_err(StartError::Thread);
         let clock = Clock::system();
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
-        let deps =
-            AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
+        let (tokens, reviews) = (start("tokens")?, start("reviews")?);
+        let deps = AuthnDeps::new(tokens, reviews, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
@@ -207,6 +213,7 @@ impl Server {
             metrics,
             shutdown,
             tracer,
+            dials,
         };
         let revocation = Arc::clone(&deps.revocation);
         let (live, clock) = (Arc::clone(&shared.live), shared.clock.clone());
@@ -222,7 +229,7 @@ impl Server {
         if let Some(listener) = page_listener {
             shared.start_page(listener).map_err(StartError::Thread)?;
         }
-        let limiter = ConnectionLimiter::new(&settings.serving.limits, &workers, Arc::clone(&shared.metrics));
+        let limiter = ConnectionLimiter::new(descriptors.clients, &workers, Arc::clone(&shared.metrics));
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, page = ?page_address, "serving");
 
@@ -385,9 +392,9 @@ impl ProcessState {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let discovery = DiscoveryRunner::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
-        let Self { live, clock, .. } = self.clone();
-        let management =
-            ManagementWatch { live, reader: SecretReader { metrics: Arc::clone(&metrics), clock } };
+        let Self { live, clock, dials, .. } = self.clone();
+        let reader = SecretReader { metrics: Arc::clone(&metrics), clock, dials };
+        let management = ManagementWatch { live, reader };
         RuntimeThread::new()?.start("control", async move || {
             let supervisor = Supervisor {
                 cluster: None,

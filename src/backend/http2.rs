@@ -133,7 +133,7 @@ impl Lane {
     /// Starts HTTP/2 on a new connection, and adds it once the backend's SETTINGS have arrived.
     pub(crate) async fn add_connection(
         &self,
-        EndpointStream { stream, trust }: EndpointStream,
+        EndpointStream { stream, trust, place }: EndpointStream,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
         let corked = CorkedStream::new(stream);
@@ -174,7 +174,7 @@ impl Lane {
         let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
             let ended = driver.await;
-            drop(counted);
+            drop((counted, place));
             if let Err(error) = ended {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }

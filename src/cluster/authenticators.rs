@@ -32,6 +32,8 @@ use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
+use crate::backend::dials::DialLimits;
+use crate::descriptors::Descriptors;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
 
@@ -48,6 +50,8 @@ pub(crate) struct AuthnDeps {
     pub(crate) metrics: Arc<Metrics>,
     /// The requests in flight.
     pub(crate) limiters: Arc<Limiters>,
+    /// Connections to API servers, and lookups of their names.
+    pub(crate) dials: DialLimits,
     /// Keeps deny lists up to date.
     pub(crate) revocation: Arc<RevocationWatch>,
     /// The backends of audit.
@@ -61,12 +65,20 @@ impl AuthnDeps {
     pub(crate) fn idle(runtime: &Handle) -> Self {
         let metrics = Arc::new(Metrics::new());
         let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
-        Self::new(runtime.clone(), runtime.clone(), metrics, audit)
+        let dials = DialLimits::new(Descriptors::unlimited().backends);
+        Self::new(runtime.clone(), runtime.clone(), metrics, audit, dials)
     }
 
     /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
-    pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>, audit: Arc<Audit>) -> Self {
+    pub(crate) fn new(
+        runtime: Handle,
+        reviews: Handle,
+        metrics: Arc<Metrics>,
+        audit: Arc<Audit>,
+        dials: DialLimits,
+    ) -> Self {
         Self {
+            dials,
             audit,
             runtime,
             reviews,

@@ -118,7 +118,8 @@ pub struct ServingFlags {
     /// kube-apiserver.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub http2_max_streams_per_connection: u32,
-    /// The maximum number of open client connections. 0: as many as the open-file limit allows.
+    /// The maximum number of open client connections. When authenticated ones have taken all but a sixteenth, one of the
+    /// user or tenant with the most is closed for another one's. 0: as many as the open-file limit allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_connections: usize,
     /// The maximum number of open connections of the clients of one cluster that a Secret of the management cluster
@@ -333,7 +334,8 @@ pub struct BackendFlags {
     #[serde(rename = "endpointDiscovery", with = "super::sections::by_flag_name")]
     pub backend_endpoint_discovery: EndpointDiscovery,
     /// The maximum number of requests in progress at one endpoint, except long-running ones. Beyond it the gateway uses
-    /// other endpoints; if all have that many, it refuses requests with 503 and a Retry-After header. 0: no limit.
+    /// other endpoints; if all have that many, it refuses requests with 503 and a Retry-After header. Beyond half of it,
+    /// one user may begin an eighth. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     #[serde(rename = "maxRequestsPerEndpoint")]
     pub backend_max_requests_per_endpoint: u32,
@@ -411,8 +413,10 @@ pub struct OperationFlags {
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub request_timeout: String,
     /// The maximum number of requests of all clusters in flight, reads and writes together, except long-running ones.
-    /// Beyond it, requests are refused with 429 without waiting; system:masters is always served. Give more than the
-    /// sum of the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
+    /// Beyond it, requests are refused with 429 without waiting; system:masters of the operator's clusters is always
+    /// served. A cluster that a Secret configures has an eighth of it, all of these half, a user of the other clusters
+    /// three quarters; a tenth is for system:masters and system:nodes of the other clusters. Give more than the sum of
+    /// the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_requests_inflight_total: u32,
     /// How long to delay termination after SIGTERM. The gateway keeps serving, new connections included, while /readyz

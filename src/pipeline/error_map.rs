@@ -218,6 +218,9 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         ForwardError::Send(SendError::Overloaded) => unavailable(
             "the API servers behind this gateway have too many requests in progress, try again later",
         ),
+        ForwardError::Send(SendError::NoPlace) => unavailable(
+            "this gateway has no further connection to the API servers of the cluster, try again later",
+        ),
         ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
         ForwardError::Send(SendError::Broken(_))
         | ForwardError::RefusedIdentity

@@ -58,6 +58,7 @@ impl ForwardError {
             Self::Send(SendError::Broken(_)) | Self::ResponseBody(_) => Some("broken"),
             Self::Send(SendError::Silent) => Some("silent"),
             Self::Send(SendError::Overloaded) => Some("overloaded"),
+            Self::Send(SendError::NoPlace) => Some("no_connection_left"),
             Self::Timeout => Some("timeout"),
             Self::RefusedIdentity => Some("refused_identity"),
             Self::UnaskedSwitch => Some("unrequested_switch"),

@@ -136,6 +136,18 @@ impl RequestScope {
         self.credential.as_ref().map(StreamCredential::end)
     }
 
+    /// Completes when a tunnel is to end: with its credential, or because its connection gives way to that of another client.
+    pub(super) fn tunnel_end(&self, connection: &Connection) -> BodyEnd {
+        let gave_way = connection.gave_way();
+        let Some(credential_end) = self.credential_end() else { return gave_way };
+        Box::pin(async move {
+            tokio::select! {
+                () = gave_way => {}
+                () = credential_end => {}
+            }
+        })
+    }
+
     /// Completes the response: renders a refusal, adds the headers of every response, and moves the scope into the body.
     pub(super) fn finish(
         mut self,

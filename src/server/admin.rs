@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::cluster_status::ClusterStatusList;
-use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
+use crate::listener::{ConnectionQuota, Listener, ShutdownPhase};
 use crate::metrics::{Exposition, Metrics};
 use crate::pipeline::health::{HealthChecks, HealthRequest};
 use crate::state::Live;
@@ -84,7 +84,7 @@ pub(super) fn start(
 
 // threat: metrics-port
 async fn serve(listener: TcpListener, handler: Arc<Handler>) {
-    let quota = UnauthenticatedQuota::new(MAX_CONNECTIONS);
+    let quota = ConnectionQuota::unauthenticated(MAX_CONNECTIONS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
@@ -93,10 +93,9 @@ async fn serve(listener: TcpListener, handler: Arc<Handler>) {
         let Some(slot) = quota.admit(peer.ip(), false) else { continue };
         let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let evicted = slot.evicted();
             tokio::select! {
                 () = serve_one(stream, peer.ip(), handler) => {}
-                () = evicted.notified() => {}
+                () = slot.evicted() => {}
             }
         });
     }

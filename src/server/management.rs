@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Resource as _;
+use portcullis_limits::ClusterOwner;
 use portcullis_system::clock::Clock;
 use tracing::{info, warn};
 
 use crate::backend::Backend;
+use crate::backend::dials::DialLimits;
 use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
@@ -21,6 +23,8 @@ use crate::state::Live;
 const EVENT_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long a list may take, with all its pages.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
+/// Its name among the owners of connections.
+const MANAGEMENT_CLUSTER: &str = "management-cluster";
 
 /// After each watch everything is listed again.
 const POLICY: FollowPolicy = FollowPolicy {
@@ -46,6 +50,7 @@ pub(super) struct ManagementWatch {
 pub(super) struct SecretReader {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
+    pub(super) dials: DialLimits,
 }
 
 type Secrets = BTreeMap<String, Arc<SecretData>>;
@@ -74,7 +79,7 @@ impl ManagementWatch {
             };
             match &settings {
                 Some(settings) => tokio::select! {
-                    () = self.reader.follow(settings, start(settings)) => {}
+                    () = self.reader.follow(settings, self.reader.start(settings)) => {}
                     () = changed => {}
                 },
                 None => changed.await,
@@ -84,6 +89,24 @@ impl ManagementWatch {
 }
 
 impl SecretReader {
+    /// Follows the Secrets, with new connections for each list.
+    fn start(&self, settings: &ManagementSettings) -> Follower {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let (backend, dials) = (settings.backend.clone(), self.dials.clone());
+        let connect = move || {
+            let dials = dials.of(ClusterOwner::operator(MANAGEMENT_CLUSTER));
+            let backend = Backend::new(&backend, &provider, BackendTimings::default(), dials);
+            let problem =
+                |error| FollowError::Description(format!("the connection cannot be configured: {error}"));
+            let backend = Arc::new(backend.map_err(problem)?);
+            for endpoint in backend.endpoints().iter() {
+                endpoint.trust_unchecked();
+            }
+            Ok(kube_client::client(&backend))
+        };
+        Follower::connecting(Box::new(connect), resource(settings), POLICY)
+    }
+
     // threat: silent-management-cluster
     async fn follow(&self, settings: &ManagementSettings, mut follower: Follower) {
         let (mut secrets, mut last_error) = (Secrets::new(), None);
@@ -130,23 +153,6 @@ impl SecretReader {
         settings.store.replace(settings.scope(), secrets.clone());
         self.metrics.config.management_synced(self.clock.now());
     }
-}
-
-/// Follows the Secrets, with new connections for each list.
-fn start(settings: &ManagementSettings) -> Follower {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let backend = settings.backend.clone();
-    let connect = move || {
-        let backend = Backend::new(&backend, &provider, BackendTimings::default());
-        let problem =
-            |error| FollowError::Description(format!("the connection cannot be configured: {error}"));
-        let backend = Arc::new(backend.map_err(problem)?);
-        for endpoint in backend.endpoints().iter() {
-            endpoint.trust_unchecked();
-        }
-        Ok(kube_client::client(&backend))
-    };
-    Follower::connecting(Box::new(connect), resource(settings), POLICY)
 }
 
 fn resource(settings: &ManagementSettings) -> FollowedResource {
@@ -204,6 +210,7 @@ mod tests {
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
     use crate::controllers::csr::testing::CapturedLog;
+    use crate::descriptors::Descriptors;
 
     fn settings(port: u16) -> ManagementSettings {
         let endpoint = settings::Endpoint {
@@ -230,6 +237,14 @@ mod tests {
             addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
             read_scope: None,
+        }
+    }
+
+    fn reader() -> SecretReader {
+        SecretReader {
+            metrics: Arc::new(Metrics::new()),
+            clock: Clock::system(),
+            dials: DialLimits::new(Descriptors::unlimited().backends),
         }
     }
 
@@ -263,7 +278,7 @@ mod tests {
             std::future::ready(Ok::<_, Infallible>(response.unwrap()))
         });
         let settings = settings(1);
-        let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
+        let reader = reader();
         let client = kube::Client::new(service, "default");
         let follower = Follower::new(client, resource(&settings), POLICY);
         let lines = CapturedLog::default();
@@ -314,11 +329,11 @@ mod tests {
             }
         });
         let settings = settings(port);
-        let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
+        let reader = reader();
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));
         let known = Secrets::from([("prod".to_owned(), Arc::default())]);
         settings.store.replace(settings.scope(), known);
-        let (began, mut follower, mut secrets) = (Instant::now(), start(&settings), Secrets::new());
+        let (began, mut follower, mut secrets) = (Instant::now(), reader.start(&settings), Secrets::new());
         let given_up = async {
             while follower.next_into(|event| reader.take(&settings, event, &mut secrets)).await.is_ok() {}
         };

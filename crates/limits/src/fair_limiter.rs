@@ -70,6 +70,17 @@ impl Shares {
     }
 }
 
+/// What a limit counts at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The weight in service.
+    pub in_service: usize,
+    /// The requests that wait.
+    pub waiting: usize,
+    /// The owners with either.
+    pub owners: usize,
+}
+
 /// Why a request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -146,6 +157,11 @@ impl<O: OwnerKey> FairLimiter<O> {
     /// The weight in service of one owner.
     pub fn in_service_of(&self, owner: &O) -> usize {
         lock(&self.0).in_service_of(owner)
+    }
+
+    /// What is in service and what waits.
+    pub fn usage(&self) -> Usage {
+        lock(&self.0).usage()
     }
 
     /// A place, if one is free for this owner.
