@@ -105,7 +105,7 @@ impl Cluster {
         let timings = || deps.metrics.backend.timings(name);
         let (backend, pending_backend) = backends(backend, provider, timings, before)?;
         let authn_before = before.map(|before| &before.authn);
-        let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
+        let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator = (*impersonation == ImpersonationBy::Gateway)

@@ -33,6 +33,7 @@ pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::audit::Audit;
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::pools::Pools;
 use crate::cluster::authenticators::AuthnDeps;
@@ -52,7 +53,7 @@ use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::tasks::{RuntimeThread, Supervisor};
+use crate::tasks::{RuntimeThread, Supervisor, start_thread_pool};
 use crate::traces::Tracer;
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
@@ -183,8 +184,10 @@ impl Server {
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
-        let deps =
-            AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
+        let checks =
+            start_check_pool(settings.operation.workers, &shutdown.phase).map_err(StartError::Thread)?;
+        let (tokens, reviews) = (start("tokens")?, start("reviews")?);
+        let deps = AuthnDeps::new(tokens, checks, reviews, Arc::clone(&metrics), Arc::clone(&audit));
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
@@ -316,6 +319,16 @@ fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> i
     let handle = thread.handle().clone();
     thread.start(name, || aborted(phase))?;
     Ok(handle)
+}
+
+/// Starts the threads that check tokens: as many compute at once as serve requests, and one is left for the network.
+fn start_check_pool(
+    workers: usize,
+    phase: &watch::Receiver<ShutdownPhase>,
+) -> io::Result<TokenCheckPool> {
+    let places = workers.max(1);
+    let runtime = start_thread_pool("token-check", places + 1, aborted(phase.clone()))?;
+    Ok(TokenCheckPool::new(runtime, places))
 }
 
 /// Waits until the server aborts.

@@ -31,7 +31,7 @@ use super::proxy_protocol::header::ProxyHeader;
 use super::settings::{ClientLimits, ProxyProtocol};
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
-use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::authn::x509::UnverifiedChain;
 use crate::listener::handshake_failure;
 use crate::listener::http_on_tls_port::accept_tls;
 use crate::listener::tenant_quota::TenantSlot;
@@ -108,12 +108,7 @@ impl Connection {
         Arc::new(Self {
             address: HeaderValue::try_from(peer.ip().to_string())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
-            info: ConnInfo {
-                peer,
-                server_name: Some(server_name),
-                peer_chain: UnverifiedChain::new(Vec::new()),
-                verdicts: VerdictMemo::default(),
-            },
+            info: ConnInfo::new(peer, Some(server_name), UnverifiedChain::new(Vec::new())),
             http2: false,
             certificate_not_after: None,
             activity: ConnectionActivity::new(true, &ClientLimits::default()),
@@ -430,12 +425,11 @@ impl NamedConnection {
         let http2 = session.alpn_protocol() == Some(b"h2");
         let gauge = if http2 { &metrics.connections.open_http2 } else { &metrics.connections.open_http1 };
         let chain = session.peer_certificates().unwrap_or_default().to_vec();
-        let info = ConnInfo {
-            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-            server_name: session.server_name().map(str::to_owned),
-            peer_chain: UnverifiedChain::new(chain),
-            verdicts: VerdictMemo::default(),
-        };
+        let info = ConnInfo::new(
+            SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            session.server_name().map(str::to_owned),
+            UnverifiedChain::new(chain),
+        );
         let connection = Connection {
             certificate_not_after: info.peer_chain.leaf_not_after(),
             // The text of an address is always a valid header value.

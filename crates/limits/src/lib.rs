@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | [`fair_limiter`] | places, such as requests in flight | who has used its share waits; a free place goes to the owner with the fewest |
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
+//! | [`poll_turns`] | processor time, for futures that compute much | each poll is a turn; owners take turns, in a group and between groups |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | nobody: each owner waits for lookups of its own |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most |
@@ -16,6 +17,7 @@ pub mod byte_ledger;
 pub mod fair_limiter;
 mod fair_queue;
 pub mod owner;
+pub mod poll_turns;
 pub mod rate;
 pub mod shared_lookup;
 pub mod turn_queue;
