@@ -216,6 +216,16 @@ impl<K: Hash + Eq, V, O: OwnerKey, S: BuildHasher> fmt::Debug for SharedLookups<
     }
 }
 
+impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> fmt::Debug for Found<K, V, O, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Known(_) => "Known",
+            Self::Pending(_) => "Pending",
+            Self::Vacant(..) => "Vacant",
+        })
+    }
+}
+
 impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> fmt::Debug for Lookup<K, V, O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lookup").field("owner", &self.key.1).finish_non_exhaustive()
