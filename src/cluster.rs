@@ -107,7 +107,7 @@ impl Cluster {
         let dials = deps.dials.of(settings.owner());
         let (backend, pending_backend) = backends(backend, provider, (timings, dials), before)?;
         let authn_before = before.map(|before| &before.authn);
-        let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
+        let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator = (*impersonation == ImpersonationBy::Gateway)

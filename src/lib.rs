@@ -31,10 +31,10 @@
 //!
 //! # The life of the process
 //!
-//! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one that asks authorizers, one for reload and self-check, those
-//! of the controllers, the admin listener, which serves `/metrics` and the health checks, and the page, if there is one. `state::Live` holds the
-//! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
-//! reload that fails leaves the old one in force.
+//! [`server`] starts the threads: workers, the acceptor, those that check tokens, one that follows what tokens depend on, one that
+//! asks authorizers, one for reload and self-check, those of the controllers, the admin listener, which serves `/metrics` and the
+//! health checks, and the page, if there is one. `state::Live` holds the configuration in force, a snapshot that is built whole
+//! and never changed; one request is decided by one snapshot. A reload that fails leaves the old one in force.
 //!
 //! # The map
 //!

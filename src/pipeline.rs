@@ -143,7 +143,7 @@ impl Gateway {
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, scope.log.audit_id().clone()));
         }
-        let post_process = PostProcess::of(&authorized);
+        let post_process = PostProcess::of(&authorized, client);
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, connection, scope)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, connection, scope)).await?,

@@ -33,10 +33,11 @@ pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::audit::Audit;
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::dials::DialLimits;
 use crate::backend::pools::Pools;
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::{AuthnDeps, ClusterThreads};
 use crate::config::flags::MetricsAddress;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
@@ -53,7 +54,7 @@ use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::tasks::{RuntimeThread, Supervisor};
+use crate::tasks::{RuntimeThread, Supervisor, start_thread_pool};
 use crate::traces::Tracer;
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
@@ -189,8 +190,10 @@ impl Server {
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
-        let (tokens, reviews) = (start("tokens")?, start("reviews")?);
-        let deps = AuthnDeps::new(tokens, reviews, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
+        let checks =
+            start_check_pool(settings.operation.workers, &shutdown.phase).map_err(StartError::Thread)?;
+        let threads = ClusterThreads { runtime: start("tokens")?, checks, reviews: start("reviews")? };
+        let deps = AuthnDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
@@ -323,6 +326,16 @@ fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> i
     let handle = thread.handle().clone();
     thread.start(name, || aborted(phase))?;
     Ok(handle)
+}
+
+/// Starts the threads that check tokens: as many compute at once as serve requests, and one is left for the network.
+fn start_check_pool(
+    workers: usize,
+    phase: &watch::Receiver<ShutdownPhase>,
+) -> io::Result<TokenCheckPool> {
+    let places = workers.max(1);
+    let runtime = start_thread_pool("token-check", places + 1, aborted(phase.clone()))?;
+    Ok(TokenCheckPool::new(runtime, places))
 }
 
 /// Waits until the server aborts.

@@ -31,7 +31,7 @@ use super::proxy_protocol::header::ProxyHeader;
 use super::settings::{ClientLimits, ProxyProtocol};
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
-use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::authn::x509::UnverifiedChain;
 use crate::listener::connection_quota::QuotaSlot;
 use crate::listener::handshake_failure;
 use crate::listener::http_on_tls_port::accept_tls;
@@ -105,12 +105,7 @@ impl Connection {
         Arc::new(Self {
             address: HeaderValue::try_from(peer.ip().to_string())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
-            info: ConnInfo {
-                peer,
-                server_name: Some(server_name),
-                peer_chain: UnverifiedChain::new(Vec::new()),
-                verdicts: VerdictMemo::default(),
-            },
+            info: ConnInfo::new(peer, Some(server_name), UnverifiedChain::new(Vec::new())),
             http2: false,
             certificate_not_after: None,
             activity: ConnectionActivity::new(true, &ClientLimits::default()),
@@ -427,12 +422,11 @@ impl NamedConnection {
         let http2 = session.alpn_protocol() == Some(b"h2");
         let gauge = if http2 { &metrics.connections.open_http2 } else { &metrics.connections.open_http1 };
         let chain = session.peer_certificates().unwrap_or_default().to_vec();
-        let info = ConnInfo {
-            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-            server_name: session.server_name().map(str::to_owned),
-            peer_chain: UnverifiedChain::new(chain),
-            verdicts: VerdictMemo::default(),
-        };
+        let info = ConnInfo::new(
+            SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            session.server_name().map(str::to_owned),
+            UnverifiedChain::new(chain),
+        );
         let activity = ConnectionActivity::new(!http2, &limits);
         slot.establish(&activity);
         let evicted = slot.evicted();

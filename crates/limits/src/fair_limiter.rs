@@ -204,6 +204,14 @@ impl<O: OwnerKey> FairLimiter<O> {
         }
     }
 
+    /// Waits for a place, however long.
+    pub async fn acquire_untimed(&self, owner: O, weight: usize) -> Result<Permit<O>, Refused> {
+        match self.enter(owner, weight)? {
+            Entry::Permit(permit) => Ok(permit),
+            Entry::Waiting(mut waiting) => (&mut waiting.place).await.map_err(|_| Refused::QueueFull),
+        }
+    }
+
     fn permit(&self, owner: O, weight: usize) -> Permit<O> {
         Permit { limiter: Some(self.clone()), owner, weight }
     }
