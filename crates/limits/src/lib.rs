@@ -10,6 +10,7 @@
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | nobody: each owner waits for lookups of its own |
+//! | [`weights`] | who holds how much of a bounded thing, such as the lanes of a buffer | the heaviest, for one that would then hold less |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most |
 
 pub mod byte_ledger;
@@ -19,5 +20,6 @@ pub mod owner;
 pub mod rate;
 pub mod shared_lookup;
 pub mod turn_queue;
+pub mod weights;
 
 pub use owner::{Owner, OwnerKey};

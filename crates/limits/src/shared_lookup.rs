@@ -31,6 +31,7 @@ struct Shard<K: Hash + Eq, V, O> {
 }
 
 /// What there is for a key.
+#[derive(Debug)]
 pub enum Found<K: Hash + Eq + Clone, V: Clone, O: OwnerKey = Owner> {
     /// A result.
     Known(V),
