@@ -24,7 +24,6 @@ pub(crate) mod pools;
 pub(crate) mod probe;
 pub(crate) mod response_size;
 pub(crate) mod settings;
-pub(crate) mod shares;
 pub(crate) mod sharing;
 pub(crate) mod vetted;
 pub(crate) mod watched;

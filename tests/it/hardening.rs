@@ -13,6 +13,7 @@ mod late_senders;
 mod sharing;
 mod slow_clients;
 mod stalled_readers;
+mod tenant_audit;
 mod tenant_connections;
 mod token_flood;
 mod unauthenticated_connections;

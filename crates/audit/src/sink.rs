@@ -4,15 +4,22 @@
 //! backend is a buffer that is bounded in events and in bytes: a backend that is slow, hangs or fails costs events, which
 //! are counted and logged, or, in blocking modes, time. It never costs unbounded memory, and never blocks a thread.
 //!
+//! Each event has an [`EventOwner`], in whose share of the buffer it waits: an owner that makes more events than the backend
+//! takes loses its own, or waits for itself alone.
+//!
 //! Beyond kube-apiserver: the events of one buffer have at most 64 MiB; a webhook gets at most 64 lists at a time, none
 //! larger than `max_batch_size` or 10 MiB (one event may be larger).
 
+mod buffer;
 mod clock;
+mod lanes;
 mod lines;
+mod load;
 mod log;
 mod log_file;
 mod observer;
 mod options;
+mod owner;
 mod queue;
 mod registry;
 #[cfg(test)]
@@ -34,6 +41,7 @@ pub use options::{
     BatchOptions, Format, LogOptions, Mode, RotationOptions, STANDARD_OUTPUT, ThrottleOptions,
     TruncateOptions, WebhookOptions,
 };
+pub use owner::EventOwner;
 use queue::{HARD_LIMIT, Queue};
 use registry::SinkUser;
 pub use registry::{Generation, SinkError, SinkRegistry};
@@ -84,15 +92,15 @@ impl Sinks {
     }
 
     /// Whether [`Self::ready`] would not wait.
-    pub fn has_room(&self) -> bool {
-        self.waited_for().all(|outlet| outlet.queue.has_room())
+    pub fn has_room(&self, owner: &EventOwner) -> bool {
+        self.waited_for().all(|outlet| outlet.queue.has_room(owner))
     }
 
-    /// Waits until there is room for the events of one more request: in `blocking` and `blocking-strict`, while the
-    /// backend is slower than the requests. In `batch` it never waits. Long-running requests do not wait either.
-    pub async fn ready(&self) {
+    /// Waits until there is room for the events of one more request of this owner: in `blocking` and `blocking-strict`, while
+    /// the backend is slower than its requests. In `batch` it never waits. Long-running requests do not wait either.
+    pub async fn ready(&self, owner: &EventOwner) {
         for outlet in self.waited_for() {
-            outlet.queue.room().await;
+            outlet.queue.room(owner).await;
         }
     }
 
@@ -105,18 +113,19 @@ impl Sinks {
     // apiserver: pkg/audit/union.go; all backends work at the same time here
     pub fn store_first<'a>(
         &'a self,
+        owner: &'a EventOwner,
         event: &Event<'_>,
     ) -> impl Future<Output = Result<(), NotStored>> + use<'a> {
         let lines = self.0.as_ref().map(|outlets| {
             outlets.observer.event();
             let encodings = Encodings::new(event);
-            let line = |outlet: &Option<Outlet>| Some(outlet.as_ref()?.line(&encodings)?.to_vec());
+            let line = |outlet: &Option<Outlet>| Some(outlet.as_ref()?.line(owner, &encodings)?.to_vec());
             (outlets, line(&outlets.log), line(&outlets.webhook))
         });
         async move {
             let Some((outlets, log, webhook)) = lines else { return Ok(()) };
             let store = async |outlet: &Option<Outlet>, line| match outlet {
-                Some(outlet) => outlet.store_first(line).await,
+                Some(outlet) => outlet.store_first(owner, line).await,
                 None => Ok(()),
             };
             let (log, webhook) = tokio::join!(store(&outlets.log, log), store(&outlets.webhook, webhook));
@@ -129,13 +138,13 @@ impl Sinks {
     }
 
     /// Stores the event of a later stage, without waiting. It is called from destructors.
-    pub fn store(&self, event: &Event<'_>) {
+    pub fn store(&self, owner: &EventOwner, event: &Event<'_>) {
         let Some(outlets) = &self.0 else { return };
         outlets.observer.event();
         let encodings = Encodings::new(event);
         for outlet in self.outlets() {
-            if let Some(line) = outlet.line(&encodings) {
-                outlet.store(line);
+            if let Some(line) = outlet.line(owner, &encodings) {
+                outlet.store(owner, line);
             }
         }
     }
@@ -159,7 +168,7 @@ impl Sinks {
 impl Outlet {
     /// The event as this backend stores it; `None` if it is too large, which is no error even in `blocking-strict`.
     // apiserver: plugin/pkg/audit/truncate/truncate.go, ProcessEvents
-    fn line<'a>(&self, encodings: &'a Encodings<'_>) -> Option<&'a [u8]> {
+    fn line<'a>(&self, owner: &EventOwner, encodings: &'a Encodings<'_>) -> Option<&'a [u8]> {
         let mut json = None;
         if let Some(TruncateOptions { max_event_size, .. }) = self.truncate {
             let whole = encodings.json();
@@ -167,7 +176,8 @@ impl Outlet {
             let fitting = if is_cut { encodings.truncated() } else { whole };
             if fitting.len() > max_event_size {
                 let losses = self.queue.losses();
-                losses.add(DropCause::TooLarge, 1, &"event is too large even after truncating");
+                let lost = [(owner.cluster(), 1)];
+                losses.add(DropCause::TooLarge, lost, &"event is too large even after truncating");
                 return None;
             }
             if is_cut {
@@ -181,21 +191,21 @@ impl Outlet {
         })
     }
 
-    async fn store_first(&self, line: Option<Vec<u8>>) -> Result<(), NotStored> {
+    async fn store_first(&self, owner: &EventOwner, line: Option<Vec<u8>>) -> Result<(), NotStored> {
         let Some(line) = line else { return Ok(()) };
         if self.mode == Mode::Batch {
-            self.store(&line);
+            self.store(owner, &line);
             return Ok(());
         }
         let (sender, stored) = oneshot::channel();
-        self.queue.push(&line, Some(sender)).await;
+        self.queue.push(owner, &line, Some(sender)).await;
         let stored = stored.await.unwrap_or(false);
         if stored || self.mode != Mode::BlockingStrict { Ok(()) } else { Err(NotStored) }
     }
 
-    fn store(&self, line: &[u8]) {
+    fn store(&self, owner: &EventOwner, line: &[u8]) {
         let times = if self.mode == Mode::Batch { 1 } else { HARD_LIMIT };
-        self.queue.push_now(line, times);
+        self.queue.push_now(owner, line, times);
     }
 }
 

@@ -16,8 +16,11 @@ use jiff::tz::TimeZone;
 use portcullis_audit::event::{
     AuthenticationMetadata, EncodedEvent, Event, Level, ObjectReference, ResponseStatus, Stage,
 };
-use portcullis_audit::sink::{LogOptions, Mode, NoObserver, RotationOptions, SinkRegistry, WallClock};
+use portcullis_audit::sink::{
+    EventOwner, LogOptions, Mode, NoObserver, RotationOptions, SinkRegistry, WallClock,
+};
 use portcullis_kubernetes::user::{EncodedUser, UserInfo};
+use portcullis_limits::Owner;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
@@ -291,9 +294,9 @@ async fn log_files_are_replaced_as_by_lumberjack() {
         let rotation = RotationOptions { max_size: 1, max_age: 0, max_backups: 0, compress: false };
         let options = LogOptions { mode: Mode::BlockingStrict, rotation, ..LogOptions::new(&path) };
         let sinks = registry.generation().open(Some(&options), None).unwrap();
-        let mut failed = Vec::new();
+        let (mut failed, owner) = (Vec::new(), EventOwner::new(Owner::Gateway, "prod"));
         for size in writes {
-            failed.push(sinks.store_first(&event_of(*size)).await.is_err());
+            failed.push(sinks.store_first(&owner, &event_of(*size)).await.is_err());
         }
         let ours = json!({"failed": failed, "sizes": sizes(dir.path())});
         assert_eq!(ours, answer, "{existing} {writes:?}");

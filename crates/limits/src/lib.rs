@@ -13,6 +13,7 @@
 //! | [`poll_turns`] | processor time, for futures that compute much | each poll is a turn; owners take turns, in a group and between groups |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |
+//! | [`weights`] | who holds how much of a bounded thing, such as the lanes of a buffer | the heaviest, for one that would then hold less |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most |
 
 pub mod budget;
@@ -25,5 +26,6 @@ pub mod rate;
 pub mod seats;
 pub mod shared_lookup;
 pub mod turn_queue;
+pub mod weights;
 
 pub use owner::{ClusterOwner, Owner, OwnerKey};

@@ -4,6 +4,7 @@
 //! and with few writes.
 // apiserver: plugin/pkg/audit/log/backend.go
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -68,7 +69,7 @@ impl Log {
     async fn run(&self, mut target: LogTarget, ends: impl Fn() -> bool) {
         let mut bucket = TokenBucket::default();
         loop {
-            let Some(batch) = self.queue.collect().await else {
+            let Some(mut batch) = self.queue.collect().await else {
                 // Before another thread may open it.
                 target.close();
                 if ends() {
@@ -80,28 +81,34 @@ impl Log {
             if let LogTarget::File(file) = &mut target {
                 file.set_options(*self.rotation.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            let events = batch.len();
             // A panic must not end the thread: requests would wait for ever.
-            if catch_unwind(AssertUnwindSafe(|| self.write(&mut target, batch))).is_err() {
-                let events = u64::try_from(events).unwrap_or(u64::MAX);
-                self.queue.losses().add(DropCause::Failed, events, &"the writer panicked");
+            if catch_unwind(AssertUnwindSafe(|| self.write(&mut target, &mut batch))).is_err() {
+                self.lost(&batch.clusters(), &"the writer panicked");
             }
         }
     }
 
-    fn write(&self, target: &mut LogTarget, mut batch: Batch) {
-        let mut failed = (0, String::new());
+    fn write(&self, target: &mut LogTarget, batch: &mut Batch) {
+        let mut failed = (BTreeMap::new(), String::new());
         for chunk in &mut batch.chunks {
             let mut reports = chunk.take_reports();
+            let mut line = 0;
             target.write(chunk, |result: Result<(), &io::Error>| {
-                if let Err(error) = result {
-                    failed = (failed.0 + 1, error.to_string());
+                if let (Err(error), Some(owner)) = (result, chunk.owner(line)) {
+                    *failed.0.entry(Arc::clone(owner.cluster())).or_default() += 1;
+                    failed.1 = error.to_string();
                 }
+                line += 1;
                 reports.report(result.is_ok());
             });
         }
-        let (events, error) = failed;
-        self.queue.losses().add(DropCause::Failed, events, &error);
+        let (clusters, error) = failed;
+        self.lost(&clusters, &error);
+    }
+
+    fn lost(&self, clusters: &BTreeMap<Arc<str>, u64>, error: &dyn fmt::Display) {
+        let lost = clusters.iter().map(|(cluster, events)| (cluster, *events));
+        self.queue.losses().add(DropCause::Failed, lost, error);
     }
 }
 

@@ -1,14 +1,18 @@
 //! What the backends report: for metrics, and for the log.
 
-use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use portcullis_limits::rate::{Bucket, Rate};
 use tokio::time::Instant;
 use tracing::error;
 
 /// How long after a line about lost events there is no further one; the next one counts those in between.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// How many clusters a line names.
+const MAX_LOGGED_CLUSTERS: usize = 8;
 
 /// Takes what the backends report, for metrics. Its methods are called in the request path: they must not block.
 pub trait Observer: Send + Sync + 'static {
@@ -25,9 +29,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (plugin, events);
     }
 
-    /// Events are lost.
-    fn dropped(&self, sink: SinkKind, cause: DropCause, events: u64) {
-        let _ = (sink, cause, events);
+    /// Events of a cluster are lost.
+    fn dropped(&self, sink: SinkKind, cause: DropCause, cluster: &str, events: u64) {
+        let _ = (sink, cause, cluster, events);
     }
 
     /// An event has lost its objects.
@@ -144,19 +148,21 @@ impl DropCause {
 pub(super) struct Losses {
     sink: SinkKind,
     name: String,
-    observer: std::sync::Arc<dyn Observer>,
-    throttle: Mutex<Throttle>,
+    observer: Arc<dyn Observer>,
+    /// By the cause.
+    unlogged: Mutex<[UnloggedLosses; DropCause::ALL.len()]>,
 }
 
-#[derive(Default)]
-struct Throttle {
-    /// By the cause: when it was logged, and the events since then.
-    causes: [(Option<Instant>, u64); DropCause::ALL.len()],
+/// The losses since the last line about them. However many clusters lose events, there is one line in an interval.
+#[derive(Debug, Default)]
+struct UnloggedLosses {
+    lines: Bucket,
+    clusters: BTreeMap<Arc<str>, u64>,
 }
 
 impl Losses {
-    pub(super) fn new(sink: SinkKind, name: String, observer: std::sync::Arc<dyn Observer>) -> Self {
-        Self { sink, name, observer, throttle: Mutex::default() }
+    pub(super) fn new(sink: SinkKind, name: String, observer: Arc<dyn Observer>) -> Self {
+        Self { sink, name, observer, unlogged: Mutex::default() }
     }
 
     pub(super) fn observer(&self) -> &dyn Observer {
@@ -167,39 +173,67 @@ impl Losses {
         self.sink
     }
 
-    /// These events are lost.
-    pub(super) fn add(&self, cause: DropCause, events: u64, error: &dyn fmt::Display) {
-        if events == 0 {
+    /// Events are lost, so many of each of these clusters.
+    pub(super) fn add<'a>(
+        &self,
+        cause: DropCause,
+        lost: impl IntoIterator<Item = (&'a Arc<str>, u64), IntoIter: Clone>,
+        error: &dyn fmt::Display,
+    ) {
+        let plugin = cause.plugin(self.sink);
+        let lost = lost.into_iter().filter(|(_, events)| *events > 0);
+        if lost.clone().next().is_none() {
             return;
         }
-        let plugin = cause.plugin(self.sink);
-        self.observer.error(plugin, events);
-        self.observer.dropped(self.sink, cause, events);
-        let Some(lost) = self.permit(cause, events) else { return };
+        for (cluster, events) in lost.clone() {
+            self.observer.error(plugin, events);
+            self.observer.dropped(self.sink, cause, cluster, events);
+        }
+        let Some(clusters) = self.to_log(cause, lost) else { return };
         error!(
             sink = self.sink.as_str(),
             name = %self.name,
             plugin = plugin.as_str(),
             cause = cause.as_str(),
-            lost,
+            lost = clusters.values().sum::<u64>(),
+            clusters = most_affected(&clusters),
             %error,
             "audit events are lost"
         );
     }
 
     /// The events that were lost since the last line, if there is to be one.
-    fn permit(&self, cause: DropCause, events: u64) -> Option<u64> {
-        let now = Instant::now();
-        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+    fn to_log<'a>(
+        &self,
+        cause: DropCause,
+        lost: impl Iterator<Item = (&'a Arc<str>, u64)>,
+    ) -> Option<BTreeMap<Arc<str>, u64>> {
+        let mut unlogged = self.unlogged.lock().unwrap_or_else(PoisonError::into_inner);
         let at = DropCause::ALL.iter().position(|known| *known == cause)?;
-        let (logged, lost) = throttle.causes.get_mut(at)?;
-        *lost += events;
-        if logged.is_some_and(|logged| now < logged + LOG_INTERVAL) {
-            return None;
+        let UnloggedLosses { lines, clusters } = unlogged.get_mut(at)?;
+        for (cluster, events) in lost {
+            match clusters.get_mut(cluster) {
+                Some(known) => *known += events,
+                None => _ = clusters.insert(Arc::clone(cluster), events),
+            }
         }
-        *logged = Some(now);
-        Some(std::mem::take(lost))
+        let rate = Rate { interval: LOG_INTERVAL, burst: 1 };
+        lines.take(rate, Instant::now()).then(|| std::mem::take(clusters))
     }
+}
+
+/// The clusters with the most losses, as text.
+fn most_affected(clusters: &BTreeMap<Arc<str>, u64>) -> String {
+    let mut sorted: Vec<_> = clusters.iter().collect();
+    sorted.sort_by_key(|(_, events)| std::cmp::Reverse(**events));
+    let named = sorted.iter().take(MAX_LOGGED_CLUSTERS);
+    let mut text =
+        named.map(|(cluster, events)| format!("{cluster}: {events}")).collect::<Vec<_>>().join(", ");
+    if let Some(others) = sorted.len().checked_sub(MAX_LOGGED_CLUSTERS).filter(|others| *others > 0) {
+        // Writing to a string does not fail.
+        _ = write!(text, ", and {others} more");
+    }
+    text
 }
 
 impl fmt::Debug for Losses {
@@ -214,14 +248,39 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn losses_are_logged_once_in_a_while_by_their_cause() {
-        let losses = Losses::new(SinkKind::Log, String::new(), std::sync::Arc::new(NoObserver));
-        assert_eq!(losses.permit(DropCause::Failed, 2), Some(2));
-        assert_eq!(losses.permit(DropCause::Failed, 3), None);
-        assert_eq!(losses.permit(DropCause::TooLarge, 1), Some(1));
+        let losses = Losses::new(SinkKind::Log, String::new(), Arc::new(NoObserver));
+        let permit = |cause, events| {
+            let logged = losses.to_log(cause, [(&Arc::from("c"), events)].into_iter());
+            logged.map(|clusters| clusters.values().sum())
+        };
+        assert_eq!(permit(DropCause::Failed, 2), Some(2));
+        assert_eq!(permit(DropCause::Failed, 3), None);
+        assert_eq!(permit(DropCause::TooLarge, 1), Some(1));
         tokio::time::advance(LOG_INTERVAL / 2).await;
-        assert_eq!(losses.permit(DropCause::Failed, 4), None);
+        assert_eq!(permit(DropCause::Failed, 4), None);
         tokio::time::advance(LOG_INTERVAL / 2).await;
-        assert_eq!(losses.permit(DropCause::Failed, 5), Some(12));
-        assert_eq!(losses.permit(DropCause::Failed, 1), None);
+        assert_eq!(permit(DropCause::Failed, 5), Some(12));
+        assert_eq!(permit(DropCause::Failed, 1), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_line_in_an_interval_names_the_clusters_with_the_most_losses() {
+        let losses = Losses::new(SinkKind::Log, String::new(), Arc::new(NoObserver));
+        let add = |cluster: &str, events| {
+            losses.to_log(DropCause::BufferEvents, [(&Arc::from(cluster), events)].into_iter())
+        };
+        assert_eq!(add("flood", 1).map(|clusters| most_affected(&clusters)).as_deref(), Some("flood: 1"));
+        for number in 0..9 {
+            assert_eq!(add(&format!("tenant-{number}"), number + 1), None, "however many clusters");
+        }
+        assert_eq!(add("flood", 700), None);
+        tokio::time::advance(LOG_INTERVAL).await;
+        assert_eq!(
+            add("flood", 77).map(|clusters| most_affected(&clusters)).as_deref(),
+            Some(
+                "flood: 777, tenant-8: 9, tenant-7: 8, tenant-6: 7, tenant-5: 6, tenant-4: 5, tenant-3: 4, tenant-2: 3, \
+                 and 2 more"
+            )
+        );
     }
 }

@@ -4,6 +4,7 @@
 //! however slow its backend is.
 // apiserver: plugin/pkg/audit/buffered/buffered.go
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,9 +12,12 @@ use tokio::sync::Notify;
 use tokio::sync::oneshot::Sender;
 use tokio::time::{Instant, timeout_at};
 
-use super::lines::{Chunk, Lines, Reports};
+use super::buffer::{Buffer, Displaced, Entry, Taken};
+use super::lines::{Chunk, Reports};
+use super::load::Load;
 use super::observer::{DropCause, Losses};
 use super::options::BatchOptions;
+use super::owner::{EventOwner, PerGroup};
 
 /// The events that wait for one backend or are being stored have at most this many bytes together. Events of later stages
 /// in blocking modes may take [`HARD_LIMIT`] times as many, since they cannot wait.
@@ -23,8 +27,6 @@ pub(super) const HARD_LIMIT: usize = 2;
 /// How long after a batch the next one is collected, unless a request waits for it: a thread that is woken for each event
 /// costs more than the event.
 const PAUSE: Duration = Duration::from_millis(10);
-/// What an event counts beside its text.
-const OVERHEAD: usize = 128;
 
 /// How batches are collected.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,11 +39,10 @@ pub(super) struct QueueOptions {
     pub(super) takes_all: bool,
 }
 
-/// The buffer.
+/// The buffer, and those that wait for it.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
-    max_bytes: usize,
     /// Notifies the collector.
     work: Notify,
     /// Notifies those that wait for room.
@@ -53,23 +54,17 @@ pub(super) struct Queue {
 
 #[derive(Debug)]
 struct State {
-    lines: Lines,
+    buffer: Buffer,
     options: QueueOptions,
-    /// The bytes that wait or are being stored.
-    held_bytes: usize,
-    /// The events that wait or are being stored.
-    held_events: usize,
-    /// Whether an event found no room for its bytes, or a batch left events behind because of theirs: then nothing waits for
-    /// more events.
-    is_pressed: bool,
-    /// The events that wait and for which a request waits.
-    awaited: usize,
+    max_bytes: usize,
     /// How many wait in [`Queue::flush`].
     flushes: usize,
     /// Whether nothing uses the sink any longer.
     closed: bool,
     /// The number of events at which the collector is notified; `None` while it does not wait.
     wake_at: Option<usize>,
+    /// Whether the collector waits until less is being stored.
+    waits_for_storage: bool,
     /// How many events the collector takes out of the buffer at once, while it waits for them.
     collecting: usize,
     /// When the last batch was taken, if it left nothing.
@@ -78,9 +73,10 @@ struct State {
 
 /// An event was added.
 struct Pushed {
-    size: usize,
+    load: Load,
     /// Whether the collector has to be notified.
     wakes: bool,
+    displaced: Vec<Displaced>,
 }
 
 /// What the collector does next.
@@ -94,8 +90,7 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) chunks: Vec<Chunk>,
-    events: usize,
-    bytes: usize,
+    loads: PerGroup<Load>,
     queue: Arc<Queue>,
 }
 
@@ -106,21 +101,18 @@ impl Queue {
 
     pub(super) fn with_max_bytes(options: QueueOptions, losses: Losses, max_bytes: usize) -> Self {
         let state = State {
-            lines: Lines::default(),
+            buffer: Buffer::default(),
             options,
-            held_bytes: 0,
-            held_events: 0,
-            is_pressed: false,
-            awaited: 0,
+            max_bytes,
             flushes: 0,
             closed: false,
             wake_at: None,
+            waits_for_storage: false,
             collecting: 0,
             taken: None,
         };
         Self {
             state: Mutex::new(state),
-            max_bytes,
             work: Notify::new(),
             room: Notify::new(),
             idle: Notify::new(),
@@ -147,36 +139,36 @@ impl Queue {
 
     /// The events that wait or are being stored.
     pub(super) fn held(&self) -> usize {
-        self.lock().held_events
+        self.lock().buffer.held().all().events
     }
 
-    /// Adds an event if there is room, in `times` the bounds. Counts it as lost if not.
-    pub(super) fn push_now(&self, line: &[u8], times: usize) -> bool {
-        let pushed = self.lock().push(line, &mut None, times, self.max_bytes);
+    /// Adds an event if there is room for it in the share of its owner, in `times` the bounds. Counts it as lost if not.
+    pub(super) fn push_now(&self, owner: &EventOwner, line: &[u8], times: usize) -> bool {
+        let pushed = self.lock().push(owner, line, &mut None, times);
         match pushed {
             Ok(pushed) => {
-                self.pushed(&pushed);
+                self.pushed(pushed);
                 true
             }
             Err(cause) => {
                 self.work.notify_one();
-                self.losses.add(cause, 1, &"audit buffer queue blocked");
+                self.lost(cause, owner);
                 false
             }
         }
     }
 
-    /// Adds an event as soon as there is room. Counts it as lost if the wait is cancelled. `stored` takes whether it was
-    /// stored; dropped without a value, it was not.
-    pub(super) async fn push(&self, line: &[u8], mut stored: Option<Sender<bool>>) {
-        let mut waiting = Waiting { losses: &self.losses, cancelled: true };
+    /// Adds an event as soon as there is room for it in the share of its owner. Counts it as lost if the wait is cancelled.
+    /// `stored` takes whether it was stored; dropped without a value, it was not.
+    pub(super) async fn push(&self, owner: &EventOwner, line: &[u8], mut stored: Option<Sender<bool>>) {
+        let mut waiting = Waiting { losses: &self.losses, owner, cancelled: true };
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            let pushed = self.lock().push(line, &mut stored, 1, self.max_bytes);
+            let pushed = self.lock().push_first(owner, line, &mut stored);
             if let Ok(pushed) = pushed {
-                self.pushed(&pushed);
+                self.pushed(pushed);
                 break;
             }
             self.work.notify_one();
@@ -185,34 +177,45 @@ impl Queue {
         waiting.cancelled = false;
     }
 
-    /// Whether the bounds are kept.
-    pub(super) fn has_room(&self) -> bool {
-        self.lock().room_for(0, 1, self.max_bytes).is_ok()
+    /// Whether the bounds are kept, or this owner is within its part of them.
+    pub(super) fn has_room(&self, owner: &EventOwner) -> bool {
+        let mut state = self.lock();
+        let max = state.bounds(1);
+        !matches!(state.buffer.entry(owner, 0, max), Entry::Full(_))
     }
 
-    /// Waits until the bounds are kept.
-    pub(super) async fn room(&self) {
+    /// Waits for [`Self::has_room`].
+    pub(super) async fn room(&self, owner: &EventOwner) {
         loop {
             let room = self.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            if self.has_room() {
+            if self.has_room(owner) {
                 return;
             }
             room.await;
         }
     }
 
-    fn pushed(&self, pushed: &Pushed) {
-        self.changed(1, pushed.size, 1);
+    fn pushed(&self, pushed: Pushed) {
+        self.changed(pushed.load, 1);
         if pushed.wakes {
             self.work.notify_one();
         }
+        for Displaced { line, cause } in pushed.displaced {
+            self.changed(line.load, -1);
+            self.lost(cause, &line.owner);
+        }
     }
 
-    fn changed(&self, events: usize, bytes: usize, sign: i64) {
+    fn lost(&self, cause: DropCause, owner: &EventOwner) {
+        self.losses.add(cause, [(owner.cluster(), 1)], &"audit buffer queue blocked");
+    }
+
+    fn changed(&self, load: Load, sign: i64) {
         let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX).saturating_mul(sign);
-        self.losses.observer().queue_changed(self.losses.sink(), signed(events), signed(bytes));
+        let (events, bytes) = (signed(load.events), signed(load.bytes));
+        self.losses.observer().queue_changed(self.losses.sink(), events, bytes);
     }
 
     /// The next batch, as soon as it is large enough, old enough, or waited for. `None` once the queue is closed and
@@ -227,10 +230,12 @@ impl Queue {
                 let mut state = self.lock();
                 match state.step(&mut started, &mut was_empty) {
                     Step::Take => {
-                        let chunks = state.take();
-                        drop(state);
-                        self.room.notify_waiters();
-                        return Some(Batch::new(chunks, Arc::clone(self)));
+                        if let Some(taken) = state.take() {
+                            drop(state);
+                            self.room.notify_waiters();
+                            return Some(Batch::new(taken, Arc::clone(self)));
+                        }
+                        None
                     }
                     Step::Closed => return None,
                     Step::Wait(until) => until,
@@ -259,7 +264,7 @@ impl Queue {
     /// Whether nothing is there or can come.
     pub(super) fn is_finished(&self) -> bool {
         let state = self.lock();
-        state.closed && state.held_events == 0
+        state.closed && state.is_idle()
     }
 
     /// Waits until nothing waits and nothing is being stored. Batches are not collected meanwhile.
@@ -271,7 +276,7 @@ impl Queue {
             let idle = self.idle.notified();
             tokio::pin!(idle);
             idle.as_mut().enable();
-            if self.lock().held_events == 0 {
+            if self.lock().is_idle() {
                 return;
             }
             idle.await;
@@ -280,42 +285,66 @@ impl Queue {
 }
 
 impl State {
+    /// The bounds of the events that wait, and of the bytes of all.
+    fn bounds(&self, times: usize) -> Load {
+        let events = self.options.batch.buffer_size.max(1).saturating_mul(times);
+        Load { events: events.saturating_add(self.collecting), bytes: self.max_bytes.saturating_mul(times) }
+    }
+
+    /// Whether nothing waits and nothing is being stored.
+    fn is_idle(&self) -> bool {
+        self.buffer.held().all().events == 0
+    }
+
+    /// Adds an event. What it displaces is lost.
     fn push(
         &mut self,
+        owner: &EventOwner,
         line: &[u8],
         stored: &mut Option<Sender<bool>>,
         times: usize,
-        max_bytes: usize,
     ) -> Result<Pushed, DropCause> {
-        let size = line.len() + OVERHEAD;
-        self.room_for(size, times, max_bytes)
-            .inspect_err(|cause| self.is_pressed |= *cause == DropCause::BufferBytes)?;
-        self.held_bytes += size;
-        self.held_events += 1;
-        self.awaited += usize::from(stored.is_some());
-        self.lines.push(line, stored.take());
-        let is_large = self.lines.bytes() >= self.options.max_batch_bytes;
-        let is_due = self.wake_at.is_some_and(|at| self.lines.len() >= at || self.awaited > 0 || is_large);
-        Ok(Pushed { size, wakes: is_due && self.wake_at.take().is_some() })
+        let max = self.bounds(times);
+        let displaced = match self.buffer.entry(owner, line.len(), max) {
+            Entry::Room => Vec::new(),
+            Entry::WithinPart => self.buffer.displace(owner, line.len(), max),
+            Entry::Full(cause) => return Err(cause),
+        };
+        self.buffer.push(owner, line, stored.take());
+        let waiting = self.buffer.held().waiting;
+        let is_large = waiting.text() >= self.options.max_batch_bytes;
+        let is_hurried = self.buffer.awaited() > 0 || is_large || self.buffer.is_pressed();
+        let is_due = self.wake_at.is_some_and(|at| waiting.events >= at || is_hurried);
+        let wakes = is_due && self.wake_at.take().is_some();
+        Ok(Pushed { load: Load::of(1, line.len()), wakes, displaced })
     }
 
-    /// Whether another event of this size keeps the bounds. One is always taken.
-    fn room_for(&self, size: usize, times: usize, max_bytes: usize) -> Result<(), DropCause> {
-        let max_events = self.options.batch.buffer_size.max(1).saturating_mul(times);
-        if self.lines.len() >= max_events.saturating_add(self.collecting) {
-            return Err(DropCause::BufferEvents);
-        }
-        let full = self.held_bytes.saturating_add(size) > max_bytes.saturating_mul(times);
-        if full && self.held_bytes > 0 { Err(DropCause::BufferBytes) } else { Ok(()) }
+    /// Adds an event that can wait. One within the part of its owner does not wait for the others, and takes the room of events
+    /// that cannot wait, so that nothing is lost that others wait for.
+    fn push_first(
+        &mut self,
+        owner: &EventOwner,
+        line: &[u8],
+        stored: &mut Option<Sender<bool>>,
+    ) -> Result<Pushed, DropCause> {
+        let max = self.bounds(1);
+        let times = match self.buffer.entry(owner, line.len(), max) {
+            Entry::Room => 1,
+            Entry::WithinPart => HARD_LIMIT,
+            Entry::Full(cause) => return Err(cause),
+        };
+        self.push(owner, line, stored, times)
     }
 
     fn step(&mut self, started: &mut Instant, was_empty: &mut bool) -> Step {
         let BatchOptions { max_size, max_wait, .. } = self.options.batch;
         let waits = max_size > 1 && !max_wait.is_zero();
         self.wake_at = None;
+        self.waits_for_storage = false;
         self.collecting = 0;
-        if self.lines.is_empty() {
-            if self.closed && self.held_events == 0 {
+        let waiting = self.buffer.held().waiting;
+        if waiting.events == 0 {
+            if self.closed && self.is_idle() {
                 return Step::Closed;
             }
             *was_empty = true;
@@ -323,15 +352,15 @@ impl State {
             self.collecting = max_size.max(1);
             return Step::Wait(None);
         }
-        let is_large = self.lines.bytes() >= self.options.max_batch_bytes || self.is_pressed;
-        let is_hurried = self.awaited > 0 || self.flushes > 0 || self.closed || is_large;
+        let is_large = waiting.text() >= self.options.max_batch_bytes || self.buffer.is_pressed();
+        let is_hurried = self.buffer.awaited() > 0 || self.flushes > 0 || self.closed || is_large;
         if is_hurried {
             return Step::Take;
         }
         if !waits {
-            return self.pause().unwrap_or(Step::Take);
+            return self.pause(waiting.events).unwrap_or(Step::Take);
         }
-        if self.lines.len() >= max_size {
+        if waiting.events >= max_size {
             return Step::Take;
         }
         let now = Instant::now();
@@ -350,10 +379,10 @@ impl State {
     }
 
     /// Waits a little if there was a batch a moment ago, but not until the buffer is half full.
-    fn pause(&mut self) -> Option<Step> {
+    fn pause(&mut self, waiting: usize) -> Option<Step> {
         let QueueOptions { batch, takes_all, .. } = self.options;
         let many = batch.buffer_size / 2;
-        if !takes_all || batch.throttle.is_some() || self.lines.len() >= many {
+        if !takes_all || batch.throttle.is_some() || waiting >= many {
             return None;
         }
         let until = self.taken? + PAUSE;
@@ -364,52 +393,63 @@ impl State {
         Some(Step::Wait(Some(until)))
     }
 
-    /// Takes a batch, of at least one event.
-    fn take(&mut self) -> Vec<Chunk> {
+    /// Takes a batch, of at least one event; `None` if too much is being stored.
+    fn take(&mut self) -> Option<Taken> {
         let QueueOptions { batch, max_batch_bytes, takes_all } = self.options;
         let max = if takes_all && batch.throttle.is_none() { usize::MAX } else { batch.max_size.max(1) };
-        let (chunks, is_pressed) = self.lines.take(max, max_batch_bytes);
-        // What is left behind has waited as long.
-        self.is_pressed = is_pressed;
-        self.awaited -= chunks.iter().map(Chunk::awaited).sum::<usize>();
-        self.taken = self.lines.is_empty().then(Instant::now);
-        chunks
+        let taken = self.buffer.take(max, max_batch_bytes, self.max_bytes);
+        if taken.chunks.is_empty() {
+            self.waits_for_storage = true;
+            return None;
+        }
+        self.taken = (self.buffer.held().waiting.events == 0).then(Instant::now);
+        Some(taken)
     }
 }
 
 impl Batch {
-    fn new(chunks: Vec<Chunk>, queue: Arc<Queue>) -> Self {
-        let events = chunks.iter().map(Chunk::len).sum();
-        let text: usize = chunks.iter().map(|chunk| chunk.text().len()).sum();
-        Self { chunks, events, bytes: text + events * OVERHEAD, queue }
+    fn new(taken: Taken, queue: Arc<Queue>) -> Self {
+        let Taken { chunks, loads } = taken;
+        Self { chunks, loads, queue }
     }
 
     /// Frees the lines, which are stored from a copy. They count in the bounds until the batch is dropped. Returns the requests
     /// that wait for them.
     pub(super) fn release(&mut self) -> Vec<Reports> {
         let reports = self.chunks.iter_mut().map(Chunk::take_reports).collect();
-        self.queue.lock().lines.recycle(self.chunks.drain(..));
+        self.queue.lock().buffer.recycle(self.chunks.drain(..));
         reports
     }
 
+    /// The events of each cluster.
+    pub(super) fn clusters(&self) -> BTreeMap<Arc<str>, u64> {
+        let mut clusters = BTreeMap::new();
+        self.chunks.iter().for_each(|chunk| chunk.add_clusters(&mut clusters));
+        clusters
+    }
+
+    fn load(&self) -> Load {
+        self.loads.iter().fold(Load::default(), |sum, (_, load)| sum + *load)
+    }
+
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.events
+        self.load().events
     }
 }
 
 impl Drop for Batch {
     fn drop(&mut self) {
         let queue = &self.queue;
-        queue.changed(self.events, self.bytes, -1);
+        queue.changed(self.load(), -1);
         let mut state = queue.lock();
-        state.lines.recycle(self.chunks.drain(..));
-        state.held_bytes -= self.bytes;
-        state.held_events -= self.events;
-        let is_idle = state.held_events == 0;
-        let is_closed = state.closed;
+        state.buffer.recycle(self.chunks.drain(..));
+        state.buffer.stored(&self.loads);
+        let is_idle = state.is_idle();
+        let is_awaited = (is_idle && state.closed) || state.waits_for_storage;
         drop(state);
         queue.room.notify_waiters();
-        if is_idle && is_closed {
+        if is_awaited {
             queue.work.notify_one();
         }
         if is_idle {
@@ -430,13 +470,15 @@ impl Drop for Flush<'_> {
 /// Counts an event as lost if the wait for its room is cancelled.
 struct Waiting<'a> {
     losses: &'a Losses,
+    owner: &'a EventOwner,
     cancelled: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.cancelled {
-            self.losses.add(DropCause::Cancelled, 1, &"the request has ended before there was room");
+            let lost = [(self.owner.cluster(), 1)];
+            self.losses.add(DropCause::Cancelled, lost, &"the request has ended before there was room");
         }
     }
 }

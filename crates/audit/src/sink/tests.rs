@@ -8,16 +8,20 @@ mod webhooks;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, SystemTime};
 
 use portcullis_kubernetes::user::{EncodedUser, UserInfo};
+use portcullis_limits::Owner;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::runtime::Handle;
 
 use super::*;
 use crate::event::{ObjectReference, ResponseStatus, Stage};
+
+/// The only owner of the events, as of kube-apiserver's.
+static ALICE: LazyLock<EventOwner> = LazyLock::new(|| EventOwner::new(Owner::flow("prod", "alice"), "prod"));
 
 /// Counts what is reported.
 #[derive(Debug, Default)]
@@ -46,8 +50,10 @@ impl Observer for Counts {
         self.add(format!("error {}", plugin.as_str()), i64::try_from(events).unwrap());
     }
 
-    fn dropped(&self, sink: SinkKind, cause: DropCause, events: u64) {
-        self.add(format!("{} {}", sink.as_str(), cause.as_str()), i64::try_from(events).unwrap());
+    fn dropped(&self, sink: SinkKind, cause: DropCause, cluster: &str, events: u64) {
+        let events = i64::try_from(events).unwrap();
+        self.add(format!("{} {}", sink.as_str(), cause.as_str()), events);
+        self.add(format!("{} {} of {cluster}", sink.as_str(), cause.as_str()), events);
     }
 
     fn truncated(&self, sink: SinkKind) {
@@ -172,7 +178,7 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
             ..LogOptions::new(dir.path().join("audit.log"))
         };
         let sinks = registry.generation().open(Some(&options), None).unwrap();
-        sinks.store_first(&event).await.unwrap();
+        sinks.store_first(&ALICE, &event).await.unwrap();
         let text = std::fs::read(&options.path).unwrap();
         assert_eq!(ids(&text).len(), usize::from(is_stored), "{at}");
         if is_stored {
@@ -192,9 +198,9 @@ async fn events_that_are_too_large_lose_their_objects_or_are_dropped() {
 async fn without_a_backend_nothing_is_stored_and_nothing_waits() {
     let sinks = Sinks::default();
     assert!(sinks.is_empty());
-    sinks.ready().await;
-    sinks.store_first(&event("1")).await.unwrap();
-    sinks.store(&event("1"));
+    sinks.ready(&ALICE).await;
+    sinks.store_first(&ALICE, &event("1")).await.unwrap();
+    sinks.store(&ALICE, &event("1"));
     sinks.flush().await;
     let (registry, _) = registry();
     assert!(registry.generation().open(None, None).unwrap().is_empty());

@@ -3,46 +3,30 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use portcullis_limits::rate::{Bucket, Rate};
+use tokio::time::{Instant, sleep};
 
 use super::options::ThrottleOptions;
 
-/// A token bucket that is full at first.
+/// A token bucket that is full at first. Batches have events of all owners, in turns: it needs no share for each of them.
 #[derive(Debug, Default)]
 pub(super) struct TokenBucket {
     options: Option<ThrottleOptions>,
-    /// The tokens at `counted`; those that were taken in advance are negative.
-    tokens: f64,
-    counted: Option<Instant>,
+    bucket: Bucket,
 }
 
 impl TokenBucket {
     /// Takes a token as soon as there is one. With other options than before, the bucket is a new one.
     pub(super) async fn take(&mut self, options: Option<ThrottleOptions>) {
-        if let Some(until) = self.reserve(options, Instant::now()) {
-            sleep_until(until).await;
+        if self.options != options {
+            *self = Self { options, bucket: Bucket::default() };
         }
-    }
-
-    /// Takes a token; returns when it is there, if it is not yet.
-    fn reserve(&mut self, options: Option<ThrottleOptions>, now: Instant) -> Option<Instant> {
-        let Some(ThrottleOptions { qps, burst }) = options else {
-            *self = Self::default();
-            return None;
-        };
-        let (qps, burst) = (f64::from(qps), f64::from(burst.max(1)));
-        match self.counted {
-            Some(counted) if self.options == options => {
-                let refilled = now.saturating_duration_since(counted).as_secs_f64() * qps;
-                self.tokens = (self.tokens + refilled).min(burst);
-            }
-            _ => self.tokens = burst,
+        let Some(ThrottleOptions { qps, burst }) = options else { return };
+        let interval = Duration::try_from_secs_f64(1.0 / f64::from(qps)).unwrap_or(Duration::MAX);
+        let wait = self.bucket.reserve(Rate { interval, burst }, Instant::now());
+        if !wait.is_zero() {
+            sleep(wait).await;
         }
-        (self.options, self.counted) = (options, Some(now));
-        self.tokens -= 1.0;
-        let missing = (-self.tokens).max(0.0) / qps;
-        let wait = Duration::try_from_secs_f64(missing).unwrap_or(Duration::MAX);
-        (!wait.is_zero()).then(|| now.checked_add(wait)).flatten()
     }
 }
 
@@ -63,7 +47,7 @@ mod tests {
             assert!((expected..=expected + 3).contains(taken), "{taken} ≠ {expected}");
         }
         // A pause refills the bucket to the burst, not beyond.
-        tokio::time::sleep(Duration::from_mins(1)).await;
+        sleep(Duration::from_mins(1)).await;
         let start = Instant::now();
         for _ in 0..4 {
             bucket.take(options(10.0, 3)).await;

@@ -1,6 +1,7 @@
 //! The webhook: sends lists of events, several at a time, and again when that fails.
 // apiserver: plugin/pkg/audit/webhook/webhook.go, pkg/util/webhook/webhook.go
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::throttle::TokenBucket;
 use crate::event::EncodedEvent;
 
 /// How many lists are sent at a time. Upstream has no limit; with a webhook that hangs, this one is reached, and further events wait
-/// in the buffer.
+/// in the buffer. Each list has events of all owners, in turns: the sends need no share for each of them.
 const MAX_SENDS: usize = 64;
 /// The time of one attempt.
 // apiserver: pkg/util/webhook/webhook.go, defaultRequestTimeout
@@ -92,13 +93,13 @@ impl Webhook {
     }
 
     async fn store(&self, mut batch: Batch) {
-        let mut unsent = Unsent { webhook: self, events: batch.len(), error: None };
+        let mut unsent = Unsent { webhook: self, clusters: batch.clusters(), error: None };
         let body = EncodedEvent::list(batch.chunks.iter().flat_map(Chunk::lines));
         let reports = batch.release();
         let sent = self.send(body).await;
         let is_sent = sent.is_ok();
         match sent {
-            Ok(()) => unsent.events = 0,
+            Ok(()) => unsent.clusters.clear(),
             Err(error) => unsent.error = Some(error),
         }
         drop(unsent);
@@ -136,17 +137,18 @@ fn times(duration: Duration, factor: f64) -> Duration {
 /// Counts a batch as lost unless it was sent, also after a panic.
 struct Unsent<'a> {
     webhook: &'a Webhook,
-    events: usize,
+    /// Its events, by cluster.
+    clusters: BTreeMap<Arc<str>, u64>,
     error: Option<PostError>,
 }
 
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
-        let events = u64::try_from(self.events).unwrap_or(u64::MAX);
         let losses = self.webhook.queue.losses();
+        let lost = self.clusters.iter().map(|(cluster, events)| (cluster, *events));
         match &self.error {
-            Some(error) => losses.add(DropCause::Failed, events, error),
-            None => losses.add(DropCause::Failed, events, &"sending was interrupted"),
+            Some(error) => losses.add(DropCause::Failed, lost, error),
+            None => losses.add(DropCause::Failed, lost, &"sending was interrupted"),
         }
     }
 }

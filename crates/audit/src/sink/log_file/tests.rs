@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
+use portcullis_limits::Owner;
 use tempfile::TempDir;
 
 use super::super::lines::Lines;
+use super::super::owner::EventOwner;
 use super::backups::tidy;
 use super::*;
 
@@ -56,11 +58,11 @@ impl Place {
 
 /// Writes lines; returns for each whether it was written.
 fn write(file: &mut LogFile, lines: &[&str]) -> Vec<bool> {
-    let mut waiting = Lines::default();
+    let (mut waiting, owner) = (Lines::default(), EventOwner::new(Owner::Gateway, "prod"));
     for line in lines {
-        waiting.push(line.as_bytes(), None);
+        waiting.push(&owner, line.as_bytes(), None);
     }
-    let (chunks, _) = waiting.take(usize::MAX, usize::MAX);
+    let chunks: Vec<_> = waiting.take_all().collect();
     let mut written = Vec::new();
     for chunk in &chunks {
         file.write(chunk, |result| written.push(result.is_ok()));

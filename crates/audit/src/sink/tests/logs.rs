@@ -22,7 +22,7 @@ async fn each_event_is_a_line_of_json() {
     let options = LogOptions::new(dir.path().join("audit.log"));
     let sinks = open(&registry, &options);
     for id in ["1", "2", "3"] {
-        in_time(sinks.store_first(&event(id))).await.unwrap();
+        in_time(sinks.store_first(&ALICE, &event(id))).await.unwrap();
     }
     // `blocking`: it was written when the request went on.
     let text = std::fs::read_to_string(&options.path).unwrap();
@@ -33,7 +33,7 @@ async fn each_event_is_a_line_of_json() {
         )
     );
     assert_eq!((text.lines().count(), text.ends_with("}\n")), (3, true));
-    sinks.store(&event("4"));
+    sinks.store(&ALICE, &event("4"));
     in_time(sinks.flush()).await;
     assert_eq!(ids(&std::fs::read(&options.path).unwrap()), ["1", "2", "3", "4"]);
     assert_eq!((counts.of("event"), counts.of("log queue"), registry.pending()), (4, 0, 0));
@@ -44,9 +44,9 @@ async fn only_blocking_strict_refuses_requests_that_a_full_disk_cannot_record() 
     for (mode, is_refused) in [(Mode::Batch, false), (Mode::Blocking, false), (Mode::BlockingStrict, true)] {
         let (registry, counts) = registry();
         let sinks = open(&registry, &LogOptions { mode, ..LogOptions::new("/dev/full") });
-        assert_eq!(in_time(sinks.store_first(&event("1"))).await.is_err(), is_refused);
+        assert_eq!(in_time(sinks.store_first(&ALICE, &event("1"))).await.is_err(), is_refused);
         // Later stages refuse nothing.
-        sinks.store(&event("1"));
+        sinks.store(&ALICE, &event("1"));
         in_time(sinks.flush()).await;
         assert_eq!((counts.of("log failed"), counts.of("error log")), (2, 2), "{mode:?}");
         assert_eq!(counts.of("rejected"), i64::from(is_refused));
@@ -100,19 +100,19 @@ async fn a_hung_disk_costs_events_in_batch_mode_and_never_time_or_memory() {
     let batch = BatchOptions { buffer_size: 1000, ..BatchOptions::LOG };
     let sinks = open(&registry, &LogOptions { batch, ..log.options(Mode::Batch) });
     // One client floods with large events, another one has a few.
-    sinks.store(&large_event("first", HANGS));
+    sinks.store(&ALICE, &large_event("first", HANGS));
     until("the writer hangs", || counts.of("log queue") == 1).await;
     let stored = 64;
     for at in 0..80 {
-        in_time(sinks.store_first(&large_event(&format!("flood {at}"), 1 << 20))).await.unwrap();
+        in_time(sinks.store_first(&ALICE, &large_event(&format!("flood {at}"), 1 << 20))).await.unwrap();
     }
-    sinks.ready().await;
+    sinks.ready(&ALICE).await;
     let kept = counts.of("log queue");
     assert!((stored - 3..=stored).contains(&kept), "{kept}");
     assert!(counts.of("log bytes") <= 64 << 20);
     assert_eq!(counts.of("log buffer_bytes"), 81 - kept);
     // A small one still fits beside them.
-    sinks.store(&event("small"));
+    sinks.store(&ALICE, &event("small"));
     assert_eq!(counts.of("log queue"), kept + 1);
     assert!(tokio::time::timeout(Duration::from_millis(20), sinks.flush()).await.is_err());
     // The disk comes back: what was kept is written, in order.
@@ -134,32 +134,35 @@ async fn a_hung_disk_makes_requests_wait_in_blocking_modes_and_later_events_are_
         let sinks = open(&registry, &log.options(mode));
         let first = tokio::spawn({
             let sinks = sinks.clone();
-            async move { sinks.store_first(&large_event("first", HANGS)).await }
+            async move { sinks.store_first(&ALICE, &large_event("first", HANGS)).await }
         });
         until("the writer hangs", || counts.of("log queue") == 1).await;
         // A request whose time ends meanwhile leaves its event behind, which is written later.
-        let waiting = tokio::time::timeout(Duration::from_millis(20), sinks.store_first(&event("second")));
+        let waiting =
+            tokio::time::timeout(Duration::from_millis(20), sinks.store_first(&ALICE, &event("second")));
         assert!(waiting.await.is_err());
         // Beyond the bound, requests wait before they begin; other events still have room, up to twice the bound.
-        in_time(sinks.ready()).await;
+        in_time(sinks.ready(&ALICE)).await;
         for at in 0..150 {
-            sinks.store(&large_event(&format!("later {at}"), 1 << 20));
+            sinks.store(&ALICE, &large_event(&format!("later {at}"), 1 << 20));
         }
-        assert!(tokio::time::timeout(Duration::from_millis(20), sinks.ready()).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_millis(20), sinks.ready(&ALICE)).await.is_err());
         assert!(counts.of("log bytes") <= 128 << 20);
         let kept = counts.of("log queue");
         assert!((127..=130).contains(&kept), "{kept}");
         assert_eq!(counts.of("log buffer_bytes"), 152 - kept);
         // One that waits for room and gives up is counted, and nothing of it stays.
-        let waiting =
-            tokio::time::timeout(Duration::from_millis(20), sinks.store_first(&large_event("third", 1000)));
+        let waiting = tokio::time::timeout(
+            Duration::from_millis(20),
+            sinks.store_first(&ALICE, &large_event("third", 1000)),
+        );
         assert!(waiting.await.is_err());
         assert_eq!((counts.of("log cancelled"), counts.of("log queue")), (1, kept));
         assert!(!first.is_finished());
         let written = log.drain(usize::try_from(kept).unwrap()).await;
         assert_eq!(written[..3], ["first", "second", "later 0"]);
         in_time(first).await.unwrap().unwrap();
-        in_time(sinks.ready()).await;
+        in_time(sinks.ready(&ALICE)).await;
         in_time(sinks.flush()).await;
         assert_eq!(counts.of("log bytes"), 0);
     }
@@ -181,7 +184,7 @@ async fn no_event_is_lost_or_doubled_when_files_are_replaced() {
                 for at in 0..EVENTS {
                     let id = format!("{sender}-{at}");
                     sinks
-                        .store_first(&large_event(&id, (sender * 7919 + at * 104_729) % 100_000))
+                        .store_first(&ALICE, &large_event(&id, (sender * 7919 + at * 104_729) % 100_000))
                         .await
                         .unwrap();
                 }
@@ -246,7 +249,7 @@ async fn a_stream_that_fails_costs_only_the_events_that_it_did_not_take() {
     let options = QueueOptions { batch: BatchOptions::LOG, max_batch_bytes: 1 << 20, takes_all: true };
     let log = Arc::new(Log::new(Queue::new(options, losses), RotationOptions::default()));
     let push = async |line: &str, sender| {
-        in_time(log.queue.push(line.as_bytes(), Some(sender))).await;
+        in_time(log.queue.push(&ALICE, line.as_bytes(), Some(sender))).await;
     };
     let mut waits = Vec::new();
     for line in ["1\n", "2\n", "3\n"] {
@@ -305,7 +308,7 @@ async fn an_event_is_not_written_behind_the_half_of_another() {
     let mut waits = Vec::new();
     for line in ["11\n", "22\n"] {
         let (sender, wait) = oneshot::channel();
-        in_time(log.queue.push(line.as_bytes(), Some(sender))).await;
+        in_time(log.queue.push(&ALICE, line.as_bytes(), Some(sender))).await;
         waits.push(wait);
     }
     let taken = Arc::new(Mutex::new(Vec::new()));
@@ -317,7 +320,7 @@ async fn an_event_is_not_written_behind_the_half_of_another() {
     }
     assert_eq!(stored, [true, false]);
     let (sender, next) = oneshot::channel();
-    in_time(log.queue.push(b"5\n", Some(sender))).await;
+    in_time(log.queue.push(&ALICE, b"5\n", Some(sender))).await;
     assert!(in_time(next).await.unwrap());
     assert_eq!(taken.lock().unwrap().as_slice(), b"11\n2\n5\n");
     log.queue.close();

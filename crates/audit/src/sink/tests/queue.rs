@@ -23,7 +23,7 @@ fn queue(options: QueueOptions, max_bytes: usize) -> (Arc<Queue>, Arc<Counts>) {
 const LINE: &[u8] = b"123456789012";
 
 fn push(queue: &Queue, count: usize) -> usize {
-    (0..count).filter(|_| queue.push_now(LINE, 1)).count()
+    (0..count).filter(|_| queue.push_now(&ALICE, LINE, 1)).count()
 }
 
 async fn collected(queue: &Arc<Queue>) -> Batch {
@@ -73,7 +73,7 @@ async fn a_batch_is_full_or_old_enough_or_hurried() {
     let later = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let (sender, _stored) = oneshot::channel();
-        queue.push(b"", Some(sender)).await;
+        queue.push(&ALICE, b"", Some(sender)).await;
     };
     let (batch, ()) = tokio::join!(collected(&queue), later);
     assert_eq!((batch.len(), start.elapsed().as_secs()), (2, 1));
@@ -144,7 +144,7 @@ async fn large_events_do_not_wait_for_a_batch() {
     // A record that finds no room for its bytes.
     push(&queue, 1);
     assert!(is_waiting(queue.collect()).await);
-    assert!(!queue.push_now(&[b'x'; 500], 1));
+    assert!(!queue.push_now(&ALICE, &[b'x'; 500], 1));
     assert_eq!(counts.of("log buffer_bytes"), 1);
     assert_eq!(collected(&queue).await.len(), 1, "at once");
     assert!(start.elapsed() < Duration::from_secs(1));
@@ -165,7 +165,7 @@ async fn under_load_the_log_is_not_woken_for_each_event() {
     assert_eq!(took(&queue).await, (3, 10));
     push(&queue, 1);
     let (sender, _stored) = oneshot::channel();
-    queue.push(b"a", Some(sender)).await;
+    queue.push(&ALICE, b"a", Some(sender)).await;
     assert_eq!(took(&queue).await, (2, 0), "a request waits");
     push(&queue, 50);
     assert_eq!(took(&queue).await, (50, 0), "the buffer is half full");
@@ -193,7 +193,7 @@ async fn a_full_buffer_drops_events_and_counts_them() {
         let queue = Arc::clone(&queue);
         async move { collected(&queue).await }
     });
-    testkit::until("the collector waits", || queue.push_now(LINE, 1)).await;
+    testkit::until("the collector waits", || queue.push_now(&ALICE, LINE, 1)).await;
     push(&queue, 8);
     assert_eq!(collecting.await.unwrap().len(), 10);
     assert_eq!((counts.of("log queue"), counts.of("log bytes")), (0, 0));
@@ -210,32 +210,32 @@ async fn bytes_are_bounded_until_they_are_stored() {
     drop(first);
     assert_eq!(push(&queue, 2), 1);
     // The hard limit, for events that cannot wait.
-    assert_eq!((0..10).filter(|_| queue.push_now(LINE, HARD_LIMIT)).count(), 4);
+    assert_eq!((0..10).filter(|_| queue.push_now(&ALICE, LINE, HARD_LIMIT)).count(), 4);
     queue.close();
     while let Some(batch) = queue.collect().await {
         drop(batch);
     }
     // One that is larger than the bound is stored if it is alone.
     let large = [0; 10 * SIZE];
-    assert!(queue.push_now(&large, 1));
-    assert!(!queue.push_now(&large, 1));
+    assert!(queue.push_now(&ALICE, &large, 1));
+    assert!(!queue.push_now(&ALICE, &large, 1));
     assert_eq!(queue.held(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_room() {
     let (queue, counts) = queue(options(2, 1), usize::MAX);
-    queue.room().await;
+    queue.room(&ALICE).await;
     push(&queue, 2);
-    assert!(is_waiting(queue.room()).await);
+    assert!(is_waiting(queue.room(&ALICE)).await);
     // One whose wait is cancelled is lost, and takes no place.
-    assert!(is_waiting(queue.push(LINE, None)).await);
+    assert!(is_waiting(queue.push(&ALICE, LINE, None)).await);
     assert_eq!((counts.of("log cancelled"), counts.of("error log"), queue.held()), (1, 1, 2));
     let taken = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
         collected(&queue).await
     };
-    let ((), (), batch) = tokio::join!(queue.room(), queue.push(LINE, None), taken);
+    let ((), (), batch) = tokio::join!(queue.room(&ALICE), queue.push(&ALICE, LINE, None), taken);
     assert_eq!((batch.len(), queue.held(), counts.of("log cancelled")), (1, 3, 1));
 }
 
@@ -249,7 +249,7 @@ async fn requests_wait_for_the_bytes_that_are_being_stored() {
         drop(batch);
     };
     let start = Instant::now();
-    tokio::join!(testkit::in_time(queue.push(LINE, None)), stored);
+    tokio::join!(testkit::in_time(queue.push(&ALICE, LINE, None)), stored);
     assert_eq!(start.elapsed().as_secs(), 1);
 }
 

@@ -39,13 +39,13 @@ async fn a_log_that_several_clusters_and_generations_use_has_one_writer() {
     let three = second.open(Some(&options), None).unwrap();
     second.commit();
     for (sinks, id) in [(&one, "1"), (&two, "2"), (&three, "3")] {
-        in_time(sinks.store_first(&event(id))).await.unwrap();
+        in_time(sinks.store_first(&ALICE, &event(id))).await.unwrap();
     }
     assert_eq!(open_files(&path), 1);
     assert_eq!(ids(&std::fs::read(&path).unwrap()), ["1", "2", "3"]);
     // The file stays open while one of them is there, and no longer.
     drop((one, two));
-    in_time(three.store_first(&event("4"))).await.unwrap();
+    in_time(three.store_first(&ALICE, &event("4"))).await.unwrap();
     drop(three);
     until("the log is closed", || open_files(&path) == 0).await;
     until("the log is forgotten", || registry.0.is_idle()).await;
@@ -59,15 +59,15 @@ async fn what_was_handed_over_is_stored_after_the_last_user_is_gone() {
     let batch = BatchOptions { max_size: 10, max_wait: Duration::from_hours(1), ..BatchOptions::LOG };
     let options = LogOptions { mode: Mode::Batch, batch, ..LogOptions::new(dir.path().join("audit.log")) };
     let sinks = registry.generation().open(Some(&options), None).unwrap();
-    sinks.store(&event("1"));
+    sinks.store(&ALICE, &event("1"));
     drop(sinks.clone());
-    sinks.store(&event("2"));
+    sinks.store(&ALICE, &event("2"));
     drop(sinks);
     until("both are stored", || std::fs::read(&options.path).is_ok_and(|text| ids(&text) == ["1", "2"]))
         .await;
     // The same file is opened again.
     let sinks = registry.generation().open(Some(&options), None).unwrap();
-    sinks.store(&event("3"));
+    sinks.store(&ALICE, &event("3"));
     in_time(sinks.flush()).await;
     assert_eq!(ids(&std::fs::read(&options.path).unwrap()), ["1", "2", "3"]);
     assert_eq!(counts.of("error log"), 0);
@@ -81,7 +81,7 @@ async fn reopening_races_with_closing() {
     let options = LogOptions { mode: Mode::Batch, ..LogOptions::new(dir.path().join("audit.log")) };
     for at in 0..500 {
         let sinks = registry.generation().open(Some(&options), None).unwrap();
-        sinks.store(&event(&at.to_string()));
+        sinks.store(&ALICE, &event(&at.to_string()));
         if at % 3 == 0 {
             tokio::task::yield_now().await;
         }
@@ -108,14 +108,14 @@ async fn options_change_with_the_commit() {
     drop(abandoned);
     let files = || std::fs::read_dir(dir.path()).unwrap().count();
     for at in 0..2 {
-        in_time(sinks.store_first(&large_event(&at.to_string(), 600 << 10))).await.unwrap();
+        in_time(sinks.store_first(&ALICE, &large_event(&at.to_string(), 600 << 10))).await.unwrap();
     }
     assert_eq!(files(), 2);
     let mut generation = registry.generation();
     let new = generation.open(Some(&after), None).unwrap();
     generation.commit();
-    in_time(sinks.store_first(&large_event("3", 600 << 10))).await.unwrap();
-    in_time(new.store_first(&event("4"))).await.unwrap();
+    in_time(sinks.store_first(&ALICE, &large_event("3", 600 << 10))).await.unwrap();
+    in_time(new.store_first(&ALICE, &event("4"))).await.unwrap();
     assert_eq!(files(), 2);
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.lines().last().unwrap().contains(" AUDIT: id=\"4\""));
@@ -167,7 +167,7 @@ async fn a_new_connection_serves_events_of_earlier_generations() {
     let options = WebhookOptions::new("cluster");
     let post: Arc<dyn Post> = Arc::<Failing>::clone(&old);
     let before = registry.generation().open(None, Some((&options, post))).unwrap();
-    before.store(&event("1"));
+    before.store(&ALICE, &event("1"));
     while old.0.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
@@ -180,7 +180,7 @@ async fn a_new_connection_serves_events_of_earlier_generations() {
     assert_eq!((old.0.load(Ordering::Relaxed), new.0.load(Ordering::Relaxed)), (1, 1));
     assert_eq!(counts.of("webhook failed"), 0);
     // The last user goes: the events that wait are sent, and the task ends.
-    after.store(&event("2"));
+    after.store(&ALICE, &event("2"));
     drop(after);
     while !registry.0.is_idle() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -199,13 +199,13 @@ async fn a_sink_that_is_used_again_before_its_end_goes_on() {
         registry.generation().open(None, Some((&options, post))).unwrap()
     };
     let sinks = open();
-    sinks.store(&event("1"));
+    sinks.store(&ALICE, &event("1"));
     drop(sinks);
     while webhook.batches().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let sinks = open();
-    sinks.store(&event("2"));
+    sinks.store(&ALICE, &event("2"));
     tokio::time::sleep(Duration::from_secs(15)).await;
     assert_eq!(webhook.batches(), [1]);
     webhook.answer.send_replace(Answer::Accept);
@@ -234,7 +234,7 @@ async fn a_log_is_closed_before_it_is_forgotten() {
     };
     log.start(LogTarget::File(file), ends).unwrap();
     let (sender, stored) = oneshot::channel();
-    log.queue.push(b"1\n", Some(sender)).await;
+    log.queue.push(&ALICE, b"1\n", Some(sender)).await;
     assert!(in_time(stored).await.unwrap());
     assert_eq!(open_files(&path), 1);
     log.queue.close();

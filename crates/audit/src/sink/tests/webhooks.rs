@@ -87,7 +87,7 @@ async fn events_are_sent_as_a_list() {
     let (registry, counts) = registry();
     let webhook = FakeWebhook::new(Answer::Accept);
     let sinks = open(&registry, &options(Mode::BlockingStrict), &webhook);
-    sinks.store_first(&event("1")).await.unwrap();
+    sinks.store_first(&ALICE, &event("1")).await.unwrap();
     let body = String::from_utf8(webhook.received.lock().unwrap()[0].to_vec()).unwrap();
     let expected = concat!(
         r#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":[{"level":"Metadata","auditID":"1","#,
@@ -106,7 +106,7 @@ async fn events_are_collected_up_to_the_size_or_the_wait() {
     let sinks = open(&registry, &options(Mode::Batch), &webhook);
     let start = Instant::now();
     for at in 0..1000 {
-        sinks.store(&event(&at.to_string()));
+        sinks.store(&ALICE, &event(&at.to_string()));
     }
     while webhook.batches().len() < 3 {
         sleep(Duration::from_secs(1)).await;
@@ -127,8 +127,8 @@ async fn a_batch_that_is_too_large_is_split() {
         let truncate = Some(TruncateOptions { max_event_size: 100 << 10, max_batch_size });
         let options = WebhookOptions { truncate, ..options(Mode::Batch) };
         let sinks = open(&registry, &options, &webhook);
-        sinks.store(&event("1"));
-        sinks.store(&event("2"));
+        sinks.store(&ALICE, &event("1"));
+        sinks.store(&ALICE, &event("2"));
         sinks.flush().await;
         assert_eq!(webhook.batches(), expected, "{max_batch_size}");
     }
@@ -140,7 +140,7 @@ async fn a_failed_request_is_sent_five_times_and_then_given_up() {
     let webhook = FakeWebhook::new(Answer::Fail);
     let sinks = open(&registry, &options(Mode::Blocking), &webhook);
     let start = Instant::now();
-    sinks.store_first(&event("1")).await.unwrap();
+    sinks.store_first(&ALICE, &event("1")).await.unwrap();
     assert_eq!(webhook.batches(), [1; 5]);
     // 10 + 15 + 22.5 + 33.75 seconds, and up to a fifth more.
     assert!((81..98).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
@@ -150,14 +150,14 @@ async fn a_failed_request_is_sent_five_times_and_then_given_up() {
         &WebhookOptions { name: "strict".to_owned(), ..options(Mode::BlockingStrict) },
         &webhook,
     );
-    strict.store_first(&event("1")).await.unwrap_err();
+    strict.store_first(&ALICE, &event("1")).await.unwrap_err();
     assert_eq!(counts.of("rejected"), 1);
     // It is back before the last attempt.
     let later = async {
         sleep(Duration::from_secs(40)).await;
         webhook.answer.send_replace(Answer::Accept);
     };
-    let (stored, ()) = tokio::join!(strict.store_first(&event("1")), later);
+    let (stored, ()) = tokio::join!(strict.store_first(&ALICE, &event("1")), later);
     stored.unwrap();
     assert_eq!(counts.of("webhook failed"), 2);
 }
@@ -168,7 +168,7 @@ async fn a_request_that_hangs_ends_after_thirty_seconds() {
     let webhook = FakeWebhook::new(Answer::Hang);
     let sinks = open(&registry, &options(Mode::BlockingStrict), &webhook);
     let start = Instant::now();
-    sinks.store_first(&event("1")).await.unwrap_err();
+    sinks.store_first(&ALICE, &event("1")).await.unwrap_err();
     assert!((231..248).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
     assert_eq!((webhook.batches().len(), counts.of("webhook failed")), (5, 1));
     assert_eq!((webhook.at_once.load(Ordering::Relaxed), counts.of("webhook bytes")), (0, 0));
@@ -180,14 +180,14 @@ async fn neither_a_refusal_nor_a_defect_is_sent_again_and_both_are_counted() {
         let (registry, counts) = registry();
         let webhook = FakeWebhook::new(answer);
         let sinks = open(&registry, &options(Mode::BlockingStrict), &webhook);
-        sinks.store_first(&event("1")).await.unwrap_err();
+        sinks.store_first(&ALICE, &event("1")).await.unwrap_err();
         assert_eq!(
             (webhook.batches().len(), counts.of("webhook failed"), counts.of("webhook queue")),
             (1, 1, 0)
         );
         // The next event is sent all the same.
         webhook.answer.send_replace(Answer::Accept);
-        sinks.store_first(&event("2")).await.unwrap();
+        sinks.store_first(&ALICE, &event("2")).await.unwrap();
     }
 }
 
@@ -200,10 +200,10 @@ async fn a_hung_webhook_costs_events_in_batch_mode_and_never_time_or_memory() {
     let start = Instant::now();
     for minute in 0..60 {
         for at in 0..if minute == 0 { 80 } else { 10 } {
-            sinks.store_first(&large_event(&format!("flood {minute} {at}"), 1 << 20)).await.unwrap();
+            sinks.store_first(&ALICE, &large_event(&format!("flood {minute} {at}"), 1 << 20)).await.unwrap();
         }
-        sinks.store_first(&event("other")).await.unwrap();
-        sinks.ready().await;
+        sinks.store_first(&ALICE, &event("other")).await.unwrap();
+        sinks.ready(&ALICE).await;
         assert!(counts.of("webhook bytes") <= 64 << 20);
         assert!(webhook.at_once.load(Ordering::Relaxed) <= 64);
         sleep(Duration::from_mins(1)).await;
@@ -229,7 +229,7 @@ async fn a_webhook_gets_64_requests_at_a_time() {
         let batch = BatchOptions { buffer_size: 10, max_size: 1, max_wait: Duration::ZERO, throttle: None };
         let sinks = open(&registry, &WebhookOptions { batch, ..options(mode) }, &webhook);
         for at in 0..300 {
-            sinks.store(&event(&at.to_string()));
+            sinks.store(&ALICE, &event(&at.to_string()));
             sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(
@@ -251,16 +251,16 @@ async fn a_blocking_webhook_that_hangs_makes_each_request_wait_for_its_own_event
     let (registry, _) = registry();
     let webhook = FakeWebhook::new(Answer::Hang);
     let sinks = open(&registry, &options(Mode::Blocking), &webhook);
-    let first = sinks.store_first(&event("first"));
+    let first = sinks.store_first(&ALICE, &event("first"));
     let waiting = timeout(Duration::from_secs(1), first).await;
     assert!(waiting.is_err());
-    sinks.ready().await;
+    sinks.ready(&ALICE).await;
     let second = async {
         sleep(Duration::from_secs(1)).await;
         webhook.answer.send_replace(Answer::Accept);
     };
     let start = Instant::now();
-    let (stored, ()) = tokio::join!(sinks.store_first(&event("second")), second);
+    let (stored, ()) = tokio::join!(sinks.store_first(&ALICE, &event("second")), second);
     stored.unwrap();
     assert_eq!((webhook.batches(), start.elapsed().as_secs()), (vec![1, 1], 1));
 }
@@ -274,7 +274,7 @@ async fn batches_are_throttled() {
     let sinks = open(&registry, &WebhookOptions { batch, ..options(Mode::Batch) }, &webhook);
     let start = Instant::now();
     for at in 0..25 {
-        sinks.store(&event(&at.to_string()));
+        sinks.store(&ALICE, &event(&at.to_string()));
     }
     sinks.flush().await;
     assert!((1000..1050).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
@@ -299,7 +299,7 @@ async fn log_and_webhook_both_get_every_event_and_either_can_refuse_it() {
         let post: Arc<dyn Post> = Arc::<FakeWebhook>::clone(&webhook);
         let webhook_options = options(mode);
         let sinks = registry.generation().open(Some(&log), Some((&webhook_options, post))).unwrap();
-        assert_eq!(sinks.store_first(&event(&at.to_string())).await.is_ok(), is_stored, "{at}");
+        assert_eq!(sinks.store_first(&ALICE, &event(&at.to_string())).await.is_ok(), is_stored, "{at}");
         sinks.flush().await;
         // Whatever became of the other.
         assert_eq!(webhook.batches(), [1], "{at}");
