@@ -1,20 +1,21 @@
 //! HTTP/2 connections to one endpoint. This module counts their streams itself, because h2 queues requests beyond the
 //! peer's limit.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Shared};
+use h2::RecvStream;
 use h2::client::{Connection, ResponseFuture, SendRequest};
 use http::{Request, Response};
 use http_body::Body as _;
 use portcullis_http::body::{Body, EndGuard};
-use portcullis_http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
+use portcullis_http::limits::{MAX_BACKEND_HEADER_LIST_SIZE, MAX_INFORMATIONAL_RESPONSES};
 use portcullis_http::transport::{
     CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
     set_content_length,
@@ -249,12 +250,29 @@ impl Http2Stream {
     }
 }
 
+/// Waits for the final response, beyond a bounded number of informational ones.
+// threat: endless-informational-responses
+async fn final_response(mut response: ResponseFuture) -> Result<Response<RecvStream>, SendError> {
+    let mut informational = 0;
+    poll_fn(|cx| {
+        while let Some(received) = ready!(response.poll_informational(cx)) {
+            received.map_err(classify_error)?;
+            informational += 1;
+            if informational > MAX_INFORMATIONAL_RESPONSES {
+                return Poll::Ready(Err(SendError::TooManyInformational));
+            }
+        }
+        Pin::new(&mut response).poll(cx).map_err(classify_error)
+    })
+    .await
+}
+
 async fn receive_response(
     response: ResponseFuture,
     upload: Option<AbortOnDropHandle<()>>,
     permit: EndGuard,
 ) -> Result<SendOutcome, SendError> {
-    let (head, stream) = response.await.map_err(classify_error)?.into_parts();
+    let (head, stream) = final_response(response).await?.into_parts();
     let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, upload));
     Ok(SendOutcome::Response(Response::from_parts(head, Body::from_backend(incoming, permit))))
 }

@@ -62,12 +62,11 @@ async fn serve_request<H: RequestHandler>(
     });
     connection.activity.note_body(unread.is_some());
     let mut response = handler.handle(Arc::clone(&connection), request).await;
-    // hyper keeps the connection of an HTTP/1.0 client alive if the response says HTTP/1.1. Without a known length the
-    // end of the connection must delimit the body.
-    if version == Version::HTTP_10 {
-        let keep_alive = response.body().size_hint().exact().is_some();
-        *response.version_mut() = if keep_alive { Version::HTTP_11 } else { Version::HTTP_10 };
-    }
+    // Whatever the backend's version. hyper keeps the connection of an HTTP/1.0 client alive if the response says
+    // HTTP/1.1. Without a known length the end of the connection must delimit the body.
+    let has_length = || response.body().size_hint().exact().is_some();
+    let is_delimited = version != Version::HTTP_10 || has_length();
+    *response.version_mut() = if is_delimited { Version::HTTP_11 } else { Version::HTTP_10 };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         connection.activity.note_upgrade();
     } else if let Some(unread) = unread

@@ -219,7 +219,7 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
             "the API servers behind this gateway have too many requests in progress, try again later",
         ),
         ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
-        ForwardError::Send(SendError::Broken(_))
+        ForwardError::Send(SendError::Broken(_) | SendError::TooManyInformational)
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
         | ForwardError::ResponseTooLarge

@@ -19,6 +19,10 @@ pub const MAX_HEADER_LIST_SIZE: usize = 1 << 20;
 /// Any workload behind `services/proxy` can send one: 10 MiB in lines of four bytes, each of which counts as 35.
 pub const MAX_BACKEND_HEADER_LIST_SIZE: u32 = 32 << 20;
 
+/// The most informational (1xx) responses to one request. They are not forwarded, and the final response, which alone ends a
+/// request without a deadline, may never come.
+pub const MAX_INFORMATIONAL_RESPONSES: usize = 10;
+
 /// The size of a field in a header list beyond its name and value.
 // RFC 9113, section 6.5.2
 pub const FIELD_OVERHEAD: usize = 32;
