@@ -5,6 +5,7 @@
 //! be, in `balance/retry_budget.rs`.
 
 pub(crate) mod balance;
+pub(crate) mod buffers;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod counts;
@@ -39,6 +40,7 @@ use tokio::time::{Instant, sleep};
 use crate::backend::balance::{
     Load, Random, Rank, RetryBudget, RetryCause, WatchMoves, choose, end_oldest, excess,
 };
+use crate::backend::buffers::ClusterBuffers;
 use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmitted, PeerEndpoint};
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
@@ -79,9 +81,10 @@ impl Backend {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
         timings: BackendTimings,
+        buffers: ClusterBuffers,
     ) -> Result<Self, rustls::Error> {
         let timings = Arc::new(timings);
-        let tls = EndpointTls::new(settings, provider, &timings)?;
+        let tls = EndpointTls::new(settings, provider, &timings, buffers)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -419,6 +422,8 @@ pub(crate) fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) ->
 
 #[cfg(test)]
 pub(crate) mod testing {
+    use portcullis_limits::ClusterOwner;
+    use portcullis_limits::byte_ledger::ByteLedger;
     use rustls::RootCertStore;
     use rustls::crypto::aws_lc_rs::default_provider;
 
@@ -432,12 +437,17 @@ pub(crate) mod testing {
 
     /// A backend with these settings.
     pub(crate) fn with_settings(settings: &settings::Backend) -> Backend {
-        Backend::new(settings, &Arc::new(default_provider()), BackendTimings::default()).unwrap()
+        Backend::new(settings, &Arc::new(default_provider()), BackendTimings::default(), buffers()).unwrap()
     }
 
     /// The TLS of these settings.
     pub(super) fn tls(settings: &settings::Backend) -> EndpointTls {
-        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default()).unwrap()
+        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default(), buffers()).unwrap()
+    }
+
+    /// As much as any cluster wants.
+    pub(super) fn buffers() -> ClusterBuffers {
+        ClusterBuffers::new(&ByteLedger::new(usize::MAX), ClusterOwner::operator("test"))
     }
 
     /// The settings of a backend with one endpoint.

@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::balance::{Balance, EjectionCause};
+use super::buffers::ClusterBuffers;
 use super::counts::{DialResult, EndpointCounts};
 use super::lookup::{KnownAddresses, Lookups};
 use super::settings::{self, AddressPolicy, HostPort};
@@ -99,6 +100,7 @@ pub(super) struct EndpointTls {
     lookups: Lookups,
     addresses: AddressPolicy,
     timings: Arc<BackendTimings>,
+    buffers: ClusterBuffers,
 }
 
 /// Whether an endpoint is trusted and reachable.
@@ -192,6 +194,7 @@ impl EndpointTls {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
         timings: &Arc<BackendTimings>,
+        buffers: ClusterBuffers,
     ) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
@@ -213,6 +216,7 @@ impl EndpointTls {
             lookups: Lookups::default(),
             addresses: settings.addresses,
             timings: Arc::clone(timings),
+            buffers,
         })
     }
 
@@ -238,6 +242,7 @@ impl EndpointTls {
             lookups: self.lookups.clone(),
             addresses: self.addresses,
             timings: Arc::clone(&self.timings),
+            buffers: self.buffers.clone(),
         }
     }
 }
@@ -475,6 +480,11 @@ impl Endpoint {
             Ok(Err(error)) => Err(tls(DialResult::Tls, tls_cause(&error))),
             Err(_) => Err(tls(DialResult::Timeout, format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
+    }
+
+    /// In whose share what its connections hold counts.
+    pub(super) fn buffers(&self) -> &ClusterBuffers {
+        &self.tls.buffers
     }
 
     /// Whether it is given by a name, which may resolve to other addresses at any time.

@@ -235,6 +235,7 @@ impl Pool {
             ReservedConnection::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
                 let exceeded = limit_informational_responses(&mut request);
+                request.body_mut().count_over_http1();
                 let sent = tokio::select! {
                     biased;
                     () = exceeded.notified() => {

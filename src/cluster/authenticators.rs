@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::Clock;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -48,6 +49,8 @@ pub(crate) struct AuthnDeps {
     pub(crate) metrics: Arc<Metrics>,
     /// The requests in flight.
     pub(crate) limiters: Arc<Limiters>,
+    /// The bytes that streams and connections hold.
+    pub(crate) ledger: ByteLedger,
     /// Keeps deny lists up to date.
     pub(crate) revocation: Arc<RevocationWatch>,
     /// The backends of audit.
@@ -72,6 +75,8 @@ impl AuthnDeps {
             reviews,
             provider: Arc::new(default_provider()),
             limiters: Arc::new(Limiters::new(&metrics)),
+            // Until a configuration is in force.
+            ledger: ByteLedger::new(usize::MAX),
             metrics,
             revocation: RevocationWatch::new(),
             reload: Arc::default(),

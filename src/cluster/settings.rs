@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use portcullis_limits::ClusterOwner;
+
 use crate::admission::settings::AdmissionSettings;
 use crate::audit::settings::AuditSettings;
 use crate::authn::settings::Authentication;
@@ -38,6 +40,14 @@ pub struct Cluster {
     pub limits: LimitSettings,
     /// The controllers that run for it, if any.
     pub controllers: Option<Arc<ControllerSettings>>,
+}
+
+impl Cluster {
+    /// In whose share of the process everything in the cluster counts.
+    pub(crate) fn owner(&self) -> ClusterOwner {
+        let name = self.name.as_str();
+        if self.origin.is_of_tenant() { ClusterOwner::tenant(name) } else { ClusterOwner::operator(name) }
+    }
 }
 
 /// What configures a cluster. The configuration file is valid as a whole or refused; every other origin by itself.

@@ -4,13 +4,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
 use portcullis_http::body::BodyEnd;
-use portcullis_http::transport::{CorkedStream, UncorkOnPoll};
+use portcullis_http::limits::MAX_HEADER_BYTES;
+use portcullis_http::peer::client_network;
+use portcullis_http::transport::{ConnectionBuffers, CorkedStream, Role, UncorkOnPoll};
+use portcullis_limits::Owner;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::sync::lock;
 use prometheus::IntGauge;
 use rustls::ServerConfig;
@@ -82,6 +86,10 @@ pub(crate) struct Connection {
     phase: watch::Receiver<ShutdownPhase>,
     watches: Arc<WatchTermination>,
     quota: Mutex<ConnectionQuota>,
+    /// What it holds beside its streams, over HTTP/2.
+    buffers: OnceLock<Arc<ConnectionBuffers>>,
+    /// Whether what it holds counts for an authenticated client.
+    has_owner: AtomicBool,
 }
 
 /// The quota that counts a connection, beside `--max-connections`.
@@ -121,6 +129,8 @@ impl Connection {
             phase: shutdown.phase.clone(),
             watches: Arc::clone(&shutdown.watches),
             quota: Mutex::new(ConnectionQuota::None),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         })
     }
 
@@ -161,6 +171,27 @@ impl Connection {
         drop(quota);
         drop(before);
         Ok(())
+    }
+
+    /// Counts what it holds beside its streams, for its network until a client authenticates.
+    pub(super) fn count_buffers(&self, buffers: Arc<ConnectionBuffers>, ledger: &ByteLedger) {
+        buffers.register(ledger, self.network());
+        // It begins once.
+        self.buffers.set(buffers).ok();
+    }
+
+    /// Counts it for this owner from now on, the first time.
+    pub(crate) fn count_buffers_for(&self, owner: &Owner) {
+        if let Some(buffers) = self.buffers.get()
+            && !self.has_owner.swap(true, Ordering::Relaxed)
+        {
+            buffers.set_owner(owner.clone());
+        }
+    }
+
+    /// The owner of what a client holds that is not authenticated.
+    pub(super) fn network(&self) -> Owner {
+        Owner::Network(client_network(self.info.peer.ip()))
     }
 
     /// Whether the server drains, so that clients should connect to another replica.
@@ -448,6 +479,8 @@ impl NamedConnection {
             phase: phase.clone(),
             watches,
             quota: Mutex::new(ConnectionQuota::Unauthenticated { _slot: slot, limiter }),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         };
         let connection = Arc::new(connection);
         let http = http_connection(stream, &connection, handler, limits);
@@ -470,7 +503,8 @@ fn http_connection<H: RequestHandler>(
 ) -> Pin<Box<dyn HttpConnection>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = CorkedStream::new(stream);
+        let corked = CorkedStream::new(stream, Role::Server, MAX_HEADER_BYTES);
+        connection.count_buffers(corked.buffers(), handler.ledger());
         let http = Http2ServerConnection::new(corked.clone(), handler, Arc::clone(connection), limits);
         return Box::pin(UncorkOnPoll::new(http, corked));
     }

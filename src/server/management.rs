@@ -10,11 +10,14 @@ use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt as _};
+use portcullis_limits::ClusterOwner;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::Clock;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::backend::Backend;
+use crate::backend::buffers::ClusterBuffers;
 use crate::backend::kube_client;
 use crate::backend::response_size::is_too_large;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
@@ -131,7 +134,9 @@ impl SecretReader {
     /// Lists the Secrets, and follows them until a watch ends.
     async fn sync(&self, settings: &ManagementSettings, backoff: &mut Duration) -> Result<(), SyncError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default());
+        // Only the gateway asks it.
+        let buffers = ClusterBuffers::new(&ByteLedger::new(usize::MAX), ClusterOwner::operator(""));
+        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default(), buffers);
         let backend = Arc::new(backend.map_err(SyncError::Connection)?);
         for endpoint in backend.endpoints().iter() {
             endpoint.trust_unchecked();

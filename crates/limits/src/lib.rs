@@ -20,4 +20,4 @@ pub mod rate;
 pub mod shared_lookup;
 pub mod turn_queue;
 
-pub use owner::{Owner, OwnerKey};
+pub use owner::{ClusterOwner, Owner, OwnerKey};

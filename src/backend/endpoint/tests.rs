@@ -15,6 +15,7 @@ use socket2::SockRef;
 
 use super::*;
 use crate::backend::settings::TrustedRoots;
+use crate::backend::testing::buffers;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
@@ -48,7 +49,7 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
     };
     Endpoint::new(
         &endpoint,
-        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default()).unwrap(),
+        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default(), buffers()).unwrap(),
     )
 }
 

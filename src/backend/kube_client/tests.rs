@@ -26,6 +26,7 @@ use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use crate::backend::testing::buffers;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
 use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
@@ -127,7 +128,7 @@ impl FaultyServer {
             addresses: AddressPolicy::Any,
         };
         let backend =
-            Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default())
+            Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default(), buffers())
                 .unwrap();
         let endpoint = &backend.endpoints()[0];
         assert!(endpoint.set_trusted(endpoint.trust_version()));
