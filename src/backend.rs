@@ -8,6 +8,7 @@
 pub(crate) mod author;
 pub(crate) mod balance;
 pub(crate) mod bounded_client;
+pub(crate) mod buffers;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod counts;
@@ -427,6 +428,7 @@ pub(crate) fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) ->
 pub(crate) mod testing {
     use portcullis_limits::ClusterOwner;
     use portcullis_limits::budget::BudgetShares;
+    use portcullis_limits::byte_ledger::ByteLedger;
     use rustls::RootCertStore;
     use rustls::crypto::aws_lc_rs::default_provider;
 
@@ -451,7 +453,7 @@ pub(crate) mod testing {
 
     /// As much as any cluster wants.
     pub(super) fn dials() -> ClusterDials {
-        DialLimits::new(BudgetShares::new(usize::MAX)).of(ClusterOwner::operator("test"))
+        DialLimits::new(BudgetShares::new(usize::MAX), &ByteLedger::new(usize::MAX)).of(ClusterOwner::operator("test"))
     }
 
     /// The settings of a backend with one endpoint.

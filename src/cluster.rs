@@ -13,6 +13,7 @@ pub(crate) mod token_objects;
 
 use std::sync::Arc;
 
+use portcullis_limits::ClusterOwner;
 use rustls::crypto::CryptoProvider;
 
 use crate::admission::{AdmissionPlace, ClusterAdmission};
@@ -38,6 +39,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// The settings that it was built from.
     pub(crate) settings: Arc<settings::Cluster>,
+    /// In whose share of the process everything in it counts.
+    pub(crate) owner: ClusterOwner,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
     /// The gateway's own authorizers; `None`: the backend alone decides.
@@ -104,7 +107,8 @@ impl Cluster {
             }
         };
         let timings = || deps.metrics.backend.timings(name);
-        let dials = deps.dials.of(settings.owner());
+        let owner = settings.owner();
+        let dials = deps.dials.of(owner.clone());
         let (backend, pending_backend) = backends(backend, provider, (timings, dials), before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
@@ -131,6 +135,7 @@ impl Cluster {
         Ok(Self {
             name: name.clone(),
             settings: Arc::clone(all),
+            owner,
             authn,
             authorizer,
             impersonator,

@@ -39,6 +39,7 @@ pub(crate) use worker::Worker;
 
 use portcullis_http::body::Body;
 use portcullis_http::transport::Incoming;
+use portcullis_limits::byte_ledger::ByteLedger;
 
 /// Responds to requests; all connections share one.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
@@ -48,4 +49,7 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
         connection: Arc<Connection>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
+
+    /// Where the bytes that streams and connections hold count.
+    fn ledger(&self) -> &ByteLedger;
 }

@@ -1,6 +1,7 @@
 //! The life of the server, top to bottom: build the snapshot, bind, start the threads, serve, shut down.
 
 mod admin;
+mod buffers;
 pub(crate) mod cluster_status;
 mod controllers;
 mod endpoint_discovery;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_otlp::export::Exporter;
 use portcullis_system::clock::Clock;
 use portcullis_system::sync::lock;
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use admin::AdminServer;
+use buffers::BufferLimiter;
 use controllers::ControllerRunner;
 use endpoint_discovery::DiscoveryRunner;
 use management::{ManagementWatch, SecretReader};
@@ -181,7 +184,7 @@ impl Server {
         raise_file_limit();
         let limits = &settings.serving.limits;
         let descriptors = Descriptors::of_process(limits.max_connections, limits.max_connections_per_tenant);
-        let dials = DialLimits::new(descriptors.backends);
+        let dials = DialLimits::new(descriptors.backends, &ByteLedger::new(usize::MAX));
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
         metrics.backend.expose_connections(dials.connections().clone());
@@ -224,6 +227,7 @@ impl Server {
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
         shared.start_control(reloader).map_err(StartError::Thread)?;
         shared.start_revocation(revocation).map_err(StartError::Thread)?;
+        shared.start_buffer_limiter().map_err(StartError::Thread)?;
         let controllers = shared.start_controllers().map_err(StartError::Thread)?;
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
@@ -374,6 +378,7 @@ impl ProcessState {
             metrics: Arc::clone(&self.metrics),
             throttle: Arc::clone(&self.throttle),
             tracer: self.tracer.clone(),
+            ledger: self.dials.ledger().clone(),
         };
         let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
         changes.mark_changed();
@@ -420,6 +425,24 @@ impl ProcessState {
                 () = supervisor.run("self-check", || self_check.run()) => {}
                 () = supervisor.run("endpoint discovery", || discovery.run()) => {}
                 () = supervisor.run("management cluster", || management.run()) => {}
+                () = aborted(phase) => {}
+            }
+        })
+    }
+
+    /// Starts the thread that looks at what buffers hold: on one of its own, so that nothing delays it.
+    fn start_buffer_limiter(&self) -> io::Result<JoinHandle<()>> {
+        let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
+        let limiter = BufferLimiter { ledger: self.dials.ledger().clone(), metrics: Arc::clone(&metrics) };
+        RuntimeThread::new()?.start("buffers", async move || {
+            let supervisor = Supervisor {
+                cluster: None,
+                metrics: &metrics,
+                stop: None,
+                max_backoff: CONTROL_RESTART_BACKOFF,
+            };
+            tokio::select! {
+                () = supervisor.run("buffer limit", || limiter.run()) => {}
                 () = aborted(phase) => {}
             }
         })

@@ -1,13 +1,15 @@
 //! What the process has once to reach API servers, and how much of it a cluster takes: connections, which are open files, and
-//! lookups of names, which occupy threads.
+//! lookups of names, which occupy threads, and memory.
 //!
 //! A connection cannot be made without a [`ConnectionPlace`], which counts it until it is closed: over HTTP/2, over HTTP/1.1
 //! and as a tunnel.
 
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_limits::budget::{Budget, BudgetPermit, BudgetShares};
 use portcullis_limits::{ClusterOwner, Owner};
 
 use super::author::RequestAuthor;
+use super::buffers::ClusterBuffers;
 use super::lookup::{LookupLimits, Lookups};
 
 /// The limits of the process. Cheap to clone: a clone is the same limits.
@@ -15,12 +17,19 @@ use super::lookup::{LookupLimits, Lookups};
 pub(crate) struct DialLimits {
     connections: Budget,
     lookups: LookupLimits,
+    ledger: ByteLedger,
 }
 
 impl DialLimits {
-    /// With these shares of the connections.
-    pub(crate) fn new(connections: BudgetShares) -> Self {
-        Self { connections: Budget::new(connections), lookups: LookupLimits::default() }
+    /// With these shares of the connections. What they hold counts in the ledger.
+    pub(crate) fn new(connections: BudgetShares, ledger: &ByteLedger) -> Self {
+        let (connections, lookups) = (Budget::new(connections), LookupLimits::default());
+        Self { connections, lookups, ledger: ledger.clone() }
+    }
+
+    /// The bytes that streams and connections hold.
+    pub(crate) fn ledger(&self) -> &ByteLedger {
+        &self.ledger
     }
 
     /// The connections to all API servers.
@@ -31,7 +40,8 @@ impl DialLimits {
     /// What one cluster may have of them.
     pub(crate) fn of(&self, cluster: ClusterOwner) -> ClusterDials {
         let lookups = self.lookups.of(cluster.clone());
-        ClusterDials { connections: self.connections.clone(), lookups, cluster }
+        let buffers = ClusterBuffers::new(&self.ledger, cluster.clone());
+        ClusterDials { connections: self.connections.clone(), lookups, buffers, cluster }
     }
 }
 
@@ -40,6 +50,7 @@ impl DialLimits {
 pub(crate) struct ClusterDials {
     connections: Budget,
     pub(super) lookups: Lookups,
+    pub(super) buffers: ClusterBuffers,
     cluster: ClusterOwner,
 }
 
@@ -95,7 +106,7 @@ mod tests {
     #[test]
     fn neither_a_tenant_nor_a_user_takes_the_connections_of_others() {
         let shares = BudgetShares::new(64).with_reserve(8).with_tenants(8, 48).with_flows(16);
-        let limits = DialLimits::new(shares);
+        let limits = DialLimits::new(shares, &ByteLedger::new(usize::MAX));
         let [tenant, calm] = ["flood", "calm"].map(|name| limits.of(ClusterOwner::tenant(name)));
         let own = limits.of(ClusterOwner::operator("own"));
         // The gateway's own connections to a tenant's API servers are the tenant's.
@@ -116,7 +127,7 @@ mod tests {
     // Over HTTP/1.1 a connection carries requests of one user after the other.
     #[test]
     fn a_kept_connection_counts_for_the_author_of_its_next_request() {
-        let limits = DialLimits::new(BudgetShares::new(64).with_flows(2));
+        let limits = DialLimits::new(BudgetShares::new(64).with_flows(2), &ByteLedger::new(usize::MAX));
         let own = limits.of(ClusterOwner::operator("own"));
         let mut kept = all(&own, &author("alice"));
         assert_eq!(kept.len(), 2);

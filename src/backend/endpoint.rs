@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::author::RequestAuthor;
 use super::balance::{Balance, EjectionCause};
+use super::buffers::ClusterBuffers;
 use super::counts::{DialResult, EndpointCounts};
 use super::dials::{ClusterDials, ConnectionPlace};
 use super::lookup::KnownAddresses;
@@ -502,6 +503,11 @@ impl Endpoint {
             Ok(Err(error)) => Err(tls(DialResult::Tls, tls_cause(&error))),
             Err(_) => Err(tls(DialResult::Timeout, format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
+    }
+
+    /// In whose share what its connections hold counts.
+    pub(super) fn buffers(&self) -> &ClusterBuffers {
+        &self.tls.dials.buffers
     }
 
     /// Whether it is given by a name, which may resolve to other addresses at any time.

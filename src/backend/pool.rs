@@ -2,6 +2,7 @@
 //! [`SharingClass`] decides which requests may share a connection.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use portcullis_http::body::{Body, EndGuard};
 use portcullis_http::hop_by_hop;
-use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
+use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES, MAX_INFORMATIONAL_RESPONSES};
 use portcullis_http::transport::{self, TransportError};
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_system::sync::lock;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
@@ -79,6 +81,9 @@ pub(crate) enum SendError {
     /// The connection broke after at least a part of the request was sent.
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] TransportError),
+    /// The backend sent more informational responses than a request may have.
+    #[error("the backend sent more than {MAX_INFORMATIONAL_RESPONSES} informational (1xx) responses to one request")]
+    TooManyInformational,
     /// The endpoint answers neither the request nor its probes; another one does.
     #[error("the endpoint does not answer its readiness probes")]
     Silent,
@@ -213,7 +218,16 @@ impl Pool {
             ReservedConnection::Http2(stream) => stream.send(request, ticket).await,
             ReservedConnection::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
-                let sent = connection.sender.try_send_request(*request).await;
+                let exceeded = limit_informational_responses(&mut request);
+                request.body_mut().count_over_http1();
+                let sent = tokio::select! {
+                    biased;
+                    () = exceeded.notified() => {
+                        connection.task.abort();
+                        return Err(SendError::TooManyInformational);
+                    }
+                    sent = connection.sender.try_send_request(*request) => sent,
+                };
                 let guard = ReturnToPool {
                     held: Some((connection, permit)),
                     pool: Arc::clone(self),
@@ -455,9 +469,15 @@ impl UpgradeConnection {
         mut request: Request<Body>,
     ) -> Result<(Response<Incoming>, UpgradePermit), SendError> {
         to_origin_form(&mut request);
-        let response =
-            self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
-        Ok((response, self.permit))
+        let exceeded = limit_informational_responses(&mut request);
+        tokio::select! {
+            biased;
+            // The connection ends with its sender.
+            () = exceeded.notified() => Err(SendError::TooManyInformational),
+            response = self.sender.send_request(request) => {
+                Ok((response.map_err(|error| SendError::Broken(error.into()))?, self.permit))
+            }
+        }
     }
 }
 
@@ -472,6 +492,19 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     hop_by_hop::join_cookies(request.headers_mut());
     let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     std::mem::replace(request.uri_mut(), origin)
+}
+
+/// Counts the informational responses to a request over HTTP/1.1. Notifies when there are too many.
+// threat: endless-informational-responses
+fn limit_informational_responses(request: &mut Request<Body>) -> Arc<Notify> {
+    let exceeded = Arc::new(Notify::new());
+    let (notify, count) = (Arc::clone(&exceeded), AtomicUsize::new(0));
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) >= MAX_INFORMATIONAL_RESPONSES {
+            notify.notify_one();
+        }
+    });
+    exceeded
 }
 
 /// The outcome of sending a request.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::Clock;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -79,7 +80,7 @@ impl AuthnDeps {
         let metrics = Arc::new(Metrics::new());
         let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
         let checks = TokenCheckPool::new(runtime.clone(), 1);
-        let dials = DialLimits::new(Descriptors::unlimited().backends);
+        let dials = DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX));
         let threads = ClusterThreads { runtime: runtime.clone(), checks, reviews: runtime.clone() };
         Self::new(threads, metrics, audit, dials)
     }
@@ -100,6 +101,7 @@ impl AuthnDeps {
             reviews,
             provider: Arc::new(default_provider()),
             limiters: Arc::new(Limiters::new(&metrics)),
+            // Until a configuration is in force.
             metrics,
             revocation: RevocationWatch::new(),
             reload: Arc::default(),

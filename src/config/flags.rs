@@ -419,6 +419,11 @@ pub struct OperationFlags {
     /// the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_requests_inflight_total: u32,
+    /// The maximum number of bytes in buffers: bodies and headers that wait for a client or an API server to read them.
+    /// Beyond it, streams of the tenant, user or network with the most are reset, and no others. 0: a quarter of the
+    /// memory limit of the process's control group, or an eighth of the machine's memory.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub max_buffered_bytes: usize,
     /// How long to delay termination after SIGTERM. The gateway keeps serving, new connections included, while /readyz
     /// fails, so that load balancers can stop sending traffic to it.
     #[arg(long, value_name = "DURATION", default_value = "0s")]

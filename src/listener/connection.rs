@@ -4,14 +4,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
 use portcullis_http::body::BodyEnd;
-use portcullis_http::transport::{CorkedStream, UncorkOnPoll};
+use portcullis_http::limits::MAX_HEADER_BYTES;
+use portcullis_http::peer::client_network;
+use portcullis_http::transport::{ConnectionBuffers, CorkedStream, Role, UncorkOnPoll};
 use portcullis_limits::Owner;
+use portcullis_limits::byte_ledger::ByteLedger;
 use prometheus::IntGauge;
 use rustls::ServerConfig;
 use tokio::io::AsyncRead;
@@ -84,6 +87,10 @@ pub(crate) struct Connection {
     quota: Option<(Arc<QuotaSlot>, Arc<ConnectionLimiter>)>,
     /// Whether a request has authenticated at a cluster of a tenant, or of the operator, which counts from then on.
     authenticated: [AtomicBool; 2],
+    /// What it holds beside its streams, over HTTP/2.
+    buffers: OnceLock<Arc<ConnectionBuffers>>,
+    /// Whether what it holds counts for an authenticated client.
+    has_owner: AtomicBool,
 }
 
 /// As many connections are open as there may be, of the tenant or of all clients.
@@ -114,6 +121,8 @@ impl Connection {
             watches: Arc::clone(&shutdown.watches),
             quota: None,
             authenticated: Default::default(),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         })
     }
 
@@ -157,6 +166,27 @@ impl Connection {
     /// Completes when the connection gives way to that of another client, also if it is a tunnel.
     pub(crate) fn gave_way(&self) -> BodyEnd {
         Box::pin(self.activity.gave_way())
+    }
+
+    /// Counts what it holds beside its streams, for its network until a client authenticates.
+    pub(super) fn count_buffers(&self, buffers: Arc<ConnectionBuffers>, ledger: &ByteLedger) {
+        buffers.register(ledger, self.network());
+        // It begins once.
+        self.buffers.set(buffers).ok();
+    }
+
+    /// Counts it for this owner from now on, the first time.
+    pub(crate) fn count_buffers_for(&self, owner: &Owner) {
+        if let Some(buffers) = self.buffers.get()
+            && !self.has_owner.swap(true, Ordering::Relaxed)
+        {
+            buffers.set_owner(owner.clone());
+        }
+    }
+
+    /// The owner of what a client holds that is not authenticated.
+    pub(super) fn network(&self) -> Owner {
+        Owner::Network(client_network(self.info.peer.ip()))
     }
 
     /// Whether the server drains, so that clients should connect to another replica.
@@ -443,6 +473,8 @@ impl NamedConnection {
             watches,
             quota: Some((Arc::new(slot), limiter)),
             authenticated: Default::default(),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         };
         let connection = Arc::new(connection);
         let http = http_connection(stream, &connection, handler, limits);
@@ -465,7 +497,8 @@ fn http_connection<H: RequestHandler>(
 ) -> Pin<Box<dyn HttpConnection>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = CorkedStream::new(stream);
+        let corked = CorkedStream::new(stream, Role::Server, MAX_HEADER_BYTES);
+        connection.count_buffers(corked.buffers(), handler.ledger());
         let http = Http2ServerConnection::new(corked.clone(), handler, Arc::clone(connection), limits);
         return Box::pin(UncorkOnPoll::new(http, corked));
     }

@@ -56,6 +56,7 @@ impl ForwardError {
             Self::Send(SendError::NotTrusted) => Some("not_trusted"),
             Self::Send(SendError::NotProcessed(_)) => Some("not_processed"),
             Self::Send(SendError::Broken(_)) | Self::ResponseBody(_) => Some("broken"),
+            Self::Send(SendError::TooManyInformational) => Some("informational_responses"),
             Self::Send(SendError::Silent) => Some("silent"),
             Self::Send(SendError::Overloaded) => Some("overloaded"),
             Self::Send(SendError::NoPlace) => Some("no_connection_left"),

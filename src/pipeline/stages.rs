@@ -21,6 +21,7 @@ use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::identity::{EncodedIdentity, Identity};
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::{GATEWAY, MASTERS, UserInfo};
+use portcullis_limits::Owner;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{Instant, timeout_at};
 
@@ -282,6 +283,24 @@ impl Identified {
             Some(name) => name.into(),
             None => flow_of(&self.identity, connection.info.peer.ip()),
         }
+    }
+
+    /// Counts what the exchange holds for its client from now on, and the connection unless it is a front proxy's, which carries
+    /// the requests of many users. Returns the owner; `None` if the client is not authenticated.
+    // threat: buffered-bytes-flood
+    pub(super) fn count_buffers(&self, connection: &Connection) -> Option<Owner> {
+        if self.identity.is_unauthenticated() {
+            return None;
+        }
+        let flow = flow_of(&self.identity, connection.info.peer.ip());
+        let owner = self.data.route.cluster.owner.of_flow(flow);
+        if let Some(buffers) = self.data.request.body().buffers() {
+            buffers.set_owner(|| owner.clone());
+        }
+        if !self.data.is_from_front_proxy {
+            connection.count_buffers_for(&owner);
+        }
+        Some(owner)
     }
 
     /// What an audit event takes from the request, whose body it may observe.

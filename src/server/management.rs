@@ -244,7 +244,7 @@ mod tests {
         SecretReader {
             metrics: Arc::new(Metrics::new()),
             clock: Clock::system(),
-            dials: DialLimits::new(Descriptors::unlimited().backends),
+            dials: DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX)),
         }
     }
 
