@@ -6,6 +6,7 @@
 pub(crate) mod balance;
 mod client_certificate;
 pub(crate) mod cluster_identity;
+pub(crate) mod connect_error;
 pub(crate) mod counts;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_list;

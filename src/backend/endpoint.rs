@@ -1,5 +1,8 @@
 //! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
+mod tls;
+
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,9 +10,6 @@ use std::time::Duration;
 
 use portcullis_http::peer::enable_tcp_keep_alive;
 use portcullis_system::sync::lock;
-use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
-use rustls::{CertificateError, ClientConfig};
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -18,13 +18,15 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::balance::{Balance, EjectionCause};
+use super::connect_error::is_of_this_machine;
 use super::counts::{DialResult, EndpointCounts};
-use super::lookup::{KnownAddresses, Lookups};
-use super::settings::{self, AddressPolicy, HostPort};
+use super::lookup::KnownAddresses;
+use super::settings::{self, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
-use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
-use crate::metrics::BackendTimings;
+pub(crate) use crate::backend::connect_error::ConnectError;
+pub(super) use tls::EndpointTls;
+use tls::tls_cause;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -89,18 +91,6 @@ impl EndpointHealth {
     }
 }
 
-/// The TLS configurations for an endpoint, with the gateway's client certificate.
-#[derive(Clone)]
-pub(super) struct EndpointTls {
-    http2_or_http1: Arc<ClientConfig>,
-    http1_only: Arc<ClientConfig>,
-    certificate: Option<Arc<ClientCertificate>>,
-    recorder: Option<Arc<CertificateRecorder>>,
-    lookups: Lookups,
-    addresses: AddressPolicy,
-    timings: Arc<BackendTimings>,
-}
-
 /// Whether an endpoint is trusted and reachable.
 #[derive(Debug, Default)]
 struct EndpointHealth {
@@ -142,41 +132,6 @@ impl TrustVersion {
     }
 }
 
-/// Why the gateway could not connect to an endpoint. Nothing of the request was sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConnectError {
-    /// The TCP connection failed.
-    #[error("cannot connect to {address}: {cause}")]
-    Tcp {
-        /// The endpoint's address.
-        address: String,
-        /// The error of the operating system.
-        cause: String,
-    },
-    /// The TLS handshake failed.
-    #[error("TLS handshake with {address} failed: {cause}")]
-    Tls {
-        /// The endpoint's address.
-        address: String,
-        /// The error of rustls.
-        cause: String,
-    },
-    /// The connection failed before HTTP could be used.
-    #[error("HTTP connection to {address} failed: {cause}")]
-    Http {
-        /// The endpoint's address.
-        address: String,
-        /// The error of the HTTP implementation.
-        cause: String,
-    },
-    /// No connection was attempted: too many requests wait for one already.
-    #[error("too many requests wait for a connection to {address}")]
-    TooManyWaiting {
-        /// The endpoint's address.
-        address: String,
-    },
-}
-
 /// The HTTP versions to offer by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AlpnOffer {
@@ -184,62 +139,6 @@ pub(crate) enum AlpnOffer {
     Http2OrHttp1,
     /// HTTP/1.1 alone: for upgrades, and for requests that must not share a connection.
     Http1Only,
-}
-
-impl EndpointTls {
-    /// Fails if the provider supports neither TLS 1.2 nor TLS 1.3.
-    pub(super) fn new(
-        settings: &settings::Backend,
-        provider: &Arc<CryptoProvider>,
-        timings: &Arc<BackendTimings>,
-    ) -> Result<Self, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(Arc::clone(&settings.roots.0));
-        let certificate =
-            settings.client_certificate.as_ref().map(|pair| Arc::new(ClientCertificate::new(pair)));
-        let mut http2_or_http1 = match &certificate {
-            Some(certificate) => builder.with_client_cert_resolver(certificate.clone()),
-            None => builder.with_no_client_auth(),
-        };
-        let mut http1_only = http2_or_http1.clone();
-        http2_or_http1.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        http1_only.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self {
-            http2_or_http1: Arc::new(http2_or_http1),
-            http1_only: Arc::new(http1_only),
-            certificate,
-            recorder: None,
-            lookups: Lookups::default(),
-            addresses: settings.addresses,
-            timings: Arc::clone(timings),
-        })
-    }
-
-    /// The same without session resumption, and with a recorder of the server's `CertificateRequest`.
-    fn recording(&self) -> Self {
-        let recorder = self
-            .certificate
-            .as_ref()
-            .map(|certificate| Arc::new(CertificateRecorder::new(Arc::clone(certificate))));
-        let without_resumption = |config: &Arc<ClientConfig>| {
-            let mut config = ClientConfig::clone(config);
-            config.resumption = Resumption::disabled();
-            if let Some(recorder) = &recorder {
-                config.client_auth_cert_resolver = recorder.clone();
-            }
-            Arc::new(config)
-        };
-        Self {
-            http2_or_http1: without_resumption(&self.http2_or_http1),
-            http1_only: without_resumption(&self.http1_only),
-            certificate: self.certificate.clone(),
-            recorder,
-            lookups: self.lookups.clone(),
-            addresses: self.addresses,
-            timings: Arc::clone(&self.timings),
-        }
-    }
 }
 
 impl Endpoint {
@@ -418,9 +317,10 @@ impl Endpoint {
         Ok(connected)
     }
 
+    // threat: local-shortage
     fn note_connect_failure(&self, error: &ConnectError) {
         // The name may have other addresses, which answer.
-        if !self.is_one_of_several() {
+        if !error.is_of_this_machine() && !self.is_one_of_several() {
             self.note_unreachable(error.clone());
             self.request_recheck();
         }
@@ -438,14 +338,18 @@ impl Endpoint {
 
     async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, (DialResult, ConnectError)> {
         let address = || self.address.to_string();
+        let local = |error: &io::Error| {
+            let error = ConnectError::Local { address: address(), cause: error.to_string() };
+            (DialResult::Local, error)
+        };
         let tcp = |result, cause| (result, ConnectError::Tcp { address: address(), cause });
         let before = self.trust_version();
         let (stream, vetted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(connected)) => connected,
+            Ok(Err(error)) if is_of_this_machine(&error) => return Err(local(&error)),
             Ok(Err(error)) => {
-                // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
-                // their cause may be this machine.
-                if error.kind() == std::io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
+                // No process listens there; the next one may have other flags. Other errors and timeouts prove less.
+                if error.kind() == io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
                     self.distrust();
                 }
                 return Err(tcp(DialResult::Connect, error.to_string()));
@@ -472,6 +376,7 @@ impl Endpoint {
             Ok(Ok(_)) => {
                 Err(tls(DialResult::Connect, "the address has not passed the last self-check".to_owned()))
             }
+            Ok(Err(error)) if is_of_this_machine(&error) => Err(local(&error)),
             Ok(Err(error)) => Err(tls(DialResult::Tls, tls_cause(&error))),
             Err(_) => Err(tls(DialResult::Timeout, format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
@@ -483,7 +388,7 @@ impl Endpoint {
     }
 
     /// The addresses of now to which the gateway may connect, at least one.
-    pub(crate) async fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
+    pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         let found = self.tls.lookups.addresses(&self.address, &self.health.known_addresses).await?;
         let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
         let permitted: Vec<SocketAddr> =
@@ -492,7 +397,7 @@ impl Endpoint {
             return Ok(permitted);
         }
         let refused = found.iter().find_map(|address| Some((address.ip(), refused(address)?)));
-        Err(std::io::Error::other(match refused {
+        Err(io::Error::other(match refused {
             Some((address, kind)) => format!(
                 "{address} is {kind}, to which the gateway does not connect for the cluster of a Secret \
                  (managementCluster.allowLocalAddresses)"
@@ -511,7 +416,7 @@ impl Endpoint {
     /// Looks up the addresses, and connects to one that is permitted and, for requests, has passed the self-check. What a
     /// name resolves to may change at any time, so every connection checks it.
     // threat: renamed-endpoint
-    async fn dial_tcp(&self) -> std::io::Result<(TcpStream, AddressTrust)> {
+    async fn dial_tcp(&self) -> io::Result<(TcpStream, AddressTrust)> {
         let found = match self.dialling {
             Dialling::Check(address) => vec![address],
             Dialling::Vetted | Dialling::Probe => self.addresses().await?,
@@ -525,7 +430,7 @@ impl Endpoint {
         }
         if choice.usable.is_empty() {
             let problem = "no address of the name has passed the self-check yet";
-            return Err(std::io::Error::other(problem));
+            return Err(io::Error::other(problem));
         }
         let stream = TcpStream::connect(choice.usable.as_slice()).await?;
         let trust = self.health.vetted.trust(stream.peer_addr()?);
@@ -551,6 +456,10 @@ impl Endpoint {
     }
 
     pub(crate) fn http_error(&self, error: &(dyn std::error::Error + 'static)) -> ConnectError {
+        if is_of_this_machine(error) {
+            self.counts.note_dial(DialResult::Local);
+            return ConnectError::Local { address: self.address.to_string(), cause: error.to_string() };
+        }
         // hyper's own text says less than that of its source.
         self.record_http_error(error.source().map_or_else(|| error.to_string(), ToString::to_string))
     }
@@ -562,24 +471,6 @@ impl Endpoint {
         self.note_connect_failure(&error);
         error
     }
-}
-
-/// Why a TLS handshake failed, with the fix where the certificate is at fault.
-fn tls_cause(error: &std::io::Error) -> String {
-    let fix = match error.get_ref().and_then(|error| error.downcast_ref()) {
-        // A new CA of the same name shows as a bad signature.
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        )) => {
-            "its certificate is not signed by the CA of the kubeconfig. Fix, if the CA was replaced: add the new one to \
-             certificate-authority"
-        }
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => "Fix: set tls-server-name of the kubeconfig to a name in the certificates of all API servers",
-        _ => return error.to_string(),
-    };
-    format!("{error}; {fix}")
 }
 
 impl std::fmt::Debug for Endpoint {

@@ -16,6 +16,7 @@ use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep};
 
 use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
+use super::connect_error::is_of_this_machine;
 use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use super::sharing::SharingClass;
@@ -348,7 +349,7 @@ impl Attempt {
         self.tried.push(Arc::clone(endpoint));
         // Pods, aggregated API servers and clients could break connections at will, and so eject every endpoint.
         let is_own = class.is_answered_by_backend() && !self.body_failed.load(Ordering::Relaxed);
-        if matches!(error, SendError::Broken(_)) && is_own {
+        if matches!(error, SendError::Broken(_)) && is_own && !is_of_this_machine(error) {
             endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
         }
     }

@@ -203,6 +203,18 @@ enum CheckOutcome {
     Inconclusive(String),
 }
 
+impl From<ProbeError> for CheckOutcome {
+    // threat: local-shortage
+    fn from(error: ProbeError) -> Self {
+        match error {
+            // What this machine lacks proves nothing about the endpoint.
+            error if error.is_of_this_machine() => Self::Inconclusive(error.to_string()),
+            ProbeError::Send(SendError::Connect(error)) => Self::Unreachable(error),
+            error => Self::Inconclusive(error.to_string()),
+        }
+    }
+}
+
 impl EndpointCheck {
     async fn run(&self) {
         // No request goes to an endpoint whose check has panicked until a check has passed again.
@@ -247,10 +259,7 @@ impl EndpointCheck {
         let sent = test_user();
         let (status, body) = match client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
             Ok(answer) => answer,
-            Err(ProbeError::Send(SendError::Connect(error))) => {
-                return CheckOutcome::Unreachable(error);
-            }
-            Err(error) => return CheckOutcome::Inconclusive(error.to_string()),
+            Err(error) => return error.into(),
         };
         let certificate =
             CertificateFinding::of(client.certificate_request(), self.endpoint.gateway_certificate());
@@ -500,3 +509,6 @@ fn test_user() -> UserInfo {
         .insert("portcullis.dev/self-check".to_owned(), vec!["one".to_owned(), "two, three".to_owned()]);
     user
 }
+
+#[cfg(test)]
+mod tests;

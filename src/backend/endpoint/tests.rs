@@ -14,7 +14,7 @@ use futures_util::FutureExt as _;
 use socket2::SockRef;
 
 use super::*;
-use crate::backend::settings::TrustedRoots;
+use crate::backend::settings::{AddressPolicy, TrustedRoots};
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
@@ -94,6 +94,25 @@ async fn the_recorded_certificate_request_is_that_of_the_last_handshake_of_the_s
         tokio::join!(check.connect(AlpnOffer::Http2OrHttp1), accept(WebPkiClientVerifier::no_client_auth()));
     stream.unwrap();
     assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
+}
+
+#[tokio::test]
+async fn what_this_machine_lacks_is_no_failure_of_the_endpoint() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let endpoint = endpoint(6443, &servers, &front);
+    assert!(endpoint.set_trusted(endpoint.trust_version()));
+    let (address, cause) = ("a".to_owned(), "c".to_owned());
+    let cases = [
+        (ConnectError::Local { address: address.clone(), cause: cause.clone() }, false),
+        (ConnectError::Tcp { address, cause }, true),
+    ];
+    for (error, counts) in cases {
+        endpoint.note_connect_failure(&error);
+        assert_eq!(endpoint.last_error().is_some(), counts, "{error}");
+        assert_eq!(endpoint.balance().ejected_until(Instant::now()).is_some(), counts, "{error}");
+        assert_eq!(endpoint.recheck_requested().now_or_never().is_some(), counts, "{error}");
+        assert!(endpoint.is_trusted(), "{error}");
+    }
 }
 
 #[tokio::test]
