@@ -1,7 +1,7 @@
 //! Reads the inputs of a configuration: files, Secrets, and the credentials of exec plugins. Detects changes by the
 //! digests of what it has read. Its caches spare a reload the work for unchanged inputs, and change no result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -10,6 +10,7 @@ use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file::{self, ReadFileError};
 
+pub use super::kubeconfig::CredentialUser;
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
 use super::management_cluster::{SecretList, SecretScope, SecretStore, is_in_secret};
 use super::manifest_files;
@@ -26,6 +27,8 @@ pub struct InputReader {
     /// The manifests in each folder; `None` if it is unreadable.
     folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
     plugins: PluginCache,
+    /// For which connection kubeconfigs are read now.
+    credential_user: Option<CredentialUser>,
     authorities: BTreeMap<Vec<u8>, CachedAuthority>,
     warnings: Vec<String>,
     /// What was read since [`Self::record`].
@@ -61,6 +64,7 @@ impl InputReader {
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
             plugins: PluginCache::default(),
+            credential_user: None,
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
             recording: None,
@@ -113,7 +117,12 @@ impl InputReader {
     /// The credential of an exec plugin. Runs the plugin only if no credential is cached, or if it is due.
     pub(super) fn credential(&mut self, plugin: &ExecPlugin) -> Result<PluginCredential, PluginError> {
         self.note_volatile();
-        self.plugins.credential(plugin, &self.clock)
+        self.plugins.credential(plugin, self.credential_user.as_ref(), &self.clock)
+    }
+
+    /// Records for which connection to API servers the credentials are that are read from now on; `None`: for a webhook.
+    pub(super) fn set_credential_user(&mut self, user: Option<CredentialUser>) {
+        self.credential_user = user;
     }
 
     /// The authority with this digest, cached or made now. The cache avoids a PKCS #11 login at each load.
@@ -242,10 +251,11 @@ impl InputReader {
         self.plugins.due()
     }
 
-    /// Makes the plugins due; call it when a backend has rejected the gateway's credential. Plugins that ran just
-    /// now become due a few seconds later, so that a backend that rejects everything does not keep them running.
-    pub fn expire_credentials(&mut self) {
-        self.plugins.expire();
+    /// Makes the plugins of these connections due, and returns whether there are any; call it when their API servers have
+    /// rejected the gateway's credential. Plugins that ran just now become due a few seconds later, so that a server that
+    /// rejects everything does not keep them running.
+    pub fn expire_credentials(&mut self, users: &BTreeSet<CredentialUser>) -> bool {
+        self.plugins.expire(users)
     }
 }
 

@@ -33,6 +33,7 @@ use crate::backend::settings::{AddressPolicy, Backend, Balancing, Endpoint, Host
 pub(super) use admission::{WebhookCredential, WebhookUsers};
 use credential::{ClientCredential, NamedContent};
 pub(super) use exec::{ExecPlugin, PluginCredential, PluginError};
+pub use plugin_cache::CredentialUser;
 pub(super) use plugin_cache::PluginCache;
 pub(super) use webhook::{WebhookServer, load_remote};
 

@@ -17,6 +17,7 @@ use tracing::{info, warn};
 use crate::backend::Backend;
 use crate::backend::kube_client;
 use crate::backend::response_size::is_too_large;
+use crate::config::inputs::CredentialUser;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
 use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
@@ -68,6 +69,13 @@ enum SyncError {
     TooLarge,
 }
 
+impl SyncError {
+    /// Whether the API server rejects the gateway's credential.
+    fn is_unauthorized(&self) -> bool {
+        matches!(self, Self::List(kube::Error::Api(status)) | Self::Watch(kube::Error::Api(status)) if status.code == 401)
+    }
+}
+
 impl ManagementWatch {
     /// Follows the management cluster of each configuration. Never returns.
     pub(super) async fn run(&self) {
@@ -90,9 +98,10 @@ impl ManagementWatch {
                     }
                 }
             };
+            let refused = || self.live.report_refused_credential(CredentialUser::ManagementCluster);
             match &settings {
                 Some(settings) => tokio::select! {
-                    () = self.reader.follow(settings) => {}
+                    () = self.reader.follow(settings, refused) => {}
                     () = changed => {}
                 },
                 None => changed.await,
@@ -102,8 +111,9 @@ impl ManagementWatch {
 }
 
 impl SecretReader {
+    /// Never returns. Calls `refused` whenever the gateway's credential is rejected.
     // threat: silent-management-cluster
-    async fn follow(&self, settings: &ManagementSettings) {
+    async fn follow(&self, settings: &ManagementSettings, refused: impl Fn()) {
         let mut backoff = FIRST_BACKOFF;
         let mut last_error = None;
         loop {
@@ -113,6 +123,9 @@ impl SecretReader {
                 continue;
             };
             self.metrics.config.management_failed();
+            if error.is_unauthorized() {
+                refused();
+            }
             let error = error.to_string();
             settings.store.fail(error.clone());
             if last_error.as_ref() != Some(&error) {

@@ -31,6 +31,7 @@ use crate::backend::endpoint::{ConnectError, Endpoint, TrustVersion};
 use crate::backend::pool::SendError;
 use crate::backend::probe::{ProbeClient, ProbeError};
 use crate::backend::{Backend, contains};
+use crate::config::inputs::CredentialUser;
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
 use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
@@ -323,7 +324,7 @@ impl EndpointCheck {
             CheckOutcome::Failed(failure) => {
                 self.endpoint.distrust();
                 if matches!(failure, SelfCheckFailure::Unauthorized(_)) {
-                    self.live.report_refused_credential();
+                    self.live.report_refused_credential(CredentialUser::Cluster(self.cluster.clone()));
                 }
                 let diagnosis = failure.diagnosis(self.backend.identity());
                 self.log_once(&diagnosis.clone(), |cluster| {

@@ -1,13 +1,16 @@
 //! The snapshot in force and the signals about it, as one handle.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use portcullis_http::loop_detection::GatewayId;
+use portcullis_system::sync::lock;
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
+use crate::config::inputs::CredentialUser;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
@@ -19,6 +22,8 @@ pub(crate) struct Live {
     endpoints_version: AtomicU64,
     endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
+    /// Whose credential an API server has refused since the reloader looked last, and the signal to look.
+    refused: Mutex<BTreeSet<CredentialUser>>,
     credential_refused: Notify,
     /// Names this process in the requests that it sends to backends.
     pub(crate) gateway_id: GatewayId,
@@ -37,6 +42,7 @@ impl Live {
             endpoints_version: AtomicU64::new(1),
             endpoints_changed,
             reload,
+            refused: Mutex::default(),
             credential_refused: Notify::new(),
             gateway_id: GatewayId::default(),
         })
@@ -92,11 +98,15 @@ impl Live {
     }
 
     /// Reports that an API server has refused the gateway's credential, which may have been replaced.
-    pub(crate) fn report_refused_credential(&self) {
+    // threat: foreign-refusal
+    pub(crate) fn report_refused_credential(&self, user: CredentialUser) {
+        lock(&self.refused).insert(user);
         self.credential_refused.notify_one();
     }
 
-    pub(super) async fn credential_refused(&self) {
+    /// Waits until a credential was refused, and returns whose.
+    pub(super) async fn credential_refused(&self) -> BTreeSet<CredentialUser> {
         self.credential_refused.notified().await;
+        std::mem::take(&mut *lock(&self.refused))
     }
 }

@@ -19,6 +19,7 @@ use crate::config::cluster_authorities::{ClusterAuthorities, shared_authorities}
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
+use crate::config::inputs::CredentialUser;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
@@ -150,7 +151,9 @@ impl ConfigResolver<'_> {
             let running = self.section(layers).and_then(|given| self.controllers(&given));
             let name = self.cluster_name(&given, &mut claims);
             let routes = self.routes(&given, several, &mut claims);
+            self.inputs.set_credential_user(name.clone().map(CredentialUser::Cluster));
             let backend = self.backend(&given, file.is_some());
+            self.inputs.set_credential_user(None);
             let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =
                 (name, routes, authentication, backend, limits)
