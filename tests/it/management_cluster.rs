@@ -261,6 +261,34 @@ async fn a_gateway_is_ready_when_the_clusters_of_its_secrets_are() {
 }
 
 #[tokio::test]
+async fn the_cluster_of_a_secret_makes_no_gateway_ready_that_is_cut_off_from_its_own() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let (own, of_secret) = (FakeBackend::plain(&pki).await, inline(&pki, &backend));
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &of_secret), ("cluster", DOCUMENT), tokens]);
+    let flags = flags(&pki, management.server.address);
+    std::fs::write(pki.directory.path().join("own"), inline(&pki, &own)).unwrap();
+    let entry = "{name: own, kubeconfig: own, match: {pathPrefix: /own}, authentication: {tokenAuthFile: tokens.csv}}";
+    edit(&pki, |text| format!("{text}clusters: [{entry}]\n"));
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "own").await;
+    trusted(&gateway, "prod").await;
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+    drop(own);
+    let is_over = async || gateway.metrics("/readyz").await.starts_with("HTTP/1.1 500");
+    in_time(Box::pin(async { while !is_over().await {} })).await;
+    assert!(gateway.metrics("/readyz/clusters").await.contains("no usable API server"));
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK, "it is served all the same");
+    assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
+    // Without clusters of the operator, that of the Secret decides.
+    let before = gateway.generation().await;
+    edit(&pki, |text| text.split("clusters: [").next().unwrap().to_owned());
+    gateway.reloaded(before).await;
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
 async fn a_key_that_is_added_to_a_secret_is_a_change() {
     let pki = Pki::new();
     let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);

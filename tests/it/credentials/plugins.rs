@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use portcullis::internal::CredentialUser;
 use testkit::pki::Issued;
 
 use super::{Case, IMPERSONATE, NOW, REQUEST_HEADER, base64, credential, exec, token};
