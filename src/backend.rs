@@ -3,6 +3,7 @@
 //! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
 //! authorizes a client.
 
+pub(crate) mod address_policy;
 pub(crate) mod balance;
 mod client_certificate;
 pub(crate) mod cluster_identity;

@@ -1,7 +1,6 @@
 //! The validated settings of a backend.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use portcullis_http::identity::IdentityMode;
 use portcullis_http::identity_headers::RequestHeaderNames;
@@ -9,6 +8,7 @@ use portcullis_pki::x509::CertificateKeyPair;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
+pub use crate::backend::address_policy::AddressPolicy;
 use crate::backend::balance::WatchMoves;
 pub(crate) use portcullis_http::client_tls::TrustedRoots;
 
@@ -82,37 +82,6 @@ impl Backend {
     }
 }
 
-/// Which addresses API servers may have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AddressPolicy {
-    /// Any: the operator of the gateway chooses them.
-    #[default]
-    Any,
-    /// None that lead to the gateway's own machine or network segment.
-    NoLocal,
-}
-
-impl AddressPolicy {
-    /// The kind of an address that is refused.
-    // threat: secret-names-address
-    pub(crate) fn refused_kind(self, address: IpAddr) -> Option<&'static str> {
-        if self == Self::Any {
-            return None;
-        }
-        match address.to_canonical() {
-            address if address.is_loopback() => Some("a loopback address"),
-            // The whole of 0.0.0.0/8 is "this host".
-            IpAddr::V4(address) if address.octets()[0] == 0 => Some("an unspecified address"),
-            IpAddr::V4(address) if address.is_link_local() => Some("a link-local address"),
-            IpAddr::V6(address) if address.is_unicast_link_local() => Some("a link-local address"),
-            address if address.is_unspecified() => Some("an unspecified address"),
-            address if address.is_multicast() => Some("a multicast address"),
-            IpAddr::V4(address) if address.is_broadcast() => Some("a broadcast address"),
-            _ => None,
-        }
-    }
-}
-
 /// The address of one API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -154,35 +123,6 @@ mod tests {
     use testkit::pki::Ca;
 
     use super::*;
-
-    #[test]
-    fn local_addresses_are_refused_in_every_notation() {
-        let cases = [
-            ("127.0.0.1", Some("a loopback address")),
-            ("127.255.0.9", Some("a loopback address")),
-            ("::1", Some("a loopback address")),
-            ("::ffff:127.0.0.1", Some("a loopback address")),
-            ("0.0.0.0", Some("an unspecified address")),
-            ("0.1.2.3", Some("an unspecified address")),
-            ("::", Some("an unspecified address")),
-            ("169.254.169.254", Some("a link-local address")),
-            ("::ffff:169.254.169.254", Some("a link-local address")),
-            ("fe80::1", Some("a link-local address")),
-            ("febf::1", Some("a link-local address")),
-            ("224.0.0.1", Some("a multicast address")),
-            ("ff02::1", Some("a multicast address")),
-            ("255.255.255.255", Some("a broadcast address")),
-            ("10.0.0.1", None),
-            ("192.0.2.1", None),
-            ("2001:db8::1", None),
-            ("fd00::1", None),
-        ];
-        for (address, expected) in cases {
-            let address: IpAddr = address.parse().unwrap();
-            assert_eq!(AddressPolicy::NoLocal.refused_kind(address), expected, "{address}");
-            assert_eq!(AddressPolicy::Any.refused_kind(address), None, "{address}");
-        }
-    }
 
     #[test]
     fn a_cluster_is_identified_by_its_cas_server_names_and_path() {

@@ -43,8 +43,8 @@ pub struct ManagementClusterKeys {
     /// The path of the clusters: the cluster of the Secret `prod` is served below PATH/prod.
     #[arg(long, value_name = "PATH")]
     pub path_prefix: Option<String>,
-    /// Let the clusters of Secrets have API servers at loopback, link-local, unspecified and multicast addresses. With
-    /// `false` the gateway does not connect to such an address, also if a name resolves to it.
+    /// Let the clusters of Secrets have API servers at loopback, link-local, unspecified, multicast and cloud metadata
+    /// addresses. With `false` the gateway does not connect to such an address, also if a name resolves to it.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub allow_local_addresses: bool,
 }
