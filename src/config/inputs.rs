@@ -39,8 +39,8 @@ pub struct InputReader {
     secrets: Arc<SecretStore>,
     /// The Secrets that this load reads: one state of all of them.
     secret_list: Option<Arc<SecretList>>,
-    /// The scope of the Secrets and their names, if there is a management cluster. Before they were read there are no names.
-    secret_names: Option<(SecretScope, Option<Vec<String>>)>,
+    /// The scope of the Secrets and their clusters, if there is a management cluster. Before they were read there are none.
+    secret_clusters: Option<(SecretScope, Option<Vec<ClusterOrigin>>)>,
     clock: Clock,
 }
 
@@ -71,7 +71,7 @@ impl InputReader {
             clusters: BTreeMap::new(),
             secrets: Arc::default(),
             secret_list: None,
-            secret_names: None,
+            secret_clusters: None,
             clock,
         }
     }
@@ -81,7 +81,7 @@ impl InputReader {
         self.files.clear();
         self.folders.clear();
         self.secret_list = self.secrets.list();
-        self.secret_names = None;
+        self.secret_clusters = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.clusters.retain(|_, resolved| {
@@ -209,12 +209,13 @@ impl InputReader {
         self.secret_list.as_ref().map(|list| list.scope.clone())
     }
 
-    /// The clusters of the Secrets. Records the names of those of `scope`, so that a Secret that appears is a change.
+    /// The clusters of the Secrets. Records those of `scope`, so that a Secret that appears, or takes the place of another
+    /// one, is a change.
     pub(super) fn secret_clusters(&mut self, scope: SecretScope) -> Vec<ClusterOrigin> {
         let list = self.secret_list.as_ref();
-        let names = list.and_then(|list| list.names(&scope));
-        self.secret_names = Some((scope, names));
-        list.map(|list| list.clusters().collect()).unwrap_or_default()
+        let of_scope = list.and_then(|list| list.clusters_of(&scope));
+        self.secret_clusters = Some((scope, of_scope));
+        list.map(|list| list.clusters()).unwrap_or_default()
     }
 
     /// Whether a Secret is too large to be read.
@@ -240,10 +241,10 @@ impl InputReader {
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
         let secrets = self.secrets.list();
-        let secret_names = |scope: &SecretScope| secrets.as_ref().and_then(|list| list.names(scope));
+        let secret_clusters = |scope: &SecretScope| secrets.as_ref().and_then(|list| list.clusters_of(scope));
         self.files.iter().any(|(file, before)| digest_now(secrets.as_deref(), file) != *before)
             || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
-            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != secret_names(scope))
+            || self.secret_clusters.as_ref().is_some_and(|(scope, before)| *before != secret_clusters(scope))
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.
@@ -289,7 +290,7 @@ mod tests {
         let mut inputs = InputReader::default();
         let put = |store: &SecretStore, text: &str| {
             let keys = ["kubeconfig", "ca"].map(|key| (key.to_owned(), text.as_bytes().to_vec()));
-            let secret = Arc::new(SecretData::new(keys.into()));
+            let secret = Arc::new(SecretData::new(String::new(), keys.into()));
             store.replace(SecretScope::default(), [("prod".to_owned(), secret)].into());
         };
         let secrets = Arc::clone(inputs.secrets());
@@ -306,6 +307,27 @@ mod tests {
             (b"after".into(), b"after".into())
         );
         assert!(!inputs.changed());
+    }
+
+    #[test]
+    fn a_secret_that_takes_the_place_of_another_one_is_a_change() {
+        let mut inputs = InputReader::default();
+        let secrets = Arc::clone(inputs.secrets());
+        let put = |uid: &str| {
+            let data = [("value".to_owned(), b"the same".to_vec())].into();
+            let secret = Arc::new(SecretData::new(uid.to_owned(), data));
+            secrets.replace(SecretScope::default(), [("prod".to_owned(), secret)].into());
+        };
+        put("one");
+        inputs.begin();
+        let before = inputs.secret_clusters(SecretScope::default());
+        put("one");
+        assert!(!inputs.changed());
+        put("two");
+        assert!(inputs.changed());
+        inputs.begin();
+        let after = inputs.secret_clusters(SecretScope::default());
+        assert!(before.len() == 1 && after.len() == 1 && !after[0].has_owner_of(&before[0]));
     }
 
     #[test]

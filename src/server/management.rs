@@ -214,7 +214,8 @@ fn check_size(secrets: &Secrets) -> Result<(), SyncError> {
 }
 
 fn data(secret: Secret) -> SecretData {
-    SecretData::new(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
+    let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
+    SecretData::new(secret.metadata.uid.unwrap_or_default(), data)
 }
 
 #[cfg(test)]
@@ -276,7 +277,10 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_secrets_is_bounded() {
-        let secret = |bytes: usize| Arc::new(SecretData::new([("value".to_owned(), vec![0; bytes])].into()));
+        let secret = |bytes: usize| {
+            let data = [("value".to_owned(), vec![0; bytes])].into();
+            Arc::new(SecretData::new(String::new(), data))
+        };
         let many = |count: usize, secret: &Arc<SecretData>| {
             (0..count).map(|index| (index.to_string(), Arc::clone(secret))).collect::<Secrets>()
         };

@@ -67,9 +67,21 @@ impl Management {
         Self { secrets, revision, ends_watches, lists, server }
     }
 
+    /// Writes a Secret, or creates it.
     pub(crate) fn put(&self, name: &str, data: &[(&str, &str)]) {
+        let uid = self.secrets.lock().unwrap().get(name).map(|secret| secret["metadata"]["uid"].clone());
+        self.store(name, data, uid);
+    }
+
+    /// Deletes a Secret, and creates one of its name, before the gateway looks.
+    fn put_again(&self, name: &str, data: &[(&str, &str)]) {
+        self.store(name, data, None);
+    }
+
+    fn store(&self, name: &str, data: &[(&str, &str)], uid: Option<Value>) {
         let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (*key, STANDARD.encode(value))).collect();
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name,
+        let uid = uid.unwrap_or_else(|| format!("{name}-{}", *self.revision.borrow()).into());
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": uid,
             "labels": {"portcullis.dev/secret-type": "cluster"}}, "data": data});
         self.secrets.lock().unwrap().insert(name.to_owned(), secret);
         self.revision.send_modify(|revision| *revision += 1);
@@ -611,6 +623,42 @@ async fn a_secret_of_another_management_cluster_gets_no_connection_of_its_namesa
     trusted(&gateway, "prod").await;
     assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
     flags(&pki, other.server.address);
+    in_time(Box::pin(async {
+        while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::UNAUTHORIZED {}
+    }))
+    .await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_secret_that_was_created_again_gets_nothing_of_its_predecessor() {
+    let (pki, other_pki) = (Pki::new(), Pki::new());
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    // A change by the same owner: its cluster stays although its credential is refused, or the Secret is broken.
+    let refused = with_refused_credential(&config, &other_pki);
+    let before = gateway.generation().await;
+    management.put("prod", &[("value", &refused), ("cluster", DOCUMENT), tokens]);
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    management.put("prod", &[("value", "broken"), ("cluster", DOCUMENT), tokens]);
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    // The same by another owner: neither the cluster nor its users stay, nor the connections and the credential.
+    management.put_again("prod", &[("value", "broken"), ("cluster", DOCUMENT), tokens]);
+    in_time(Box::pin(async {
+        while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::NOT_FOUND {}
+    }))
+    .await;
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    served(&gateway, "/clusters/prod/api", "one").await;
+    let thief = ("tokens", "thief,root,1\n");
+    management.put_again("prod", &[("value", &refused), ("cluster", DOCUMENT), thief]);
     in_time(Box::pin(async {
         while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::UNAUTHORIZED {}
     }))
