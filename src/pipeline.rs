@@ -161,14 +161,14 @@ impl Gateway {
         let context = self.forward_context(connection, scope);
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, context)?;
-        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.credential_end() };
+        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.stream_end() };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
-        let Some(mut end) = scope.credential_end() else { return Ok(sending.await?) };
-        // A request whose body never ends, or that is never answered, ends with its credential, too.
+        let Some(mut end) = scope.stream_end() else { return Ok(sending.await?) };
+        // Also a request whose body never ends, or that is never answered.
         let response = tokio::select! {
             biased;
             response = sending => response?,
-            () = &mut end => return Err(Refusal::CredentialEnded),
+            () = &mut end => return Err(scope.ended()),
         };
         Ok(response.map(|body| body.revoke_when(end)))
     }
@@ -261,8 +261,8 @@ impl Gateway {
             routed.set_deadline(scope.log.started() + snapshot.request_timeout);
         }
         let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
-        let is_stream = routed.info().is_long_running() || is_upgrade();
-        let ends = authn_ends && is_stream && !proven.user().is_unauthenticated();
+        scope.is_stream = routed.info().is_long_running() || is_upgrade();
+        let ends = authn_ends && scope.is_stream && !proven.user().is_unauthenticated();
         scope.credential = ends.then(|| {
             let credentials = routed.take_credentials();
             let parts = StreamParts {

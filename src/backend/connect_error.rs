@@ -10,8 +10,7 @@ use portcullis_http::transport::TransportError;
 use rustix::io::Errno;
 
 /// What this machine lacks: descriptors, of the process and of the system; buffers; local ports; memory.
-const SHORTAGES: [Errno; 5] =
-    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL, Errno::NOMEM];
+const SHORTAGES: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::ADDRNOTAVAIL, Errno::NOMEM];
 
 /// Why the gateway could not connect to an endpoint. Nothing of the request was sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +74,7 @@ pub(crate) fn is_of_this_machine(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// The error within an error.
-fn cause(error: &(dyn Error + 'static)) -> Option<&(dyn Error + 'static)> {
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     let http2 = match error.downcast_ref() {
         Some(TransportError::Http2(error)) => Some(error),
         _ => error.downcast_ref::<h2::Error>(),
@@ -107,11 +106,7 @@ mod tests {
     struct BrokenStream(Errno);
 
     impl AsyncRead for BrokenStream {
-        fn poll_read(
-            self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            _: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
             Poll::Ready(Err(self.0.into()))
         }
     }
@@ -163,7 +158,9 @@ mod tests {
             let http1 = SendError::Broken(connection.await.unwrap_err().into());
             assert_eq!(is_of_this_machine(&http1), expected, "HTTP/1.1: {errno}");
         }
-        assert!(!is_of_this_machine(&io::Error::other("no address of the name has passed the self-check yet")));
+        assert!(!is_of_this_machine(&io::Error::other(
+            "no address of the name has passed the self-check yet"
+        )));
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use portcullis_http::peer::enable_tcp_keep_alive;
 use portcullis_system::sync::lock;
-use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -21,6 +20,7 @@ use super::balance::{Balance, EjectionCause};
 use super::connect_error::is_of_this_machine;
 use super::counts::{DialResult, EndpointCounts};
 use super::lookup::KnownAddresses;
+use super::policy::PermittedConnection;
 use super::settings::{self, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
@@ -34,8 +34,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An endpoint with its TLS configuration and its health, which the whole process shares. It outlives a reload that
 /// does not change its cluster's backend.
 pub(crate) struct Endpoint {
-    address: HostPort,
-    server_name: ServerName<'static>,
+    settings: settings::Endpoint,
     tls: EndpointTls,
     health: Arc<EndpointHealth>,
     recheck: Notify,
@@ -60,6 +59,8 @@ enum Dialling {
 pub(crate) struct EndpointStream {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) trust: ConnectionTrust,
+    /// Drives it for as long as the policy permits its address.
+    pub(crate) permitted: PermittedConnection,
 }
 
 /// Whether requests may use a connection: the endpoint has been trusted without a break since before it was dialled, and the
@@ -144,8 +145,7 @@ pub(crate) enum AlpnOffer {
 impl Endpoint {
     pub(super) fn new(endpoint: &settings::Endpoint, tls: &EndpointTls) -> Self {
         Self {
-            address: endpoint.address.clone(),
-            server_name: endpoint.server_name.clone(),
+            settings: endpoint.clone(),
             tls: tls.clone(),
             health: Arc::default(),
             recheck: Notify::new(),
@@ -167,8 +167,7 @@ impl Endpoint {
 
     fn dialling(&self, dialling: Dialling) -> Self {
         Self {
-            address: self.address.clone(),
-            server_name: self.server_name.clone(),
+            settings: self.settings.clone(),
             tls: self.tls.recording(),
             health: Arc::clone(&self.health),
             recheck: Notify::new(),
@@ -177,14 +176,20 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is the endpoint of these settings.
+    /// Whether it is the endpoint of these settings, whatever has named it.
     pub(crate) fn is_at(&self, settings: &settings::Endpoint) -> bool {
-        self.address == settings.address && self.server_name == settings.server_name
+        let own = &self.settings;
+        own.address == settings.address && own.server_name == settings.server_name
+    }
+
+    /// The settings that it was made from.
+    pub(super) fn settings(&self) -> &settings::Endpoint {
+        &self.settings
     }
 
     /// The host and port to connect to.
     pub(crate) fn address(&self) -> &HostPort {
-        &self.address
+        &self.settings.address
     }
 
     /// Whether it has passed its self-check. Requests go only to trusted endpoints.
@@ -337,14 +342,14 @@ impl Endpoint {
     }
 
     async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, (DialResult, ConnectError)> {
-        let address = || self.address.to_string();
+        let address = || self.address().to_string();
         let local = |error: &io::Error| {
             let error = ConnectError::Local { address: address(), cause: error.to_string() };
             (DialResult::Local, error)
         };
         let tcp = |result, cause| (result, ConnectError::Tcp { address: address(), cause });
         let before = self.trust_version();
-        let (stream, vetted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
+        let (stream, vetted, permitted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(connected)) => connected,
             Ok(Err(error)) if is_of_this_machine(&error) => return Err(local(&error)),
             Ok(Err(error)) => {
@@ -367,11 +372,12 @@ impl Endpoint {
             AlpnOffer::Http1Only => &self.tls.http1_only,
         };
         let connector = TlsConnector::from(Arc::clone(config));
-        match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
+        let server_name = self.settings.server_name.clone();
+        match timeout(HANDSHAKE_TIMEOUT, connector.connect(server_name, stream)).await {
             Ok(Ok(stream)) if vetted.holds() => {
                 let is_for_requests = matches!(self.dialling, Dialling::Vetted);
                 let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
-                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted } })
+                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted }, permitted })
             }
             Ok(Ok(_)) => {
                 Err(tls(DialResult::Connect, "the address has not passed the last self-check".to_owned()))
@@ -384,13 +390,18 @@ impl Endpoint {
 
     /// Whether it is given by a name, which may resolve to other addresses at any time.
     pub(crate) fn is_named(&self) -> bool {
-        self.address.host.parse::<IpAddr>().is_err()
+        self.address().host.parse::<IpAddr>().is_err()
     }
 
     /// The addresses of now to which the gateway may connect, at least one.
     pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let found = self.tls.lookups.addresses(&self.address, &self.health.known_addresses).await?;
-        let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
+        let found = self.tls.lookups.addresses(self.address(), &self.health.known_addresses).await?;
+        self.permitted(&found)
+    }
+
+    /// Those of the addresses to which the policy lets the gateway connect, at least one.
+    fn permitted(&self, found: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
+        let refused = |address: &SocketAddr| self.tls.policy.refused_kind(address.ip());
         let permitted: Vec<SocketAddr> =
             found.iter().filter(|address| refused(address).is_none()).copied().collect();
         if !permitted.is_empty() {
@@ -406,6 +417,17 @@ impl Endpoint {
         }))
     }
 
+    /// Ends the trust in addresses that the policy no longer permits.
+    // threat: withdrawn-permission
+    pub(super) fn enforce_policy(&self) {
+        let is_refused = |address: IpAddr| self.tls.policy.refused_kind(address).is_some();
+        match self.address().host.parse() {
+            Ok(address) if is_refused(address) => self.distrust(),
+            Ok(_) => {}
+            Err(_) => self.health.vetted.retain(|address| !is_refused(address.ip())),
+        }
+    }
+
     /// Records which addresses of its name have passed the self-check, and which have not. Requests use connections to the
     /// former alone.
     // threat: renamed-endpoint
@@ -416,13 +438,15 @@ impl Endpoint {
     /// Looks up the addresses, and connects to one that is permitted and, for requests, has passed the self-check. What a
     /// name resolves to may change at any time, so every connection checks it.
     // threat: renamed-endpoint
-    async fn dial_tcp(&self) -> io::Result<(TcpStream, AddressTrust)> {
+    async fn dial_tcp(&self) -> io::Result<(TcpStream, AddressTrust, PermittedConnection)> {
         let found = match self.dialling {
-            Dialling::Check(address) => vec![address],
+            Dialling::Check(address) => self.permitted(&[address])?,
             Dialling::Vetted | Dialling::Probe => self.addresses().await?,
         };
         if !self.is_named() || !matches!(self.dialling, Dialling::Vetted) {
-            return Ok((TcpStream::connect(found.as_slice()).await?, AddressTrust::default()));
+            let stream = TcpStream::connect(found.as_slice()).await?;
+            let permitted = self.register(stream.peer_addr()?)?;
+            return Ok((stream, AddressTrust::default(), permitted));
         }
         let choice = self.health.vetted.choose(&found);
         if choice.has_new {
@@ -432,9 +456,15 @@ impl Endpoint {
             let problem = "no address of the name has passed the self-check yet";
             return Err(io::Error::other(problem));
         }
-        let stream = TcpStream::connect(choice.usable.as_slice()).await?;
-        let trust = self.health.vetted.trust(stream.peer_addr()?);
-        Ok((stream, trust))
+        let stream = TcpStream::connect(self.permitted(&choice.usable)?.as_slice()).await?;
+        let peer = stream.peer_addr()?;
+        Ok((stream, self.health.vetted.trust(peer), self.register(peer)?))
+    }
+
+    /// Registers a new connection, unless the policy has become stricter meanwhile.
+    fn register(&self, peer: SocketAddr) -> io::Result<PermittedConnection> {
+        let refused = || io::Error::other("the address is no longer permitted");
+        self.tls.policy.register(peer.ip()).ok_or_else(refused)
     }
 
     /// The endpoint accepts connections and closes them before their first use, as a server does that refuses the
@@ -447,7 +477,7 @@ impl Endpoint {
 
     /// Too many requests wait for a connection. Counts as no failure of the endpoint.
     pub(crate) fn too_many_waiting_error(&self) -> ConnectError {
-        ConnectError::TooManyWaiting { address: self.address.to_string() }
+        ConnectError::TooManyWaiting { address: self.address().to_string() }
     }
 
     /// The endpoint sent no HTTP/2 settings in time.
@@ -458,7 +488,7 @@ impl Endpoint {
     pub(crate) fn http_error(&self, error: &(dyn std::error::Error + 'static)) -> ConnectError {
         if is_of_this_machine(error) {
             self.counts.note_dial(DialResult::Local);
-            return ConnectError::Local { address: self.address.to_string(), cause: error.to_string() };
+            return ConnectError::Local { address: self.address().to_string(), cause: error.to_string() };
         }
         // hyper's own text says less than that of its source.
         self.record_http_error(error.source().map_or_else(|| error.to_string(), ToString::to_string))
@@ -466,7 +496,7 @@ impl Endpoint {
 
     /// Counts an unusable connection as a failed attempt.
     fn record_http_error(&self, cause: String) -> ConnectError {
-        let error = ConnectError::Http { address: self.address.to_string(), cause };
+        let error = ConnectError::Http { address: self.address().to_string(), cause };
         self.counts.note_dial(DialResult::Http);
         self.note_connect_failure(&error);
         error
@@ -475,7 +505,7 @@ impl Endpoint {
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("address", self.address()).finish_non_exhaustive()
     }
 }
 

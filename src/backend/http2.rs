@@ -133,7 +133,7 @@ impl Lane {
     /// Starts HTTP/2 on a new connection, and adds it once the backend's SETTINGS have arrived.
     pub(crate) async fn add_connection(
         &self,
-        EndpointStream { stream, trust }: EndpointStream,
+        EndpointStream { stream, trust, permitted }: EndpointStream,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
         let corked = CorkedStream::new(stream);
@@ -173,9 +173,9 @@ impl Lane {
         let is_closing = Arc::new(AtomicBool::new(false));
         let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
-            let ended = driver.await;
-            drop(counted);
-            if let Err(error) = ended {
+            let ended = permitted.drive(driver).await;
+            drop((counted, permitted));
+            if let Some(Err(error)) = ended {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // The server may be restarting, with other flags.

@@ -24,6 +24,7 @@ use super::balance::LoadTicket;
 use super::counts::{Counted, LaneKind};
 use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
+use super::policy::PermittedConnection;
 use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 pub(crate) use super::sharing::SharingClass;
 use crate::backend::endpoint::{AlpnOffer, ConnectError, ConnectionTrust, Endpoint, EndpointStream};
@@ -365,16 +366,16 @@ impl Pool {
 
     async fn begin_http1(
         &self,
-        EndpointStream { stream, trust }: EndpointStream,
+        EndpointStream { stream, trust, permitted }: EndpointStream,
     ) -> Result<Http1Connection, ConnectError> {
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let endpoint = Arc::clone(&self.endpoint);
         let counted = endpoint.counts().open_connection(LaneKind::Http1);
         let task = tokio::spawn(async move {
-            let ended = connection.await;
-            drop(counted);
-            if let Err(error) = ended {
+            let ended = permitted.drive(connection).await;
+            drop((counted, permitted));
+            if let Some(Err(error)) = ended {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
             endpoint.http1_closed();
@@ -394,17 +395,18 @@ impl Pool {
             _ => None,
         };
         let attempt = self.begin_connect(Some(connect_owner(class))).await?;
-        let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?.stream;
+        let EndpointStream { stream, permitted, .. } = self.endpoint.connect(AlpnOffer::Http1Only).await?;
         drop(attempt);
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
+        let driven = permitted.clone();
         tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
+            if let Some(Err(error)) = driven.drive(connection.with_upgrades()).await {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
         let counted = self.endpoint.counts().open_connection(LaneKind::Tunnel);
-        let permit = UpgradePermit { _share: permit, _ticket: ticket, _counted: counted };
+        let permit = UpgradePermit { permitted, _share: permit, _ticket: ticket, _counted: counted };
         Ok(UpgradeConnection { sender, permit })
     }
 }
@@ -433,9 +435,17 @@ pub(crate) struct UpgradeConnection {
 
 /// What an upgraded connection holds for as long as it lives.
 pub(crate) struct UpgradePermit {
+    permitted: PermittedConnection,
     _share: Option<SharePermit>,
     _ticket: LoadTicket,
     _counted: Counted,
+}
+
+impl UpgradePermit {
+    /// The connection itself, which the policy may close.
+    pub(crate) fn connection(&self) -> PermittedConnection {
+        self.permitted.clone()
+    }
 }
 
 impl UpgradeConnection {

@@ -266,8 +266,9 @@ mod tests {
     #[test]
     fn a_secret_names_only_its_own_data() {
         let store = SecretStore::default();
-        let data =
-            |text: &str| Arc::new(SecretData::new(String::new(), [("value".to_owned(), text.as_bytes().to_vec())].into()));
+        let data = |text: &str| {
+            Arc::new(SecretData::new(String::new(), [("value".to_owned(), text.as_bytes().to_vec())].into()))
+        };
         store.replace(
             SecretScope::default(),
             [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into(),

@@ -225,7 +225,9 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+    use crate::backend::settings::{
+        self, AddressPolicy, BackendPolicy, EndpointDiscovery, EndpointSource, HostPort, TrustedRoots,
+    };
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
 
     #[tokio::test(start_paused = true)]
@@ -241,17 +243,18 @@ mod tests {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "127.0.0.1".to_owned(), port },
             server_name: "127.0.0.1".try_into().unwrap(),
+            source: EndpointSource::default(),
         };
         let backend = settings::Backend {
             endpoints: vec![endpoint],
-            addresses: AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-            balancing: settings::Balancing::default(),
+            discovery: EndpointDiscovery::None,
+            policy: BackendPolicy::default(),
         };
         let settings = ManagementSettings {
             backend,

@@ -100,7 +100,13 @@ authentication: {tokenAuthFile: tokens}
             let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
             let flags = ServeFlags::from_arg_matches(&command.try_get_matches_from([flag]).unwrap()).unwrap();
             let source = ConfigSource::new(flags);
-            Self { pki, source, in_force: ClusterOutcomes::default(), management: None, uid: "one".to_owned() }
+            Self {
+                pki,
+                source,
+                in_force: ClusterOutcomes::default(),
+                management: None,
+                uid: "one".to_owned(),
+            }
         }
 
         fn kubeconfig(&self, server: &str) -> String {

@@ -61,8 +61,9 @@ impl Live {
     /// Puts `next` in force and notifies every subscriber.
     pub(super) fn swap(&self, next: Arc<Snapshot>) {
         let generation = next.generation;
-        self.snapshot.store(next);
-        self.peek().apply_shared();
+        let before = self.snapshot.swap(Arc::clone(&next));
+        next.apply_shared();
+        before.end_streams_of_removed(&next);
         self.generation.send_replace(generation);
         self.note_endpoints_changed();
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
+use tracing::info;
 
 use super::cluster_outcome::ClusterOutcomes;
 use super::effective_config::EffectiveConfig;
@@ -135,15 +136,33 @@ impl Snapshot {
         })
     }
 
-    /// Puts the limits on requests in flight, and the options of audit backends, in force. All generations share them, so that is a step of its own:
-    /// a generation that is built but never used changes nothing.
+    /// Puts the limits on requests in flight, the policies of backends, and the options of audit backends in force. All
+    /// generations share them, so that is a step of its own: a generation that is built but never used changes nothing.
     pub(super) fn apply_shared(&self) {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
+            cluster.enforce();
         }
         if let Some(audit) = lock(&self.audit).take() {
             audit.commit();
+        }
+    }
+
+    /// Ends the streams of the tenants' clusters that `next` does not serve, or that have another owner there.
+    pub(super) fn end_streams_of_removed(&self, next: &Self) {
+        let served: HashMap<&str, &Arc<Cluster>> =
+            next.clusters().iter().map(|cluster| (&*cluster.name, cluster)).collect();
+        for cluster in self.clusters() {
+            let is_same = |next: &&Arc<Cluster>| next.settings.origin.has_owner_of(&cluster.settings.origin);
+            if served.get(&*cluster.name).is_none_or(|next| !is_same(next))
+                && let Some(streams) = cluster.end_streams()
+            {
+                info!(
+                    cluster = cluster.name,
+                    streams, "the cluster of the Secret is no longer served: its watches and tunnels end"
+                );
+            }
         }
     }
 

@@ -427,6 +427,54 @@ async fn a_refused_credential_leaves_the_old_one_in_use() {
     assert_eq!(gateway.count(&trusted).await, 1);
 }
 
+/// A pending credential holds back nothing by which the configuration permits less.
+#[tokio::test]
+async fn a_removed_endpoint_and_a_lower_bound_apply_at_once_while_a_credential_is_pending() {
+    const WATCH: &str = "/api/v1/pods?watch=true";
+    let pki = Pki::new();
+    let (opened, mut watches) = tokio::sync::mpsc::unbounded_channel();
+    let stays = move |request: Request<Incoming>| -> ResponseFuture {
+        if request.uri().query() != Some("watch=true") {
+            return Box::pin(async { Response::new(full("second")) });
+        }
+        let (frames, body, _) = fed();
+        opened.send(frames).unwrap();
+        Box::pin(async { Response::new(body) })
+    };
+    let first = FakeBackend::start(&pki, H2, named("first")).await;
+    let second = FakeBackend::start(&pki, H2, stays).await;
+    let gateway = several(&pki, &[&first, &second]);
+    for backend in [&first, &second] {
+        trusts(&gateway, backend, true).await;
+    }
+    let mut client = gateway.http2(None).await;
+    in_time(async { while text(client.get("/api", &[TOKEN]).await).await != "first" {} }).await;
+    // The API servers refuse the new credential.
+    let (cert, key) = pki.write_pair("forged", &pki.clients.leaf().cn("portcullis").issue());
+    let ca = pki.directory.path().join("servers-ca.crt");
+    let generation = gateway.generation().await;
+    replace(&pki.directory.path().join("backend.kubeconfig"), kubeconfig(first.address, &ca, &cert, &key));
+    gateway.reloaded(generation).await;
+    gateway.until_counted("portcullis_cluster_stale{cause=\"pending\",cluster=\"c\"} 1").await;
+    let generation = gateway.generation().await;
+    let file = pki.directory.path().join("gateway.yaml");
+    let listed = |one: &FakeBackend| format!("'https://{}'", one.address);
+    let config = std::fs::read_to_string(&file).unwrap();
+    let fewer = config.replace(&format!("{}, ", listed(&first)), "");
+    assert_ne!(fewer, config);
+    replace(&file, fewer.replace("]}]", "], maxWatchesPerEndpoint: 1}]"));
+    gateway.reloaded(generation).await;
+    while first.take().is_some() {}
+    for _ in 0..20 {
+        assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "second");
+    }
+    assert_eq!(first.pending(), 0);
+    let _one = client.get(WATCH, &[TOKEN]).await;
+    let _frames = in_time(watches.recv()).await.unwrap();
+    assert_eq!(client.get(WATCH, &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    gateway.until_counted("portcullis_cluster_stale{cause=\"pending\",cluster=\"c\"} 1").await;
+}
+
 /// One log line per outage, for any number of requests.
 #[tokio::test]
 async fn an_outage_is_logged_once() {

@@ -8,7 +8,8 @@ use rustls::crypto::CryptoProvider;
 use rustls::{CertificateError, ClientConfig};
 
 use super::super::lookup::Lookups;
-use super::super::settings::{self, AddressPolicy};
+use super::super::policy::PolicyInForce;
+use super::super::settings;
 use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
 use crate::metrics::BackendTimings;
 
@@ -20,7 +21,7 @@ pub(in crate::backend) struct EndpointTls {
     pub(super) certificate: Option<Arc<ClientCertificate>>,
     pub(super) recorder: Option<Arc<CertificateRecorder>>,
     pub(super) lookups: Lookups,
-    pub(super) addresses: AddressPolicy,
+    pub(super) policy: Arc<PolicyInForce>,
     pub(super) timings: Arc<BackendTimings>,
 }
 
@@ -30,6 +31,7 @@ impl EndpointTls {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
         timings: &Arc<BackendTimings>,
+        policy: &Arc<PolicyInForce>,
     ) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
@@ -49,7 +51,7 @@ impl EndpointTls {
             certificate,
             recorder: None,
             lookups: Lookups::default(),
-            addresses: settings.addresses,
+            policy: Arc::clone(policy),
             timings: Arc::clone(timings),
         })
     }
@@ -74,7 +76,7 @@ impl EndpointTls {
             certificate: self.certificate.clone(),
             recorder,
             lookups: self.lookups.clone(),
-            addresses: self.addresses,
+            policy: Arc::clone(&self.policy),
             timings: Arc::clone(&self.timings),
         }
     }
@@ -97,4 +99,3 @@ pub(super) fn tls_cause(error: &std::io::Error) -> String {
     };
     format!("{error}; {fix}")
 }
-

@@ -28,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
-use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+use crate::backend::settings::{self, HostPort, TrustedRoots};
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +116,7 @@ impl FaultyServer {
             endpoints: vec![settings::Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port },
                 server_name: "backend.test".try_into().unwrap(),
+                source: settings::EndpointSource::default(),
             }],
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(roots)),
@@ -123,8 +124,8 @@ impl FaultyServer {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-            balancing: settings::Balancing::default(),
-            addresses: AddressPolicy::Any,
+            discovery: settings::EndpointDiscovery::None,
+            policy: settings::BackendPolicy::default(),
         };
         let backend =
             Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default())

@@ -41,6 +41,7 @@ pub(super) async fn tunnel(
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let (mut response, permit) = connection.send(request).await?;
     let Tunnel { guard, end } = tunnel;
+    let permitted = permit.connection();
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let received = response.headers().get(UPGRADE);
@@ -67,7 +68,7 @@ pub(super) async fn tunnel(
         let end = end.unwrap_or_else(|| Box::pin(pending()));
         let tunnel = async {
             tokio::select! {
-                () = tunnel => {}
+                _ = permitted.drive(tunnel) => {}
                 // Both connections close.
                 () = end => {}
             }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::Discovery;
 use crate::backend::endpoint_list::MAX_DISCOVERED;
 use crate::backend::kube_client;
-use crate::backend::settings::{Endpoint, HostPort};
+use crate::backend::settings::{Endpoint, EndpointSource, HostPort};
 use crate::controllers::client::bounded;
 
 const NAMESPACE: &str = "default";
@@ -117,7 +117,8 @@ fn endpoints<'a>(
             let Ok(ip) = ip.parse::<IpAddr>() else { continue };
             let address = HostPort { host: ip.to_string(), port };
             if found.len() <= 16 * MAX_DISCOVERED && !found.iter().any(|known| known.address == address) {
-                found.push(Endpoint { address, server_name: server_name.clone() });
+                let server_name = server_name.clone();
+                found.push(Endpoint { address, server_name, source: EndpointSource::Cluster });
             }
         }
     }

@@ -101,10 +101,10 @@ fn move_watches(check: &EndpointCheck, moving: &mut WatchMoving, now: Instant) {
     let EndpointCheck { backend, endpoint, .. } = check;
     let Some(moves) = backend.watch_moves() else { return };
     let watches = moving.step(
-        moves,
+        &moves,
         now,
         || backend.watches_elsewhere(endpoint, now),
-        || backend.move_watches(endpoint, moves, now),
+        || backend.move_watches(endpoint, &moves, now),
     );
     if watches == 0 {
         return;
