@@ -12,7 +12,6 @@ mod error_map;
 pub(crate) mod forward;
 mod forward_error;
 pub(crate) mod health;
-mod log_throttle;
 mod post_process;
 mod respond;
 mod scope;
@@ -41,7 +40,6 @@ use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
 use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
-pub(crate) use log_throttle::{LogPermit, LogThrottle};
 use post_process::PostProcess;
 use respond::RefusalRenderer;
 use scope::RequestScope;
@@ -57,6 +55,7 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
+use crate::telemetry::ClientLogThrottle;
 use crate::traces::{TracedRequest, Tracer};
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
@@ -72,7 +71,7 @@ pub(crate) struct Gateway {
     /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Limits the log lines that one client causes.
-    pub(crate) throttle: Arc<LogThrottle>,
+    pub(crate) throttle: Arc<ClientLogThrottle>,
     /// Begins spans, if requests are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
 }

@@ -18,7 +18,6 @@ use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
 use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
-use super::log_throttle::LogThrottle;
 use super::respond::{self, RefusalRenderer};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
@@ -29,6 +28,7 @@ use crate::limits::InflightPermit;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
+use crate::telemetry::ClientLogThrottle;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// What one request owns until its response body has ended.
@@ -60,7 +60,7 @@ impl RequestScope {
         connection: &Connection,
         request: &Request<Incoming>,
         metrics: &Arc<Metrics>,
-        throttle: &Arc<LogThrottle>,
+        throttle: &Arc<ClientLogThrottle>,
     ) -> Self {
         Self {
             log: AccessLog::begin(connection, request, metrics, throttle),

@@ -11,6 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
 use crate::config::inputs::CredentialUser;
+use crate::telemetry;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ impl Live {
     /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
+        telemetry::limit_lines_about(snapshot.tenants());
         let (generation, _) = watch::channel(snapshot.generation);
         let (endpoints_changed, _) = watch::channel(());
         let snapshot = ArcSwap::from_pointee(snapshot);
@@ -63,6 +65,7 @@ impl Live {
         let generation = next.generation;
         let before = self.snapshot.swap(Arc::clone(&next));
         next.apply_shared();
+        telemetry::limit_lines_about(next.tenants());
         before.end_streams_of_removed(&next);
         self.generation.send_replace(generation);
         self.note_endpoints_changed();

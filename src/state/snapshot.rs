@@ -1,7 +1,7 @@
 //! One generation of the configuration, built whole and never changed. Every request is served with a single
 //! generation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -169,6 +169,12 @@ impl Snapshot {
     /// Every cluster, in the order of the configuration.
     pub(crate) fn clusters(&self) -> &[Arc<Cluster>] {
         self.router.clusters()
+    }
+
+    /// The names of the clusters that tenants configure.
+    pub(super) fn tenants(&self) -> HashSet<String> {
+        let tenants = self.clusters().iter().filter(|cluster| cluster.settings.origin.is_of_tenant());
+        tenants.map(|cluster| cluster.name.clone()).collect()
     }
 
     /// The cluster of this name.

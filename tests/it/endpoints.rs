@@ -335,6 +335,56 @@ async fn configured_identity_headers_need_not_be_readable() {
     }
 }
 
+/// An administrator who takes the right to review oneself from users, as hardening guides advise, takes no cluster from them.
+#[tokio::test]
+async fn an_endpoint_that_begins_to_refuse_the_review_stays_in_use() {
+    let pki = Pki::new();
+    let (forbids, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_forbidden, is_changed) = (Arc::clone(&forbids), Arc::clone(&changes));
+    let own = move |request: &Request<Incoming>| {
+        let is_review = request.method() == Method::POST;
+        if is_review && is_forbidden.load(Ordering::SeqCst) {
+            let user = request.headers().get("x-remote-user")?.to_str().ok()?;
+            let message = format!(
+                "selfsubjectreviews.authentication.k8s.io is forbidden: User \"{user}\" cannot create resource \
+                 \"selfsubjectreviews\" in API group \"authentication.k8s.io\" at the cluster scope"
+            );
+            return Some(respond(StatusCode::FORBIDDEN, &json!({"message": message})));
+        }
+        let is_changed = is_changed.load(Ordering::SeqCst);
+        misread(request, |user| {
+            if is_changed {
+                user["groups"] = json!([]);
+            }
+        })
+    };
+    let backend = FakeBackend::with_self_check(&pki, H2, own, named("it")).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, true).await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "it");
+    forbids.store(true, Ordering::SeqCst);
+    let address = backend.address;
+    let forbidden =
+        format!("portcullis_self_checks_total{{cluster=\"c\",endpoint=\"{address}\",result=\"forbidden\"}}");
+    in_time(async { while gateway.count(&forbidden).await < 3 {} }).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "it");
+    trusts(&gateway, &backend, true).await;
+    // A gateway that has not seen it pass does not use it, and says what is missing.
+    let fresh = start_process(configuration_of(&pki, &[address], "")).await;
+    until("the diagnosis", || !fresh.said("its RBAC forbids SelfSubjectReviews").is_empty()).await;
+    let refused = fresh.gateway.http1(None).await.get("/api", &[TOKEN]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let (_, log) = fresh.end().await;
+    assert!(log.contains("apply deploy/rbac.yaml"), "{log}");
+    // What an identity shows still counts.
+    changes.store(true, Ordering::SeqCst);
+    forbids.store(false, Ordering::SeqCst);
+    trusts(&gateway, &backend, false).await;
+    changes.store(false, Ordering::SeqCst);
+    trusts(&gateway, &backend, true).await;
+}
+
 /// A renewed serving certificate of the same CA interrupts nothing; one of another CA is refused, and the log says why.
 #[tokio::test]
 async fn an_endpoint_may_renew_its_certificate() {

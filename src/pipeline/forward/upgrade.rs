@@ -16,7 +16,7 @@ use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::transport::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::Tunnel;
 use crate::backend::pool::UpgradeConnection;
@@ -48,7 +48,7 @@ pub(super) async fn tunnel(
     if !switched || !received.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
     {
         if switched {
-            warn!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
+            debug!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
         }
         strip_hop_by_hop(response.headers_mut());
