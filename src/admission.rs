@@ -18,14 +18,13 @@ use std::time::Duration;
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{Webhook, Webhooks};
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Refused, Shares};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
-use crate::backend::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 use crate::metrics::Metrics;
 use crate::traces::SpanScope;
 use callers::Callers;
@@ -37,22 +36,12 @@ pub(crate) use surroundings::RequestSurroundings;
 pub(crate) use trial::{Trial, TrialResult};
 
 /// The memory of all bodies that are being read, in KiB: apart from the rest, since a client may be slow to send.
-const BODY_LIMITS: ShareLimits = ShareLimits {
-    permits: 128 << 10,
-    permits_per_client: 12 << 10,
-    queue: 1024,
-    queue_per_client: 128,
-    queue_timeout: Duration::from_secs(5),
-};
+const BODY_SHARES: Shares = Shares::new(128 << 10, 12 << 10).with_queue(1024, 128);
 /// The memory of all objects that are being reviewed, in KiB. A user whose requests wait for webhooks holds only a share.
 // threat: silent-webhook
-const OBJECT_LIMITS: ShareLimits = ShareLimits {
-    permits: 256 << 10,
-    permits_per_client: 64 << 10,
-    queue: 1024,
-    queue_per_client: 128,
-    queue_timeout: Duration::from_secs(5),
-};
+const OBJECT_SHARES: Shares = Shares::new(256 << 10, 64 << 10).with_queue(1024, 128);
+/// How long a request waits for memory.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The memory of a review by the size of its object: the object as the API server shows it, and as it is stored, each parsed, and
 /// the reviews.
 const MEMORY_PER_OBJECT: u64 = 8;
@@ -69,12 +58,24 @@ pub(crate) struct ClusterAdmission {
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
     dry_runs: DryRunSupport,
-    bodies: Arc<FairShares<Arc<str>>>,
-    objects: Arc<FairShares<Arc<str>>>,
+    bodies: FairLimiter<Arc<str>>,
+    objects: FairLimiter<Arc<str>>,
     /// Bounds the reviews that wait for shadow webhooks.
-    shadow_memory: Arc<Semaphore>,
+    shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
+}
+
+/// Memory of a review, in the share of a flow, until it is dropped.
+pub(crate) type ReservedReview = Permit<Arc<str>>;
+
+async fn reserve(
+    memory: &FairLimiter<Arc<str>>,
+    flow: &str,
+    weight: u64,
+) -> Result<ReservedReview, Refused> {
+    let weight = usize::try_from(weight).unwrap_or(usize::MAX);
+    memory.acquire(flow.into(), weight, Instant::now() + QUEUE_TIMEOUT).await
 }
 
 /// Where admission runs.
@@ -126,6 +127,9 @@ impl ClusterAdmission {
             Some(known) if known.is_for(place.backend) => Arc::clone(known),
             _ => Arc::new(NamespaceLabels::start(place)),
         });
+        let kept = |of: fn(&Self) -> &FairLimiter<Arc<str>>, shares| {
+            before.map_or_else(|| FairLimiter::new(shares), |before| of(before).clone())
+        };
         Ok(Self {
             cluster: place.cluster.to_owned(),
             mode: settings.mode,
@@ -138,16 +142,9 @@ impl ClusterAdmission {
             )?,
             namespaces,
             dry_runs: DryRunSupport::new(place),
-            bodies: before
-                .map_or_else(|| Arc::new(FairShares::new(BODY_LIMITS)), |before| Arc::clone(&before.bodies)),
-            objects: before.map_or_else(
-                || Arc::new(FairShares::new(OBJECT_LIMITS)),
-                |before| Arc::clone(&before.objects),
-            ),
-            shadow_memory: before.map_or_else(
-                || Arc::new(Semaphore::new(shadow::MEMORY)),
-                |before| Arc::clone(&before.shadow_memory),
-            ),
+            bodies: kept(|before| &before.bodies, BODY_SHARES),
+            objects: kept(|before| &before.objects, OBJECT_SHARES),
+            shadow_memory: kept(|before| &before.shadow_memory, shadow::MEMORY_SHARES),
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,
@@ -177,15 +174,15 @@ impl ClusterAdmission {
     }
 
     /// Waits for the memory of a body of at most this size, in the share of `flow`.
-    pub(crate) async fn reserve_body(&self, flow: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+    pub(crate) async fn reserve_body(&self, flow: &str, bytes: u64) -> Result<ReservedReview, Refused> {
         let weight = (bytes >> 10).saturating_add(1);
-        self.bodies.acquire(flow.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
+        reserve(&self.bodies, flow, weight).await
     }
 
     /// Waits for the memory of the review of an object of this size, in the share of `flow`.
-    pub(crate) async fn reserve(&self, flow: &str, bytes: u64) -> Result<SharePermit, SharesExhausted> {
+    pub(crate) async fn reserve(&self, flow: &str, bytes: u64) -> Result<ReservedReview, Refused> {
         let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_OBJECT)) >> 10;
-        self.objects.acquire(flow.into(), u32::try_from(weight).unwrap_or(u32::MAX)).await
+        reserve(&self.objects, flow, weight).await
     }
 
     /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `flow`.

@@ -9,6 +9,7 @@ pub(crate) mod bearer;
 pub(crate) mod bootstrap;
 pub(crate) mod cache;
 pub(crate) mod chain;
+pub(crate) mod check_pool;
 pub(crate) mod expiry;
 pub(crate) mod oidc;
 pub(crate) mod request_header;
@@ -29,7 +30,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
 use portcullis_http::identity::Identity;
+use portcullis_http::peer::client_network;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::Owner;
 use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_system::clock::UnixTime;
 
@@ -326,16 +329,19 @@ pub struct AuthnInput<'a> {
 impl AuthnInput<'_> {
     /// The part that token authenticators may see.
     pub fn for_tokens(&self) -> TokenContext<'_> {
-        TokenContext { audiences: self.audiences, now: self.now, trace: self.trace }
+        let Self { conn, audiences, now, trace, .. } = *self;
+        TokenContext { audiences, owner: &conn.owner, now, trace }
     }
 }
 
-/// The input of a [`TokenAuthenticator`] beside the token. Contains nothing of the request, so that a verdict on a
-/// token holds for every request that carries it.
+/// The input of a [`TokenAuthenticator`] beside the token. Contains nothing of the request that the verdict may depend on, so
+/// that a verdict on a token holds for every request that carries it.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenContext<'a> {
     /// The token must be valid for one of these audiences; empty disables the check.
     pub audiences: &'a [Audience],
+    /// In whose share of the cluster the check counts.
+    pub owner: &'a Owner,
     /// The time of the request.
     pub now: UnixTime,
     /// Receives warnings, audit annotations and steps.
@@ -347,10 +353,20 @@ pub struct TokenContext<'a> {
 pub struct ConnInfo {
     /// The client's address.
     pub peer: SocketAddr,
+    /// The client before it has authenticated: its network.
+    pub owner: Owner,
     /// The server name (SNI) of the TLS handshake.
     pub server_name: Option<String>,
     /// The client's certificate chain. The handshake proves possession of the leaf's key and nothing else.
     pub peer_chain: UnverifiedChain,
     /// Memoized verdicts on `peer_chain`.
     pub verdicts: x509::VerdictMemo,
+}
+
+impl ConnInfo {
+    /// A connection without verdicts.
+    pub(crate) fn new(peer: SocketAddr, server_name: Option<String>, peer_chain: UnverifiedChain) -> Self {
+        let owner = Owner::Network(client_network(peer.ip()));
+        Self { peer, owner, server_name, peer_chain, verdicts: x509::VerdictMemo::default() }
+    }
 }

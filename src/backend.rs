@@ -1,15 +1,21 @@
-//! The backend of a cluster: its API servers (endpoints), the connections to them, and the gateway's own clients.
+//! The backend of a cluster: its API servers (endpoints), the connections to them, the gateway's own clients, and the
+//! lists and watches of these.
 //!
 //! Requests go only to endpoints that have passed the identity self-check. This module never authenticates or
 //! authorizes a client. Whether a request is sent again is decided by `send_with_retry` in `pipeline/forward.rs`; how often it may
 //! be, in `balance/retry_budget.rs`.
 
+pub(crate) mod author;
 pub(crate) mod balance;
+pub(crate) mod bounded_client;
+pub(crate) mod buffers;
 mod client_certificate;
 pub(crate) mod cluster_identity;
 pub(crate) mod counts;
+pub(crate) mod dials;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_list;
+pub(crate) mod follow;
 mod http2;
 pub(crate) mod kube_client;
 mod lanes;
@@ -19,7 +25,6 @@ pub(crate) mod pools;
 pub(crate) mod probe;
 pub(crate) mod response_size;
 pub(crate) mod settings;
-pub(crate) mod shares;
 pub(crate) mod sharing;
 pub(crate) mod vetted;
 pub(crate) mod watched;
@@ -40,6 +45,7 @@ use crate::backend::balance::{
     Load, Random, Rank, RetryBudget, RetryCause, WatchMoves, choose, end_oldest, excess,
 };
 use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmitted, PeerEndpoint};
+use crate::backend::dials::ClusterDials;
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::settings::EndpointDiscovery;
@@ -79,9 +85,10 @@ impl Backend {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
         timings: BackendTimings,
+        dials: ClusterDials,
     ) -> Result<Self, rustls::Error> {
         let timings = Arc::new(timings);
-        let tls = EndpointTls::new(settings, provider, &timings)?;
+        let tls = EndpointTls::new(settings, provider, &timings, dials)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -419,10 +426,14 @@ pub(crate) fn contains(endpoints: &[Arc<Endpoint>], endpoint: &Arc<Endpoint>) ->
 
 #[cfg(test)]
 pub(crate) mod testing {
+    use portcullis_limits::ClusterOwner;
+    use portcullis_limits::budget::BudgetShares;
+    use portcullis_limits::byte_ledger::ByteLedger;
     use rustls::RootCertStore;
     use rustls::crypto::aws_lc_rs::default_provider;
 
     use super::*;
+    use crate::backend::dials::DialLimits;
     use crate::backend::settings::{self, HostPort, TrustedRoots};
 
     /// A backend whose endpoint has not been checked.
@@ -432,12 +443,17 @@ pub(crate) mod testing {
 
     /// A backend with these settings.
     pub(crate) fn with_settings(settings: &settings::Backend) -> Backend {
-        Backend::new(settings, &Arc::new(default_provider()), BackendTimings::default()).unwrap()
+        Backend::new(settings, &Arc::new(default_provider()), BackendTimings::default(), dials()).unwrap()
     }
 
     /// The TLS of these settings.
     pub(super) fn tls(settings: &settings::Backend) -> EndpointTls {
-        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default()).unwrap()
+        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default(), dials()).unwrap()
+    }
+
+    /// As much as any cluster wants.
+    pub(super) fn dials() -> ClusterDials {
+        DialLimits::new(BudgetShares::new(usize::MAX), &ByteLedger::new(usize::MAX)).of(ClusterOwner::operator("test"))
     }
 
     /// The settings of a backend with one endpoint.

@@ -13,6 +13,7 @@ pub(crate) mod token_objects;
 
 use std::sync::Arc;
 
+use portcullis_limits::ClusterOwner;
 use rustls::crypto::CryptoProvider;
 
 use crate::admission::{AdmissionPlace, ClusterAdmission};
@@ -21,6 +22,7 @@ use crate::authn::chain::EmptyChain;
 use crate::authn::revocation::crls::OlderCrl;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
+use crate::backend::dials::ClusterDials;
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
@@ -37,6 +39,8 @@ pub(crate) struct Cluster {
     pub(crate) name: String,
     /// The settings that it was built from.
     pub(crate) settings: Arc<settings::Cluster>,
+    /// In whose share of the process everything in it counts.
+    pub(crate) owner: ClusterOwner,
     /// How clients are authenticated.
     pub(crate) authn: ClusterAuthn,
     /// The gateway's own authorizers; `None`: the backend alone decides.
@@ -103,9 +107,11 @@ impl Cluster {
             }
         };
         let timings = || deps.metrics.backend.timings(name);
-        let (backend, pending_backend) = backends(backend, provider, timings, before)?;
+        let owner = settings.owner();
+        let dials = deps.dials.of(owner.clone());
+        let (backend, pending_backend) = backends(backend, provider, (timings, dials), before)?;
         let authn_before = before.map(|before| &before.authn);
-        let authn = ClusterAuthn::build(name, authentication, &backend, authn_before, deps)?;
+        let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator = (*impersonation == ImpersonationBy::Gateway)
@@ -129,6 +135,7 @@ impl Cluster {
         Ok(Self {
             name: name.clone(),
             settings: Arc::clone(all),
+            owner,
             authn,
             authorizer,
             impersonator,
@@ -183,14 +190,14 @@ fn open_audit(
 fn backends(
     settings: &backend::settings::Backend,
     provider: &Arc<CryptoProvider>,
-    timings: impl FnOnce() -> BackendTimings,
+    (timings, dials): (impl FnOnce() -> BackendTimings, ClusterDials),
     before: Option<&Cluster>,
 ) -> Result<(Arc<Backend>, Option<Arc<Backend>>), rustls::Error> {
     let known = before.and_then(|cluster| cluster.backends().find(|backend| backend.is_for(settings)));
     let next = if let Some(backend) = known {
         Arc::clone(backend)
     } else {
-        let next = Backend::new(settings, provider, timings())?;
+        let next = Backend::new(settings, provider, timings(), dials)?;
         if let Some(before) = before.filter(|before| before.backend.is_same_cluster(settings)) {
             next.inherit_cluster(&before.backend);
         }

@@ -12,7 +12,6 @@
 //! - It handles its own failures: it logs them and retries. `worker` provides the watch, the queue and the loop.
 
 pub(crate) mod bootstrap_signer;
-pub(crate) mod client;
 pub(crate) mod csr;
 mod election;
 mod name;
@@ -39,6 +38,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::backend::Backend;
+use crate::backend::bounded_client::bounded;
 use crate::backend::kube_client;
 use crate::metrics::Metrics;
 use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
@@ -74,7 +74,7 @@ impl ControllerContext {
         Self {
             cluster: Arc::clone(&of.cluster),
             identity: Arc::clone(identity),
-            client: client::bounded(kube_client::client(&of.backend)),
+            client: bounded(kube_client::client(&of.backend)),
             settings: Arc::clone(&of.settings),
             metrics: Arc::clone(metrics),
             clock: clock.clone(),

@@ -31,10 +31,10 @@
 //!
 //! # The life of the process
 //!
-//! [`server`] starts the threads: workers, the acceptor, one that verifies tokens, one that asks authorizers, one for reload and self-check, those
-//! of the controllers, the admin listener, which serves `/metrics` and the health checks, and the page, if there is one. `state::Live` holds the
-//! configuration in force, a snapshot that is built whole and never changed; one request is decided by one snapshot. A
-//! reload that fails leaves the old one in force.
+//! [`server`] starts the threads: workers, the acceptor, those that check tokens, one that follows what tokens depend on, one that
+//! asks authorizers, one for reload and self-check, those of the controllers, the admin listener, which serves `/metrics` and the
+//! health checks, and the page, if there is one. `state::Live` holds the configuration in force, a snapshot that is built whole
+//! and never changed; one request is decided by one snapshot. A reload that fails leaves the old one in force.
 //!
 //! # The map
 //!
@@ -58,11 +58,13 @@
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
-//! | [`backend`] | endpoints, connections to them, the gateway's own clients |
+//! | [`backend`] | endpoints, connections to them, the gateway's own clients, what these follow |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
 //! | [`limits`] | requests in flight: limits of clusters and of the process, fair queues |
 //! | [`traces`] | the spans of requests, for a collector |
 //! | [`request`] | `RequestInfo`, credentials, deadlines, well-formedness |
+//! | [`operator`] | the users whom the operator names: only they may have privileges in the whole process |
+//! | [`descriptors`] | how the open files of the process are divided: clients, API servers, a reserve |
 //! | [`tasks`] | background tasks: restart after a panic, threads with a runtime |
 //! | [`metrics`] | every metric and its labels |
 //!
@@ -76,8 +78,8 @@
 //! | `crates/cel` | CEL as kube-apiserver evaluates it |
 //! | `crates/otlp` | traces for a collector |
 //! | `crates/openid` | OpenID Connect: tokens, the keys of their issuers, a client of a provider |
-//! | `crates/limits` | what clients and clusters share, and whose share it is: fair limits, rates, queues, lookups, memory |
 //! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |
+//! | `crates/limits` | what clients and clusters share, and whose share it is: fair limits, rates, queues, lookups, memory |
 //! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
 //! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |
 //! | `crates/go` | what must equal Go's library: URL, PEM, CSV, JSON, quotes, durations, times |
@@ -117,6 +119,7 @@ mod cli;
 mod cluster;
 mod config;
 mod controllers;
+mod descriptors;
 #[cfg(feature = "dev")]
 mod dev;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -126,6 +129,7 @@ pub mod internal;
 mod limits;
 mod listener;
 mod metrics;
+mod operator;
 #[cfg(feature = "page")]
 mod page;
 mod pipeline;

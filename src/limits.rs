@@ -3,15 +3,15 @@
 //! Each cluster has two limits, for reads and for writes, as kube-apiserver has without priority and fairness. A request
 //! beyond its limit is refused with 429 or, with queues, waits: a place that becomes free goes to the flow with the
 //! fewest requests in service, so that one flooding user does not delay the others. One more limit counts the requests
-//! of all clusters. Members of `system:masters` and the gateway itself pass a limit that is reached: `is_exempt_from_limits`
-//! in `pipeline/stages.rs`.
+//! of all clusters, of which tenants have shares. Members of `system:masters` and the gateway itself pass a limit that is
+//! reached, those whom a tenant names that of their own cluster alone: `is_exempt_from_limits` and `process_priority` in
+//! `pipeline/stages.rs`.
 //!
 //! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
 //! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.
 // apiserver: pkg/server/filters/maxinflight.go
 
 mod class_limiter;
-mod fair_queue;
 mod flow;
 mod process;
 pub(crate) mod settings;
@@ -26,6 +26,7 @@ use tokio::time::Instant;
 
 use class_limiter::{ClassLimiter, Place};
 pub(crate) use flow::{FlowName, flow_of, is_anonymous};
+pub(crate) use process::ProcessPriority;
 use process::{ProcessLimit, ProcessPlace};
 use settings::LimitSettings;
 
@@ -127,8 +128,8 @@ impl Limiters {
 #[derive(Debug)]
 pub(crate) struct ClusterLimiter {
     cluster: Arc<str>,
-    read_only: Arc<ClassLimiter>,
-    mutating: Arc<ClassLimiter>,
+    read_only: ClassLimiter,
+    mutating: ClassLimiter,
     process: Arc<ProcessLimit>,
     metrics: Arc<Metrics>,
 }
@@ -139,8 +140,10 @@ pub(crate) struct LimitedRequest<F> {
     pub(crate) class: RequestClass,
     /// Names the flow; called only if there is a limit.
     pub(crate) flow: F,
-    /// Whether the request is served even if no place is free.
+    /// Whether the request is served even if no place of its cluster is free.
     pub(crate) is_exempt: bool,
+    /// What it may have of the limit of the process.
+    pub(crate) priority: ProcessPriority,
     /// The end of the request, also of its wait.
     pub(crate) deadline: Option<Instant>,
 }
@@ -156,8 +159,7 @@ pub(crate) struct InflightPermit {
 
 impl ClusterLimiter {
     fn new(cluster: &str, process: &Arc<ProcessLimit>, metrics: &Arc<Metrics>) -> Self {
-        let class =
-            |class: RequestClass| Arc::new(ClassLimiter::new(cluster, class.label(), &metrics.limits));
+        let class = |class: RequestClass| ClassLimiter::new(cluster, class.label(), &metrics.limits);
         Self {
             cluster: cluster.into(),
             read_only: class(RequestClass::ReadOnly),
@@ -183,16 +185,27 @@ impl ClusterLimiter {
         self: &Arc<Self>,
         request: LimitedRequest<impl FnOnce() -> FlowName>,
     ) -> Result<Option<InflightPermit>, LimitExceeded> {
-        let LimitedRequest { class, flow, is_exempt, deadline } = request;
+        let LimitedRequest { class, flow, is_exempt, priority, deadline } = request;
         let limiter = match class {
             RequestClass::ReadOnly => &self.read_only,
             RequestClass::Mutating => &self.mutating,
         };
         let result = async {
-            let place =
-                if limiter.is_limited() { limiter.acquire(flow(), is_exempt, deadline).await? } else { None };
+            let (is_limited, is_limited_in_process) = (limiter.is_limited(), self.process.is_limited());
+            if !is_limited && !is_limited_in_process {
+                return Ok((None, None));
+            }
+            let flow = flow();
+            let place = match is_limited {
+                true => limiter.acquire(FlowName::clone(&flow), is_exempt, deadline).await?,
+                false => None,
+            };
             // After the wait: a request in the queue of one cluster takes nothing from the others.
-            Ok((place, self.process.enter(is_exempt)?))
+            let process = match is_limited_in_process {
+                true => self.process.enter(&self.cluster, flow, priority)?,
+                false => None,
+            };
+            Ok((place, process))
         };
         let (place, process) = result.await.inspect_err(|exceeded: &LimitExceeded| {
             let labels = [&*self.cluster, class.label(), &exceeded.to_string()];

@@ -6,6 +6,7 @@
 mod acceptor;
 mod activity;
 mod connection;
+mod connection_quota;
 mod date;
 mod driver;
 mod handshake_failure;
@@ -17,9 +18,7 @@ mod possession;
 pub(crate) mod proxy_protocol;
 mod reset_limiter;
 pub(crate) mod settings;
-mod tenant_quota;
 pub(crate) mod tls;
-mod unauthenticated_quota;
 mod watches;
 mod worker;
 
@@ -28,18 +27,19 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 
-pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog, raise_file_limit};
+pub(crate) use acceptor::{ConnectionLimiter, Listener, accept_into, drain_backlog};
 pub(crate) use activity::RequestGuard;
 pub(crate) use connection::{
     Connection, ConnectionOrigin, ShutdownPhase, ShutdownSignals, TooManyConnections,
 };
+pub(crate) use connection_quota::ConnectionQuota;
 pub(crate) use http_on_tls_port::accept_tls;
-pub(crate) use unauthenticated_quota::UnauthenticatedQuota;
 pub(crate) use watches::WatchTermination;
 pub(crate) use worker::Worker;
 
 use portcullis_http::body::Body;
 use portcullis_http::transport::Incoming;
+use portcullis_limits::byte_ledger::ByteLedger;
 
 /// Responds to requests; all connections share one.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
@@ -49,4 +49,7 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
         connection: Arc<Connection>,
         request: Request<Incoming>,
     ) -> impl Future<Output = Response<Body>> + Send + use<Self>;
+
+    /// Where the bytes that streams and connections hold count.
+    fn ledger(&self) -> &ByteLedger;
 }

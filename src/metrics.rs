@@ -141,7 +141,7 @@ impl Metrics {
         match exposition {
             Exposition::Text => self.render(),
             Exposition::OpenMetrics => {
-                self.traces.update();
+                self.update();
                 let exemplars = self.requests.exemplars();
                 let metrics = OpenMetrics { families: &self.registry.gather(), exemplars };
                 (metrics.to_string(), open_metrics::CONTENT_TYPE)
@@ -149,9 +149,15 @@ impl Metrics {
         }
     }
 
+    /// Takes over numbers that are counted elsewhere.
+    fn update(&self) {
+        self.traces.update();
+        self.backend.update();
+    }
+
     /// The exposition in text format 0.0.4, and its content type.
     pub(crate) fn render(&self) -> (String, &'static str) {
-        self.traces.update();
+        self.update();
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "cannot render metrics");

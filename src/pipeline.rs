@@ -29,9 +29,10 @@ use http::{Request, Response};
 use portcullis_go::url::decode_path;
 use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
-use portcullis_http::transport::Incoming;
+use portcullis_http::transport::{ExchangeBuffers, Incoming};
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::Instant;
 
@@ -75,6 +76,8 @@ pub(crate) struct Gateway {
     pub(crate) throttle: Arc<LogThrottle>,
     /// Begins spans, if requests are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
+    /// The bytes that streams and connections hold.
+    pub(crate) ledger: ByteLedger,
 }
 
 impl RequestHandler for Gateway {
@@ -87,6 +90,7 @@ impl RequestHandler for Gateway {
         // Before the future is polled, so that a request that its client resets at once is also logged and counted.
         let mut scope = RequestScope::begin(&connection, &request, &gateway.metrics, &gateway.throttle);
         let renderer = RefusalRenderer::of(&request);
+        let buffers = request.body().buffers().cloned();
         let request = Box::new(request);
         async move {
             // One snapshot for the whole request, released before the response body streams.
@@ -95,6 +99,7 @@ impl RequestHandler for Gateway {
             // A task does this after each change; a request may come first.
             gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut scope, request);
+            let handling = unless_revoked(buffers, handling);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
@@ -105,6 +110,24 @@ impl RequestHandler for Gateway {
             }
             scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref())
         }
+    }
+
+    fn ledger(&self) -> &ByteLedger {
+        &self.ledger
+    }
+}
+
+/// Handles a request, unless its owner has to give up memory. Then all that the request holds is dropped.
+// threat: buffered-bytes-flood
+async fn unless_revoked(
+    buffers: Option<Arc<ExchangeBuffers>>,
+    handling: impl Future<Output = Result<Response<Body>, Refusal>>,
+) -> Result<Response<Body>, Refusal> {
+    let Some(buffers) = buffers else { return handling.await };
+    tokio::select! {
+        biased;
+        () = buffers.revoked() => Err(Refusal::TooManyBufferedBytes),
+        result = handling => result,
     }
 }
 
@@ -124,6 +147,7 @@ impl Gateway {
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let mut identified = self.authenticate(snapshot, connection, scope, routed).await?;
+        scope.set_owner(identified.count_buffers(connection));
         self.trace(scope, &mut identified);
         self.audit(connection, scope, &mut identified).await?;
         // After the audit, as for the limit of requests in flight: a refusal of an authenticated client is an event.
@@ -143,7 +167,7 @@ impl Gateway {
         if let Some(response) = self.health.respond(&authorized) {
             return Ok(respond::with_common_headers(response, scope.log.audit_id().clone()));
         }
-        let post_process = PostProcess::of(&authorized);
+        let post_process = PostProcess::of(&authorized, client);
         let response = match admission::begin(authorized) {
             Admission::Admitted(admitted) => Box::pin(self.forward(admitted, connection, scope)).await?,
             Admission::Pending(review) => Box::pin(review.forward(self, connection, scope)).await?,
@@ -161,7 +185,7 @@ impl Gateway {
         let context = self.forward_context(connection, scope);
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, context)?;
-        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.credential_end() };
+        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
         let Some(mut end) = scope.credential_end() else { return Ok(sending.await?) };
         // A request whose body never ends, or that is never answered, ends with its credential, too.
@@ -288,11 +312,10 @@ impl Gateway {
             method: request.method(),
             headers: request.headers(),
             info: route.info,
-            is_of_tenant: route.is_of_tenant,
             audit_id: scope.log.audit_id(),
             began,
         };
-        let span = tracer.begin(&traced, user.groups.iter().map(AsRef::as_ref));
+        let span = tracer.begin(&traced, route.origin.operator_user(user));
         // Authentication has decided whether the request is traced, so it is recorded afterwards.
         span.scope().record("authentication", began, began + route.authentication.took);
         scope.span = Some(Box::new(span));

@@ -1,6 +1,7 @@
 //! The life of the server, top to bottom: build the snapshot, bind, start the threads, serve, shut down.
 
 mod admin;
+mod buffers;
 pub(crate) mod cluster_status;
 mod controllers;
 mod endpoint_discovery;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_otlp::export::Exporter;
 use portcullis_system::clock::Clock;
 use portcullis_system::sync::lock;
@@ -25,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use admin::AdminServer;
+use buffers::BufferLimiter;
 use controllers::ControllerRunner;
 use endpoint_discovery::DiscoveryRunner;
 use management::{ManagementWatch, SecretReader};
@@ -33,16 +36,18 @@ pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::audit::Audit;
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::revocation::watch::RevocationWatch;
+use crate::backend::dials::DialLimits;
 use crate::backend::pools::Pools;
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::{AuthnDeps, ClusterThreads};
 use crate::config::flags::MetricsAddress;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
+use crate::descriptors::{Descriptors, raise_file_limit};
 use crate::listener::{
     ConnectionLimiter, Listener, ShutdownPhase, ShutdownSignals, Worker, accept_into, drain_backlog,
-    raise_file_limit,
 };
 use crate::metrics::Metrics;
 #[cfg(feature = "page")]
@@ -52,7 +57,7 @@ use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
-use crate::tasks::{RuntimeThread, Supervisor};
+use crate::tasks::{RuntimeThread, Supervisor, start_thread_pool};
 use crate::traces::Tracer;
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
@@ -168,6 +173,7 @@ struct ProcessState {
     clock: Clock,
     shutdown: ShutdownSignals,
     tracer: Option<Arc<Tracer>>,
+    dials: DialLimits,
 }
 
 impl Server {
@@ -176,15 +182,21 @@ impl Server {
     pub fn start(config: &ResolvedConfig, source: ConfigSource) -> Result<Self, StartError> {
         let settings = &config.settings;
         raise_file_limit();
+        let limits = &settings.serving.limits;
+        let descriptors = Descriptors::of_process(limits.max_connections, limits.max_connections_per_tenant);
+        let dials = DialLimits::new(descriptors.backends, &ByteLedger::new(usize::MAX));
         let (phase, shutdown) = shutdown_signals();
         let metrics = Arc::new(Metrics::new());
+        metrics.backend.expose_connections(dials.connections().clone());
         let start = |name| start_runtime(name, shutdown.phase.clone()).map_err(StartError::Thread);
         let clock = Clock::system();
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
-        let deps =
-            AuthnDeps::new(start("tokens")?, start("reviews")?, Arc::clone(&metrics), Arc::clone(&audit));
+        let checks =
+            start_check_pool(settings.operation.workers, &shutdown.phase).map_err(StartError::Thread)?;
+        let threads = ClusterThreads { runtime: start("tokens")?, checks, reviews: start("reviews")? };
+        let deps = AuthnDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
@@ -207,6 +219,7 @@ impl Server {
             metrics,
             shutdown,
             tracer,
+            dials,
         };
         let revocation = Arc::clone(&deps.revocation);
         let (live, clock) = (Arc::clone(&shared.live), shared.clock.clone());
@@ -214,6 +227,7 @@ impl Server {
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
         shared.start_control(reloader).map_err(StartError::Thread)?;
         shared.start_revocation(revocation).map_err(StartError::Thread)?;
+        shared.start_buffer_limiter().map_err(StartError::Thread)?;
         let controllers = shared.start_controllers().map_err(StartError::Thread)?;
         if let Some(listener) = metrics_listener {
             shared.start_admin(listener).map_err(StartError::Thread)?;
@@ -222,7 +236,7 @@ impl Server {
         if let Some(listener) = page_listener {
             shared.start_page(listener).map_err(StartError::Thread)?;
         }
-        let limiter = ConnectionLimiter::new(&settings.serving.limits, &workers, Arc::clone(&shared.metrics));
+        let limiter = ConnectionLimiter::new(descriptors.clients, &workers, Arc::clone(&shared.metrics));
         let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
         info!(%address, metrics = ?metrics_address, page = ?page_address, "serving");
 
@@ -318,6 +332,16 @@ fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> i
     Ok(handle)
 }
 
+/// Starts the threads that check tokens: as many compute at once as serve requests, and one is left for the network.
+fn start_check_pool(
+    workers: usize,
+    phase: &watch::Receiver<ShutdownPhase>,
+) -> io::Result<TokenCheckPool> {
+    let places = workers.max(1);
+    let runtime = start_thread_pool("token-check", places + 1, aborted(phase.clone()))?;
+    Ok(TokenCheckPool::new(runtime, places))
+}
+
 /// Waits until the server aborts.
 async fn aborted(mut phase: watch::Receiver<ShutdownPhase>) {
     phase.wait_for(|phase| *phase == ShutdownPhase::Abort).await.ok();
@@ -354,6 +378,7 @@ impl ProcessState {
             metrics: Arc::clone(&self.metrics),
             throttle: Arc::clone(&self.throttle),
             tracer: self.tracer.clone(),
+            ledger: self.dials.ledger().clone(),
         };
         let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
         changes.mark_changed();
@@ -385,9 +410,9 @@ impl ProcessState {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let discovery = DiscoveryRunner::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
-        let Self { live, clock, .. } = self.clone();
-        let management =
-            ManagementWatch { live, reader: SecretReader { metrics: Arc::clone(&metrics), clock } };
+        let Self { live, clock, dials, .. } = self.clone();
+        let reader = SecretReader { metrics: Arc::clone(&metrics), clock, dials };
+        let management = ManagementWatch { live, reader };
         RuntimeThread::new()?.start("control", async move || {
             let supervisor = Supervisor {
                 cluster: None,
@@ -400,6 +425,24 @@ impl ProcessState {
                 () = supervisor.run("self-check", || self_check.run()) => {}
                 () = supervisor.run("endpoint discovery", || discovery.run()) => {}
                 () = supervisor.run("management cluster", || management.run()) => {}
+                () = aborted(phase) => {}
+            }
+        })
+    }
+
+    /// Starts the thread that looks at what buffers hold: on one of its own, so that nothing delays it.
+    fn start_buffer_limiter(&self) -> io::Result<JoinHandle<()>> {
+        let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
+        let limiter = BufferLimiter { ledger: self.dials.ledger().clone(), metrics: Arc::clone(&metrics) };
+        RuntimeThread::new()?.start("buffers", async move || {
+            let supervisor = Supervisor {
+                cluster: None,
+                metrics: &metrics,
+                stop: None,
+                max_backoff: CONTROL_RESTART_BACKOFF,
+            };
+            tokio::select! {
+                () = supervisor.run("buffer limit", || limiter.run()) => {}
                 () = aborted(phase) => {}
             }
         })

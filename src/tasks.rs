@@ -50,6 +50,22 @@ impl RuntimeThread {
     }
 }
 
+/// Starts threads of one runtime, whose tasks end when `stop` completes.
+pub(crate) fn start_thread_pool(
+    name: &'static str,
+    threads: usize,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<Handle> {
+    let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new().name(name.into()).spawn(move || {
+        runtime.block_on(stop);
+        // A task that computes must not hold up the end of the process.
+        runtime.shutdown_background();
+    })?;
+    Ok(handle)
+}
+
 /// Calls a function when a panic drops it, and only then.
 pub(crate) struct OnPanic<F: Fn()>(pub(crate) F);
 

@@ -17,6 +17,7 @@ use portcullis_otlp::sampling::{Sampler, SpanStart, random_span_id};
 use portcullis_system::clock::{Clock, UnixTime};
 
 use crate::metrics::Exemplar;
+use crate::operator::OperatorUser;
 use crate::request::info::RequestInfo;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -87,8 +88,6 @@ pub(crate) struct TracedRequest<'a> {
     pub(crate) headers: &'a HeaderMap,
     /// Its meaning.
     pub(crate) info: &'a RequestInfo,
-    /// Whether a tenant says who its user is. Such a user is not trusted with the traces of all.
-    pub(crate) is_of_tenant: bool,
     /// Its audit ID.
     pub(crate) audit_id: &'a HeaderValue,
     /// When it arrived.
@@ -113,16 +112,17 @@ impl Tracer {
         Arc::clone(self.queue.counts())
     }
 
-    /// Begins the span of a request of a user in these groups.
-    // threat: forced-traces
-    pub(crate) fn begin<'a>(
+    /// Begins the span of a request. `user` is `None` if a tenant says who the user is: such a user is not trusted with the
+    /// traces of all.
+    // threat: forced-traces, tenant-privilege
+    pub(crate) fn begin(
         self: &Arc<Self>,
         request: &TracedRequest<'_>,
-        groups: impl IntoIterator<Item = &'a str>,
+        user: Option<OperatorUser<'_>>,
     ) -> ActiveSpan {
         let header = |name: &HeaderName| request.headers.get(name).map(HeaderValue::as_bytes);
         let parent = header(&TRACEPARENT).and_then(|parent| SpanContext::parse(parent, header(&TRACESTATE)));
-        let groups = groups.into_iter().filter(|_| !request.is_of_tenant);
+        let groups = user.into_iter().flat_map(OperatorUser::groups);
         let SpanStart { context, parent, link } = self.sampler.begin(parent, groups);
         let record = context.sampled.then(|| SpanRecord {
             name: span_name(known(request.method), request.info).as_str().into(),
@@ -304,6 +304,8 @@ fn span_name(method: &str, info: &RequestInfo) -> String {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_kubernetes::user::UserInfo;
+
     use super::*;
 
     #[test]
@@ -328,11 +330,12 @@ mod tests {
                 method: &Method::GET,
                 headers: &headers,
                 info: &info,
-                is_of_tenant,
                 audit_id: &HeaderValue::from_static("a"),
                 began: UnixTime::from_secs(0),
             };
-            let span = tracer.begin(&request, ["system:masters"]);
+            let user = UserInfo { groups: vec!["system:masters".to_owned()], ..UserInfo::named("root") };
+            let of_operator = OperatorUser::vouched(&user);
+            let span = tracer.begin(&request, (!is_of_tenant).then_some(of_operator));
             assert_eq!(span.record.is_some(), !is_of_tenant);
             assert_eq!(span.scope.stage("authorization", &[]).is_some(), !is_of_tenant);
             assert_eq!(span.scope.context.traceparent().contains("0af7651916cd43dd"), !is_of_tenant);
@@ -348,11 +351,10 @@ mod tests {
             method: &Method::GET,
             headers: &HeaderMap::new(),
             info: &info,
-            is_of_tenant: false,
             audit_id: &HeaderValue::from_static("a"),
             began: UnixTime::from_secs(0),
         };
-        let span = tracer.begin(&request, []);
+        let span = tracer.begin(&request, None);
         // Those within its spans count as well.
         let inner = span.scope.stage("authorization", &[]).unwrap();
         let recorded = (0..2 * MAX_SPANS).filter(|_| inner.scope.stage("a", &[]).is_some()).count();

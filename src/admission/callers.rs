@@ -16,6 +16,7 @@ use portcullis_admission::{CallError, Webhook, WebhookResponse};
 use portcullis_go::quote::Quoted;
 use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
 use portcullis_kubernetes::rest;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -23,7 +24,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::settings::{AdmissionSettings, WebhookConnection, WebhookConnections};
 use crate::authn::BearerToken;
-use crate::backend::shares::{FairShares, ShareLimits};
 
 /// The largest response: a patch, in base64, of the largest object that a patch may make, and annotations.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
@@ -34,22 +34,17 @@ pub(super) const BUSY: &str = "too many calls of webhooks are in progress";
 /// wait for those of other users.
 // Go: net/http/h2_bundle.go, defaultMaxStreams
 // threat: silent-webhook
-const LIMITS: ShareLimits = ShareLimits {
-    permits: 224,
-    permits_per_client: 32,
-    queue: 4096,
-    queue_per_client: 256,
-    queue_timeout: Duration::from_secs(10),
-};
+const SHARES: Shares = Shares::new(224, 32).with_queue(4096, 256);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The clients of all webhooks of a cluster.
 pub(super) struct Callers {
     connections: WebhookConnections,
     /// By the connection.
     clients: HashMap<usize, WebhookClient>,
-    shares: Arc<FairShares<Arc<str>>>,
+    shares: FairLimiter<Arc<str>>,
     /// Shadow webhooks take nothing from the others.
-    shadow_shares: Arc<FairShares<Arc<str>>>,
+    shadow_shares: FairLimiter<Arc<str>>,
     runtime: Handle,
 }
 
@@ -99,10 +94,9 @@ impl Callers {
             };
             clients.insert(key, WebhookClient { connection: Arc::clone(connection), client });
         }
-        let shares =
-            before.map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shares));
-        let shadow_shares = before
-            .map_or_else(|| Arc::new(FairShares::new(LIMITS)), |before| Arc::clone(&before.shadow_shares));
+        let new = || FairLimiter::new(SHARES);
+        let shares = before.map_or_else(new, |before| before.shares.clone());
+        let shadow_shares = before.map_or_else(new, |before| before.shadow_shares.clone());
         Ok(Self { connections, clients, shares, shadow_shares, runtime: runtime.clone() })
     }
 
@@ -127,7 +121,8 @@ impl Callers {
         let url = format!("{}?timeout={}s", connection.url, webhook.timeout.as_secs());
         let late = || CallError::Late(format!("Post {}: context deadline exceeded", Quoted(&url)));
         let shares = if webhook.shadow { &self.shadow_shares } else { &self.shares };
-        let permit = shares.acquire(flow.into(), 1).await.map_err(|_| CallFailure::Busy)?;
+        let permit = shares.acquire(flow.into(), 1, Instant::now() + QUEUE_TIMEOUT).await;
+        let permit = permit.map_err(|_| CallFailure::Busy)?;
         // Only now: the webhook is not at fault for the wait.
         let until = Instant::now() + webhook.timeout;
         let until = deadline.map_or(until, |deadline| deadline.min(until));

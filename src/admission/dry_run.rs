@@ -23,6 +23,7 @@ use kube::client::Body;
 use lru::LruCache;
 use portcullis_admission::GroupVersionResource;
 use portcullis_go::url::path_segment;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use serde::Deserialize;
 use tokio::runtime::Handle;
@@ -31,7 +32,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
 use crate::backend::kube_client;
-use crate::backend::shares::{FairShares, ShareLimits};
 
 /// How long a document counts.
 const TTL: Duration = Duration::from_mins(1);
@@ -43,13 +43,8 @@ const MAX_DOCUMENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// Reads of documents: a client can name any group.
 // threat: silent-backend
-const LIMITS: ShareLimits = ShareLimits {
-    permits: 16,
-    permits_per_client: 4,
-    queue: 1024,
-    queue_per_client: 128,
-    queue_timeout: Duration::from_secs(10),
-};
+const SHARES: Shares = Shares::new(16, 4).with_queue(1024, 128);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a dry run of a request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +83,7 @@ pub(super) struct DryRunSupport {
     client: kube::Client,
     runtime: Handle,
     documents: Mutex<LruCache<(String, String), Arc<Document>>>,
-    shares: Arc<FairShares<Arc<str>>>,
+    shares: FairLimiter<Arc<str>>,
 }
 
 /// The document of one group and version: requests that need it at once share one read.
@@ -154,7 +149,7 @@ impl DryRunSupport {
             client,
             runtime: place.runtime.clone(),
             documents: Mutex::new(LruCache::new(MAX_DOCUMENTS)),
-            shares: Arc::new(FairShares::new(LIMITS)),
+            shares: FairLimiter::new(SHARES),
         }
     }
 
@@ -177,7 +172,8 @@ impl DryRunSupport {
             return Ok(support);
         }
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
-        let permit = self.shares.acquire(flow.into(), 1).await.map_err(|_| DryRunError::Busy)?;
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        let permit = self.shares.acquire(flow.into(), 1, until).await.map_err(|_| DryRunError::Busy)?;
         let client = self.client.clone();
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let _permit = permit;

@@ -13,13 +13,13 @@ use kube::{Api, Client};
 use portcullis_admission::review::internal_error;
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::path_segment;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
-use crate::backend::shares::{FairShares, ShareLimits};
 use crate::backend::watched::reflector::Reflector;
 use crate::backend::watched::watch_cache::WatchCache;
 use crate::backend::{Backend, kube_client, watched};
@@ -30,13 +30,8 @@ const PAGE_SIZE: u32 = 500;
 
 /// Live reads: of a namespace that the watch does not show yet, or that does not exist.
 // threat: silent-backend
-const LIMITS: ShareLimits = ShareLimits {
-    permits: 64,
-    permits_per_client: 8,
-    queue: 1024,
-    queue_per_client: 64,
-    queue_timeout: Duration::from_secs(10),
-};
+const SHARES: Shares = Shares::new(64, 8).with_queue(1024, 64);
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Labels = BTreeMap<String, String>;
 
@@ -46,7 +41,7 @@ pub(super) struct NamespaceLabels {
     client: Client,
     runtime: Handle,
     cache: Arc<WatchCache<Labels>>,
-    live_reads: Arc<FairShares<Arc<str>>>,
+    live_reads: FairLimiter<Arc<str>>,
     watch: AbortHandle,
 }
 
@@ -71,7 +66,7 @@ impl NamespaceLabels {
             last_error: Mutex::default(),
         };
         let watch = watched::spawn(reflector, backend, runtime, metrics);
-        let live_reads = Arc::new(FairShares::new(LIMITS));
+        let live_reads = FairLimiter::new(SHARES);
         Self { backend: Arc::clone(backend), client, runtime: runtime.clone(), cache, live_reads, watch }
     }
 
@@ -87,13 +82,13 @@ impl NamespaceLabels {
             return Err(not_found(namespace));
         }
         let (cache, client, name) = (Arc::clone(&self.cache), self.client.clone(), namespace.to_owned());
-        let (shares, flow) = (Arc::clone(&self.live_reads), Arc::from(flow));
+        let (shares, flow) = (self.live_reads.clone(), Arc::from(flow));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             if let Some(known) = cache.get("", &name) {
                 return Ok(Labels::clone(&known));
             }
             let busy = |_| internal_error("too many reads of namespaces are in progress");
-            let _permit = shares.acquire(flow, 1).await.map_err(busy)?;
+            let _permit = shares.acquire(flow, 1, Instant::now() + QUEUE_TIMEOUT).await.map_err(busy)?;
             read(client, &name).await
         }));
         reading.await.unwrap_or_else(|_| Err(internal_error("the read of the namespace was cancelled")))

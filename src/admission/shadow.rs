@@ -6,12 +6,15 @@ use http::HeaderMap;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{CallError, Caller, Event, ShadowOutcome, Webhook, WebhookResponse};
+use portcullis_limits::fair_limiter::Shares;
 
 use super::ClusterAdmission;
 use super::callers::{BUSY, CallFailure};
 
-/// The memory of all reviews that wait for shadow webhooks of a cluster, in KiB. Reviews beyond it are not sent.
-pub(super) const MEMORY: usize = 64 << 10;
+/// The memory of all reviews that wait for shadow webhooks of a cluster, in KiB, and of those of one flow. Reviews beyond it are
+/// not sent.
+// threat: silent-webhook
+pub(super) const MEMORY_SHARES: Shares = Shares::new(64 << 10, 16 << 10);
 /// The least that a call takes of it: its task, beside its review.
 const MEMORY_PER_CALL: usize = 4;
 
@@ -27,11 +30,9 @@ impl ShadowCaller {
     }
 
     /// Starts a call, if there is memory for it.
-    // threat: silent-webhook
     pub(super) fn start(self, call: ShadowCall) {
         let size = (call.size() >> 10).saturating_add(MEMORY_PER_CALL);
-        let memory = Arc::clone(&self.admission.shadow_memory);
-        let Ok(memory) = memory.try_acquire_many_owned(u32::try_from(size).unwrap_or(u32::MAX)) else {
+        let Some(memory) = self.admission.shadow_memory.try_acquire(Arc::clone(&self.flow), size) else {
             return call.fail(BUSY, &self);
         };
         let runtime = self.admission.callers.runtime().clone();

@@ -2,35 +2,35 @@
 //!
 //! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is stored under a keyed hash of the token and
 //! the audiences, for the duration set by [`CachePolicy`] and, unlike in kube-apiserver, never past the credential's
-//! expiry. Concurrent requests with the same token share one lookup, which runs on its own runtime and continues if
-//! they are cancelled. The number of concurrent lookups is bounded: a flood of made-up tokens waits, and beyond a limit
-//! is refused unchecked. A cache must never outlive the configuration that it was made for.
+//! expiry. Concurrent requests of one owner with the same token share one check, which runs in the
+//! [pool](super::check_pool) and continues if they are cancelled. The number of concurrent checks is bounded, for all owners
+//! and for each one: a flood of made-up tokens waits in the share of its sender, and beyond a limit is refused unchecked. A cache
+//! must never outlive the configuration that it was made for.
+//!
+//! A hit takes one lock, for as long as a map access.
 
+mod check;
+mod good_tokens;
 mod key;
-mod shard;
+mod outcome;
 
-use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use portcullis_system::clock::UnixTime;
-use portcullis_system::sync::lock;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{Instant, timeout};
-use tracing::error;
+use portcullis_limits::Owner;
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
+use portcullis_limits::shared_lookup::{Found, Lookup, SharedLookups, Term};
+use tokio::time::Instant;
 
-use super::{Audience, AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
-use crate::authn::trace::AuthnTrace;
+use super::check_pool::ClusterTokenChecks;
+use super::{AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::metrics::{GaugeGuard, TokenCacheMetrics};
-use key::{CacheKey, CacheKeyHasher};
-use shard::{CacheEntry, CacheShard, LookupOutcome, PendingLookup};
+use check::TokenCheck;
+use good_tokens::GoodTokens;
+use key::{CacheKey, CacheKeyHasher, SecretKeyHash};
+use outcome::CheckOutcome;
 
-/// Maximum duration of a lookup, independent of the requests that wait for it.
-// apiserver: pkg/authentication/token/cache, sharedLookupTimeout
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a token waits for its lookup to start.
+/// How long a token waits for its check to start.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of shards, each with its own lock, to reduce contention between request workers.
 const SHARDS: usize = 16;
@@ -66,25 +66,38 @@ impl CachePolicy {
 pub(crate) struct CacheLimits {
     /// Bytes of stored verdicts. A verdict on the service-account token of a pod takes 2 KiB.
     memory: usize,
-    /// Concurrent lookups. Each holds a token, which like every header has at most 1 MiB.
-    lookups: usize,
-    /// Tokens that wait for their lookup. Their requests hold them.
-    waiting: usize,
-    /// Further lookups, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up
+    /// Concurrent checks, and tokens that wait for theirs; of both the share of one owner. Each check holds a token, which like
+    /// every header has at most 1 MiB; the requests of those that wait hold theirs.
+    checks: Shares,
+    /// Further checks, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up
     /// tokens cannot occupy them.
-    reserved: usize,
+    reserved: Shares,
     /// Number of tokens recorded as such.
     good_tokens: usize,
 }
 
+/// The part of a cluster's checks that the cluster of a tenant has.
+const TENANT_PART: usize = 8;
+
 impl CacheLimits {
     /// For all tokens of a cluster. Most are checked locally at once; the others wait for a remote service and must
-    /// leave slots free. Stricter limits bound them: [`Self::WEBHOOK`], and those of issuers' keys and of live reads.
-    pub(crate) const CLUSTER: Self =
-        Self { memory: 64 << 20, lookups: 4096, waiting: 4096, reserved: 0, good_tokens: 0 };
+    /// leave places free. Stricter limits bound them: [`Self::WEBHOOK`], and those of issuers' keys and of live reads.
+    pub(crate) const CLUSTER: Self = Self {
+        memory: 64 << 20,
+        checks: Shares::new(4096, 1024).with_queue(4096, 1024),
+        reserved: Shares::new(0, 0),
+        good_tokens: 0,
+    };
+    /// For all tokens of a tenant's cluster.
+    pub(crate) const TENANT: Self =
+        Self { checks: Self::CLUSTER.checks.divided_by(TENANT_PART), ..Self::CLUSTER };
     /// For tokens that a remote service checks, which may take long.
-    pub(crate) const WEBHOOK: Self =
-        Self { memory: 64 << 20, lookups: 128, waiting: 512, reserved: 32, good_tokens: 1 << 16 };
+    pub(crate) const WEBHOOK: Self = Self {
+        memory: 64 << 20,
+        checks: Shares::new(128, 64).with_queue(512, 256),
+        reserved: Shares::new(32, 16).with_queue(32, 16),
+        good_tokens: 1 << 16,
+    };
 }
 
 /// Caches the verdicts of another token authenticator.
@@ -95,93 +108,70 @@ pub(crate) struct CachedTokens(Arc<CacheState>);
 struct CacheState {
     delegate: Arc<dyn TokenAuthenticator>,
     policy: CachePolicy,
-    runtime: Handle,
+    checks: ClusterTokenChecks,
     metrics: TokenCacheMetrics,
     hasher: CacheKeyHasher,
-    /// The first shard and the others: at least one exists.
-    shards: (Mutex<CacheShard>, Vec<Mutex<CacheShard>>),
+    verdicts: Verdicts,
+    good_tokens: GoodTokens,
     /// For any token.
-    slots: LookupSlots,
+    places: FairLimiter,
     /// For tokens whose last verdict was a success.
-    reserved_slots: LookupSlots,
+    reserved_places: FairLimiter,
 }
 
-/// Bounds concurrent lookups, and the tokens that wait for one.
-#[derive(Debug)]
-struct LookupSlots {
-    lookups: Arc<Semaphore>,
-    queue: Semaphore,
-}
-
-impl LookupSlots {
-    fn new(lookups: usize, waiting: usize) -> Self {
-        Self { lookups: Arc::new(Semaphore::new(lookups)), queue: Semaphore::new(waiting) }
-    }
-
-    fn try_acquire(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.lookups).try_acquire_owned().ok()
-    }
-
-    /// Waits for a slot, first come, first served; `None` if the queue is full or [`QUEUE_TIMEOUT`] expires.
-    async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
-        let _waiting = self.queue.try_acquire().ok()?;
-        timeout(QUEUE_TIMEOUT, Arc::clone(&self.lookups).acquire_owned()).await.ok()?.ok()
-    }
-}
+type Verdicts = SharedLookups<CacheKey, Arc<CheckOutcome>, Owner, SecretKeyHash>;
+type FoundVerdict = Found<CacheKey, Arc<CheckOutcome>, Owner, SecretKeyHash>;
+type VerdictLookup = Lookup<CacheKey, Arc<CheckOutcome>, Owner, SecretKeyHash>;
 
 impl CachedTokens {
-    /// Runs lookups of `delegate` on `runtime`.
+    /// Checks tokens by `delegate`, in `checks`.
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
         policy: CachePolicy,
-        runtime: Handle,
+        checks: ClusterTokenChecks,
         metrics: &TokenCacheMetrics,
         limits: CacheLimits,
     ) -> Self {
-        let shard = || Mutex::new(CacheShard::new(limits.memory / SHARDS, limits.good_tokens / SHARDS));
         Self(Arc::new(CacheState {
             delegate,
             policy,
-            runtime,
+            checks,
             metrics: metrics.clone(),
             hasher: CacheKeyHasher::random(),
-            shards: (shard(), (1..SHARDS).map(|_| shard()).collect()),
-            slots: LookupSlots::new(limits.lookups, limits.waiting),
-            reserved_slots: LookupSlots::new(limits.reserved, limits.reserved),
+            verdicts: Verdicts::new(limits.memory, SHARDS),
+            good_tokens: GoodTokens::new(limits.good_tokens),
+            places: FairLimiter::new(limits.checks),
+            reserved_places: FairLimiter::new(limits.reserved),
         }))
     }
 
-    /// Returns the stored outcome, or waits for the shared lookup.
-    async fn outcome(&self, token: &BearerToken, context: TokenContext<'_>) -> Arc<LookupOutcome> {
+    /// Returns the stored outcome, or waits for the shared check.
+    async fn outcome(&self, token: &BearerToken, context: TokenContext<'_>) -> Arc<CheckOutcome> {
         let Self(state) = self;
         let begun = Instant::now();
         let key = state.hasher.key(token, context.audiences);
-        let mut entry = state.shard(key).entry(key, context.now, begun);
-        if let CacheEntry::Hit(outcome) = entry {
+        let found = state.find(&key, context, begun);
+        if let Found::Known(outcome) = found {
             state.metrics.hit(begun.elapsed());
             return outcome;
         }
         let _miss = MissTimer { metrics: &state.metrics, begun, _blocked: state.metrics.blocked() };
-        loop {
-            let (mut pending, is_own) = match entry {
-                CacheEntry::Hit(outcome) => return outcome,
-                CacheEntry::Pending(pending) => (pending, false),
-                CacheEntry::Vacant(sender) => (state.begin(key, sender, token, context).await, true),
-            };
-            let outcome = pending.wait_for(Option::is_some).await.ok().and_then(|outcome| outcome.clone());
-            match outcome {
-                Some(outcome) if is_own || outcome.holds_at(context.now) => return outcome,
-                // The lookup was cancelled before its start, or the credential has expired.
-                _ => entry = state.shard(key).entry(key, context.now, Instant::now()),
-            }
-        }
+        // Boxed: the future of every request would be as large.
+        Box::pin(state.checked(key, found, token, context)).await
     }
 
     /// Checks the token without the cache, which stores no steps.
     async fn authenticate_uncached(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
+        let Self(state) = self;
         let check = TokenCheck::new(token, context);
-        let Some(slot) = self.0.slot(false).await else { return Err(overloaded()) };
-        let running = self.0.runtime.spawn(check.run(Arc::clone(&self.0), slot));
+        let Some(place) = state.place(context.owner, false).await else { return Err(overloaded()) };
+        let running = state.checks.runtime().spawn({
+            let state = Arc::clone(state);
+            async move {
+                let _place = place;
+                check.run(&state).await
+            }
+        });
         let Ok((outcome, _)) = running.await else { return Err(cancelled()) };
         context.trace.merge(&outcome.record);
         outcome.verdict
@@ -213,42 +203,61 @@ impl TokenAuthenticator for CachedTokens {
 
 // threat: token-flood
 impl CacheState {
-    fn shard(&self, key: CacheKey) -> MutexGuard<'_, CacheShard> {
-        let (first, others) = &self.shards;
-        let shard = others.get(key.spread() % SHARDS).unwrap_or(first);
-        lock(shard)
+    /// What the cache has. The expiry of credentials is compared with the time of the request, that of verdicts with `instant`:
+    /// setting the clock back must not prolong them.
+    fn find(&self, key: &CacheKey, context: TokenContext<'_>, instant: Instant) -> FoundVerdict {
+        self.verdicts.find(key, context.owner, instant, |outcome| outcome.holds_at(context.now))
     }
 
-    /// Starts a lookup as soon as a slot is free.
-    async fn begin(
+    /// Waits for the check of a token whose verdict is not stored.
+    async fn checked(
         self: &Arc<Self>,
         key: CacheKey,
-        sender: watch::Sender<Option<Arc<LookupOutcome>>>,
+        mut found: FoundVerdict,
         token: &BearerToken,
         context: TokenContext<'_>,
-    ) -> PendingLookup {
-        let pending = sender.subscribe();
-        let mut lookup = SharedLookup { state: Arc::clone(self), key, sender, outcome: None };
-        let was_good = self.shard(key).was_good(&key);
-        let slot = self.slot(was_good).await;
-        let error = if slot.is_some() { cancelled() } else { overloaded() };
-        lookup.outcome = Some(Arc::new(LookupOutcome::of(error)));
-        if let Some(slot) = slot {
-            self.runtime.spawn(lookup.run(TokenCheck::new(token, context), slot));
+    ) -> Arc<CheckOutcome> {
+        loop {
+            let (pending, is_own) = match found {
+                Found::Known(outcome) => return outcome,
+                Found::Pending(pending) => (pending, false),
+                Found::Vacant(lookup, pending) => {
+                    self.begin(lookup, token, context).await;
+                    (pending, true)
+                }
+            };
+            match pending.result().await {
+                Some(outcome) if is_own || outcome.holds_at(context.now) => return outcome,
+                // The check was cancelled before its start, or the credential has expired.
+                _ => found = self.find(&key, context, Instant::now()),
+            }
         }
-        pending
     }
 
-    /// Acquires a slot for a lookup. A token whose last verdict was a success does not wait behind unknown tokens.
-    async fn slot(&self, was_good: bool) -> Option<OwnedSemaphorePermit> {
-        match self.slots.try_acquire() {
-            Some(slot) => Some(slot),
-            None if !was_good => self.slots.acquire().await,
-            None => match self.reserved_slots.try_acquire() {
-                Some(slot) => Some(slot),
-                None => self.reserved_slots.acquire().await,
-            },
+    /// Starts a check as soon as there is a place for it. If the request is cancelled until then, one of those that wait
+    /// starts another.
+    async fn begin(
+        self: &Arc<Self>,
+        lookup: VerdictLookup,
+        token: &BearerToken,
+        context: TokenContext<'_>,
+    ) {
+        let was_good = self.good_tokens.contains(lookup.key());
+        let Some(place) = self.place(context.owner, was_good).await else {
+            return lookup.finish(Arc::new(CheckOutcome::of(overloaded())), None);
+        };
+        let running = RunningCheck { state: Arc::clone(self), lookup: Some(lookup) };
+        self.checks.runtime().spawn(running.run(TokenCheck::new(token, context), place));
+    }
+
+    /// A place for a check; `None` if the queue is full or [`QUEUE_TIMEOUT`] expires. A token whose last verdict was a
+    /// success does not wait behind unknown tokens.
+    async fn place(&self, owner: &Owner, was_good: bool) -> Option<Permit> {
+        if let Some(place) = self.places.try_acquire(owner.clone(), 1) {
+            return Some(place);
         }
+        let places = if was_good { &self.reserved_places } else { &self.places };
+        places.acquire(owner.clone(), 1, Instant::now() + QUEUE_TIMEOUT).await.ok()
     }
 }
 
@@ -273,79 +282,34 @@ impl Drop for MissTimer<'_> {
     }
 }
 
-/// A lookup that several requests may wait for. Dropping it ends it.
-struct SharedLookup {
+/// A check that several requests may wait for. Dropping it ends it with an error.
+struct RunningCheck {
     state: Arc<CacheState>,
-    key: CacheKey,
-    sender: watch::Sender<Option<Arc<LookupOutcome>>>,
-    /// Sent to the waiting requests on drop. `None` if the lookup never started: one of them then starts another.
-    outcome: Option<Arc<LookupOutcome>>,
+    /// `None` once it has ended.
+    lookup: Option<VerdictLookup>,
 }
 
-impl SharedLookup {
-    async fn run(mut self, check: TokenCheck, slot: OwnedSemaphorePermit) {
+impl RunningCheck {
+    async fn run(mut self, check: TokenCheck, place: Permit) {
         let begun = Instant::now();
-        let (outcome, is_verdict) = check.run(Arc::clone(&self.state), slot).await;
+        let (outcome, is_verdict) = check.run(&self.state).await;
+        drop(place);
+        let Some(lookup) = self.lookup.take() else { return };
         if let (true, Ok(found)) = (is_verdict, &outcome.verdict) {
-            self.state.shard(self.key).set_good(self.key, found.is_some());
+            self.state.good_tokens.set(*lookup.key(), found.is_some());
         }
-        let duration = self.state.policy.duration(&outcome.verdict);
-        let outcome = Arc::new(outcome);
-        // Counted from the start of the lookup: the verdict may rest on data of that time.
-        let (now, until) = (Instant::now(), begun + duration);
-        if is_verdict && now < until {
-            self.state.shard(self.key).store(self.key, Arc::clone(&outcome), until, now);
-        }
-        self.outcome = Some(outcome);
+        // Counted from the start of the check: the verdict may rest on data of that time.
+        let until = begun + self.state.policy.duration(&outcome.verdict);
+        let term = is_verdict.then(|| Term { weight: outcome.weight(), until });
+        lookup.finish(Arc::new(outcome), term);
     }
 }
 
-impl Drop for SharedLookup {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
-        // Remove the entry before sending: a later request must not join a finished lookup.
-        self.state.shard(self.key).remove_pending(&self.key);
-        if let Some(outcome) = self.outcome.take() {
-            self.sender.send_replace(Some(outcome));
+        if let Some(lookup) = self.lookup.take() {
+            lookup.finish(Arc::new(CheckOutcome::of(cancelled())), None);
         }
-    }
-}
-
-/// A call of the delegate, independent of the lifetime of the request.
-struct TokenCheck {
-    token: BearerToken,
-    audiences: Vec<Audience>,
-    now: UnixTime,
-    trace: AuthnTrace,
-}
-
-impl TokenCheck {
-    fn new(token: &BearerToken, context: TokenContext<'_>) -> Self {
-        let trace =
-            if context.trace.keeps_steps() { AuthnTrace::with_steps() } else { AuthnTrace::default() };
-        Self { token: token.clone(), audiences: context.audiences.to_vec(), now: context.now, trace }
-    }
-
-    /// Calls the delegate. The flag is false if it panicked, and so returned no verdict.
-    async fn run(self, state: Arc<CacheState>, _slot: OwnedSemaphorePermit) -> (LookupOutcome, bool) {
-        let _in_flight = state.metrics.in_flight();
-        let Self { token, audiences, now, trace } = &self;
-        let context = TokenContext { audiences, now: *now, trace };
-        let call = AssertUnwindSafe(async { state.delegate.authenticate(token, context).await });
-        let (verdict, is_verdict) = match timeout(LOOKUP_TIMEOUT, call.catch_unwind()).await {
-            Ok(Ok(verdict)) => (verdict, true),
-            Ok(Err(_)) => {
-                state.metrics.panicked();
-                error!("checking a token panicked");
-                let text = "Internal error occurred: authentication failed unexpectedly";
-                (Err(AuthnError::Unavailable(text.to_owned())), false)
-            }
-            Err(_) => {
-                let text = format!("the token was not checked within {LOOKUP_TIMEOUT:?}");
-                (Err(AuthnError::Unavailable(text)), true)
-            }
-        };
-        state.metrics.fetched(verdict.is_err());
-        (LookupOutcome { verdict, record: trace.take() }, is_verdict)
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use portcullis_go::quote::{Quoted, QuotedList};
 use portcullis_kubernetes::user::{GATEWAY, UserInfo};
+use portcullis_limits::Owner;
 use portcullis_system::clock::UnixTime;
 
 use super::anonymous::AnonymousAuthenticator;
@@ -67,13 +68,14 @@ impl AuthnChain {
         &self.revocation
     }
 
-    /// Authenticates the token of a `TokenReview`, by the rules for a request that carries only this token; `Ok(None)`
-    /// if an `Authorization` header with the text would not contain a token.
+    /// Authenticates the token of a `TokenReview`, by the rules for a request that carries only this token, in the share of
+    /// `owner`; `Ok(None)` if an `Authorization` header with the text would not contain a token.
     // kubernetes: pkg/registry/authentication/tokenreview/storage.go
     pub(crate) async fn review(
         &self,
         token: &str,
         audiences: &[Audience],
+        owner: &Owner,
         now: UnixTime,
     ) -> Result<Option<Authenticated>, AuthnError> {
         let Some((tokens, token)) = self.tokens.as_ref().zip(bearer::token(&format!("Bearer {token}")))
@@ -81,7 +83,7 @@ impl AuthnChain {
             return Ok(None);
         };
         let trace = AuthnTrace::default();
-        let context = TokenContext { audiences, now, trace: &trace };
+        let context = TokenContext { audiences, owner, now, trace: &trace };
         let found = bearer::recognized_or_error(tokens.authenticate(&token, context).await)?;
         let found = found.map(reject_reserved).transpose()?.map(with_authenticated_group);
         let admitted = found.map(|found| self.revocation.admit(found, now)).transpose();

@@ -136,12 +136,12 @@ impl OidcAuthenticator {
         let keys = keys
             .map_err(|_problem| AuthnError::Unavailable("oidc: authenticator not initialized".to_owned()))?;
         let mut token = token
-            .verify(keys, &self.settings, context.now, steps)
+            .verify(keys, &self.settings, context, steps)
             .await
             .map_err(|error| with_prefix("oidc: verify token: ", error))?;
         if let Some(resolver) = &self.resolver {
             resolver
-                .expand(&mut token, &self.settings, context.now, steps)
+                .expand(&mut token, &self.settings, context, steps)
                 .await
                 .map_err(|error| with_prefix("oidc: could not expand distributed claims: ", error))?;
         }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_system::clock::UnixTime;
 
-use super::x509::{UnverifiedChain, VerdictMemo};
+use super::x509::UnverifiedChain;
 use super::{
     Audience, Authenticated, AuthnInput, AuthnVerdict, BearerToken, BoxFuture, ConnInfo,
     RequestAuthenticator, TokenAuthenticator, TokenContext,
@@ -26,12 +26,11 @@ impl TestRequest {
     /// A request without credentials.
     pub(crate) fn new() -> Self {
         Self {
-            conn: ConnInfo {
-                peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000)),
-                server_name: None,
-                peer_chain: UnverifiedChain::default(),
-                verdicts: VerdictMemo::default(),
-            },
+            conn: ConnInfo::new(
+                SocketAddr::from((Ipv4Addr::LOCALHOST, 40_000)),
+                None,
+                UnverifiedChain::default(),
+            ),
             credentials: Credentials::default(),
             path: "/api".to_owned(),
             audiences: Vec::new(),

@@ -14,10 +14,10 @@ use portcullis_http::https_client::HTTPS_TIMEOUT;
 use portcullis_http::webhook::{WebhookAttempt, WebhookClient, WebhookError};
 use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::CryptoProvider;
-use tokio::runtime::Handle;
 
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
+use super::check_pool::ClusterTokenChecks;
 use super::{
     Audience, Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
     TokenAuthenticator, TokenContext,
@@ -42,11 +42,11 @@ pub(crate) fn cached(
     webhook: &WebhookSettings,
     implicit_audiences: Vec<Audience>,
     provider: &Arc<CryptoProvider>,
-    runtime: Handle,
+    checks: ClusterTokenChecks,
     metrics: &Metrics,
 ) -> Result<CachedTokens, rustls::Error> {
     let authenticator = WebhookAuthenticator::new(webhook, implicit_audiences, provider, metrics)?;
-    Ok(authenticator.cached(webhook.cache_ttl, runtime, &metrics.token_cache))
+    Ok(authenticator.cached(webhook.cache_ttl, checks, &metrics.token_cache))
 }
 
 impl WebhookAuthenticator {
@@ -67,9 +67,9 @@ impl WebhookAuthenticator {
         })
     }
 
-    fn cached(self, ttl: Duration, runtime: Handle, metrics: &TokenCacheMetrics) -> CachedTokens {
+    fn cached(self, ttl: Duration, checks: ClusterTokenChecks, metrics: &TokenCacheMetrics) -> CachedTokens {
         let policy = CachePolicy { success: ttl, failure: ttl, errors: false };
-        CachedTokens::new(Arc::new(self), policy, runtime, metrics, CacheLimits::WEBHOOK)
+        CachedTokens::new(Arc::new(self), policy, checks, metrics, CacheLimits::WEBHOOK)
     }
 
     async fn review(

@@ -78,6 +78,11 @@ impl UnverifiedChain {
         self.0.is_empty()
     }
 
+    /// The common name of the leaf. It proves nothing until the chain is verified.
+    pub fn leaf_common_name(&self) -> Option<String> {
+        Some(Certificate::parse(self.0.first()?.clone()).ok()?.subject.name.common_name)
+    }
+
     /// `notAfter` of the leaf, for the metric of remaining lifetimes, which kube-apiserver observes before it verifies
     /// the chain.
     pub fn leaf_not_after(&self) -> Option<i64> {

@@ -3,28 +3,29 @@
 //! Concurrent requests of one client share an access review. They run on a thread of their own, not on those that serve
 //! requests; their number is bounded for all clients and for each one. A failure is never a decision, and never cached.
 
-use std::collections::HashMap;
 use std::mem::size_of;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
-use portcullis_system::expiring_lru::ExpiringLru;
-use portcullis_system::sync::lock;
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
+use portcullis_limits::shared_lookup::{Found, Lookup, SharedLookups, Term};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::AuthzTrace;
-use crate::backend::shares::{FairShares, ShareLimits, SharePermit};
 use crate::limits::is_anonymous;
 use crate::traces::ActiveSpan;
 
 /// The memory of all decisions of one authorizer.
 const MAX_CACHED_BYTES: usize = 16 << 20;
+/// Number of shards, each with its own lock, to reduce contention between request workers.
+const SHARDS: usize = 4;
+/// How long an access review waits for its place.
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest reason that is kept.
 const MAX_REASON_BYTES: usize = 4096;
 /// The longest access review, as JSON: the client chooses its selectors.
@@ -48,38 +49,26 @@ pub(super) trait AccessReviews: Send + Sync + 'static {
 /// The decisions of an authorizer. Cheap to clone.
 pub(super) struct CachedReviews<R>(Arc<ReviewsState<R>>);
 
+// threat: review-flood
 struct ReviewsState<R> {
     reviews: R,
     runtime: Handle,
-    decisions: Mutex<DecisionCache>,
-    shares: FairShares<Arc<str>>,
+    /// Only decisions are kept. Reviews in progress are those of one flow: a client that has used up its share delays no other
+    /// client with the same review.
+    decisions: SharedLookups<ReviewKey, DecisionResult, Flow>,
+    shares: FairLimiter<Flow>,
     /// Of anonymous clients, of whom anyone may have many: their reviews take no place of a user.
-    // threat: review-flood
-    anonymous_shares: FairShares<Arc<str>>,
+    anonymous_shares: FairLimiter<Flow>,
 }
 
-/// The part of the limits that anonymous clients have beside them.
+/// The part of the shares that anonymous clients have beside them.
 const ANONYMOUS_PART: usize = 4;
 
-struct DecisionCache {
-    known: ExpiringLru<ReviewKey, Arc<ReviewDecision>>,
-    pending: HashMap<PendingKey, Arc<DecisionSender>>,
-}
-
+/// Of a client within the cluster: see [`flow_of`](crate::limits::flow_of).
+type Flow = Arc<str>;
 type ReviewKey = [u8; 32];
-
-/// An access review in progress, and the client in whose share it counts. A client that has used up its share delays no other
-/// client with the same review.
-// threat: review-flood
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct PendingKey {
-    review: ReviewKey,
-    flow: Arc<str>,
-}
-
 type DecisionResult = Result<Arc<ReviewDecision>, ReviewError>;
-type DecisionSender = watch::Sender<Option<DecisionResult>>;
-type DecisionReceiver = watch::Receiver<Option<DecisionResult>>;
+type DecisionLookup = Lookup<ReviewKey, DecisionResult, Flow>;
 
 /// The status of a `SubjectAccessReview`; an evaluation error does not count.
 // kubernetes: staging/src/k8s.io/api/authorization/v1/types.go, SubjectAccessReviewStatus
@@ -137,21 +126,14 @@ pub(super) struct SharedDecision {
 }
 
 impl<R: AccessReviews> CachedReviews<R> {
-    /// Access reviews run on `runtime`, within `limits`.
-    pub(super) fn new(reviews: R, runtime: &Handle, limits: ShareLimits) -> Self {
-        let decisions = DecisionCache { known: ExpiringLru::new(MAX_CACHED_BYTES), pending: HashMap::new() };
+    /// Access reviews run on `runtime`, within `shares`.
+    pub(super) fn new(reviews: R, runtime: &Handle, shares: Shares) -> Self {
         Self(Arc::new(ReviewsState {
             reviews,
             runtime: runtime.clone(),
-            decisions: Mutex::new(decisions),
-            shares: FairShares::new(limits),
-            anonymous_shares: FairShares::new(ShareLimits {
-                permits: limits.permits / ANONYMOUS_PART,
-                permits_per_client: limits.permits_per_client / ANONYMOUS_PART,
-                queue: limits.queue / ANONYMOUS_PART,
-                queue_per_client: limits.queue_per_client / ANONYMOUS_PART,
-                queue_timeout: limits.queue_timeout,
-            }),
+            decisions: SharedLookups::new(MAX_CACHED_BYTES, SHARDS),
+            shares: FairLimiter::new(shares),
+            anonymous_shares: FairLimiter::new(shares.divided_by(ANONYMOUS_PART)),
         }))
     }
 
@@ -165,22 +147,23 @@ impl<R: AccessReviews> CachedReviews<R> {
         &self.0.runtime
     }
 
-    fn shares(&self, flow: &str) -> &FairShares<Arc<str>> {
+    fn shares(&self, flow: &str) -> &FairLimiter<Flow> {
         if is_anonymous(flow) { &self.0.anonymous_shares } else { &self.0.shares }
     }
 
     /// Waits for a permit in the share of `flow`.
-    pub(super) async fn acquire(&self, flow: &str) -> Result<SharePermit, ReviewError> {
-        self.shares(flow).acquire(flow.into(), 1).await.map_err(|_| ReviewError::Overloaded)
+    pub(super) async fn acquire(&self, flow: &str) -> Result<Permit<Flow>, ReviewError> {
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        self.shares(flow).acquire(flow.into(), 1, until).await.map_err(|_| ReviewError::Overloaded)
     }
 
     /// Waits for the permits of an access review with this length. A long one takes several, and does not wait.
-    async fn acquire_for(&self, flow: &str, length: usize) -> Result<SharePermit, ReviewError> {
+    async fn acquire_for(&self, flow: &Flow, length: usize) -> Result<Permit<Flow>, ReviewError> {
         if length <= MAX_WAITING_BYTES {
             return self.acquire(flow).await;
         }
-        let weight = u32::try_from(length / MAX_WAITING_BYTES + 1).unwrap_or(u32::MAX);
-        self.shares(flow).try_acquire(flow.into(), weight).map_err(|_| ReviewError::Overloaded)
+        let weight = length / MAX_WAITING_BYTES + 1;
+        self.shares(flow).try_acquire(Flow::clone(flow), weight).ok_or(ReviewError::Overloaded)
     }
 
     /// Decides an access review, which counts in the share of `flow`. One that several requests wait for continues the trace
@@ -195,45 +178,42 @@ impl<R: AccessReviews> CachedReviews<R> {
         if text.len() > MAX_REVIEW_BYTES {
             return Err(ReviewError::TooLarge);
         }
-        let mut key = PendingKey { review: [0; 32], flow: flow.into() };
-        key.review.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
+        let mut key: ReviewKey = [0; 32];
+        key.iter_mut().zip(digest(&SHA256, &text).as_ref()).for_each(|(to, from)| *to = *from);
         // Not kept: thousands of access reviews may wait.
         let length = text.len();
         drop(text);
-        let (joined, begun, pending) = {
-            let mut decisions = lock(&self.0.decisions);
-            if let Some(known) = decisions.known.get(&key.review, Instant::now()) {
-                return Ok(SharedDecision { decision: Arc::clone(known), is_cached: true });
-            }
-            if let Some(sender) = decisions.pending.get(&key) {
-                (true, None, sender.subscribe())
-            } else {
-                let (review, pending) = self.begin(&key, &mut decisions);
-                (false, Some(review), pending)
-            }
-        };
+        let decisions = &self.0.decisions;
+        if let Some(known) = decisions.known(&key, Instant::now()) {
+            return Ok(SharedDecision { decision: known?, is_cached: true });
+        }
+        let flow = Flow::from(flow);
         let mut span = trace.begin_review();
-        let run = |review: PendingReview<R>, span: Option<&ActiveSpan>| {
+        let begin = |lookup: DecisionLookup, span: Option<&ActiveSpan>| {
             let mut headers = HeaderMap::new();
             if let Some(span) = span {
                 span.inject(&mut headers);
             }
-            self.0.runtime.spawn(review.run(spec.clone(), length, headers));
+            self.0.runtime.spawn(self.clone().review(lookup, spec.clone(), length, headers));
         };
-        // Without the lock: a runtime that has ended drops the access review at once, which takes the lock.
-        if let Some(review) = begun {
-            run(review, span.as_deref());
-        }
-        let mut decision = received(pending).await;
+        let (joined, pending) = match decisions.find(&key, &flow, Instant::now(), |_| true) {
+            Found::Known(known) => return Ok(SharedDecision { decision: known?, is_cached: true }),
+            Found::Pending(pending) => (true, pending),
+            Found::Vacant(lookup, pending) => {
+                begin(lookup, span.as_deref());
+                (false, pending)
+            }
+        };
+        let mut decision = pending.result().await;
         // One that began earlier may end with its own requests, and its decision with its time.
         let is_over = match &decision {
             None => true,
             Some(decision) => decision.as_ref().is_ok_and(|decision| Instant::now() >= decision.until),
         };
         if joined && is_over {
-            let (review, pending) = self.begin(&key, &mut lock(&self.0.decisions));
-            run(review, span.as_deref());
-            decision = received(pending).await;
+            let (lookup, pending) = decisions.begin(&key, &flow);
+            begin(lookup, span.as_deref());
+            decision = pending.result().await;
         }
         let cancelled = || Err(ReviewError::Unavailable("the access review was cancelled".to_owned()));
         let decision = decision.unwrap_or_else(cancelled);
@@ -243,78 +223,36 @@ impl<R: AccessReviews> CachedReviews<R> {
         Ok(SharedDecision { decision: decision?, is_cached: false })
     }
 
-    /// Begins an access review, which later requests may join. It ends when no request waits for it.
-    fn begin(&self, key: &PendingKey, decisions: &mut DecisionCache) -> (PendingReview<R>, DecisionReceiver) {
-        let (sender, receiver) = watch::channel(None);
-        let sender = Arc::new(sender);
-        decisions.pending.insert(key.clone(), Arc::clone(&sender));
-        (PendingReview { reviews: self.clone(), key: key.clone(), sender, decision: None }, receiver)
-    }
-}
-
-/// The decision of an access review in progress; `None` if it ends without one.
-async fn received(mut pending: DecisionReceiver) -> Option<DecisionResult> {
-    pending.wait_for(Option::is_some).await.ok()?.clone()
-}
-
-/// An access review in progress, whose decision several requests may wait for. Dropping it ends it.
-struct PendingReview<R: AccessReviews> {
-    reviews: CachedReviews<R>,
-    key: PendingKey,
-    sender: Arc<DecisionSender>,
-    decision: Option<DecisionResult>,
-}
-
-impl<R: AccessReviews> PendingReview<R> {
-    async fn run(mut self, spec: SubjectAccessReviewSpec, length: usize, headers: HeaderMap) {
-        let sender = Arc::clone(&self.sender);
-        tokio::select! {
-            decision = self.decide(&spec, length, headers) => self.decision = Some(decision),
-            () = sender.closed() => {}
-        }
+    /// Makes an access review. It ends when no request waits for it.
+    async fn review(
+        self,
+        lookup: DecisionLookup,
+        spec: SubjectAccessReviewSpec,
+        length: usize,
+        headers: HeaderMap,
+    ) {
+        let decision = tokio::select! {
+            decision = self.reviewed(lookup.owner(), &spec, length, headers) => decision,
+            () = lookup.abandoned() => return,
+        };
+        let term = decision.as_ref().ok().map(|made| Term { weight: made.weight(), until: made.until });
+        lookup.finish(decision, term);
     }
 
-    async fn decide(
+    async fn reviewed(
         &self,
+        flow: &Flow,
         spec: &SubjectAccessReviewSpec,
         length: usize,
         headers: HeaderMap,
     ) -> DecisionResult {
-        let _permit = self.reviews.acquire_for(&self.key.flow, length).await?;
+        let _permit = self.acquire_for(flow, length).await?;
         // The decision may rest on the rules of this moment.
         let asked = Instant::now();
-        let mut status = self.reviews.reviews().review(spec, headers).await?;
+        let mut status = self.reviews().review(spec, headers).await?;
         status.reason.truncate(status.reason.floor_char_boundary(MAX_REASON_BYTES));
-        let until = asked + self.reviews.reviews().ttl(spec, &status);
+        let until = asked + self.reviews().ttl(spec, &status);
         Ok(Arc::new(ReviewDecision { status, until }))
-    }
-}
-
-impl<R: AccessReviews> Drop for PendingReview<R> {
-    fn drop(&mut self) {
-        {
-            // In one step: a later request must find the decision, or begin another review.
-            let CachedReviews(state) = &self.reviews;
-            let mut decisions = lock(&state.decisions);
-            if decisions.pending.get(&self.key).is_some_and(|sender| Arc::ptr_eq(sender, &self.sender)) {
-                decisions.pending.remove(&self.key);
-            }
-            let now = Instant::now();
-            if let Some(Ok(decision)) = &self.decision
-                && now < decision.until
-            {
-                decisions.known.put(
-                    self.key.review,
-                    Arc::clone(decision),
-                    decision.weight(),
-                    decision.until,
-                    now,
-                );
-            }
-        }
-        if let Some(decision) = self.decision.take() {
-            self.sender.send_replace(Some(decision));
-        }
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Impersonator {
 /// An impersonation that is allowed.
 #[derive(Debug, Clone)]
 pub(crate) struct Impersonated {
-    /// The user as whom the request is made.
+    /// The user of the request after impersonation.
     pub(crate) identity: Identity,
     mode: Mode,
     until: Instant,
@@ -106,7 +106,7 @@ impl Impersonator {
         }
     }
 
-    /// The user as whom `requester` makes the request, if it may. Access reviews count in the share of `flow`.
+    /// The impersonated user, if `requester` may impersonate it. Access reviews count in the share of `flow`.
     // threat: unauthorized-impersonation
     pub(crate) async fn impersonate(
         &self,

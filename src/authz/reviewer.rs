@@ -17,6 +17,7 @@ use kube::core::Request;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::fair_limiter::Shares;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -29,7 +30,6 @@ use super::rules::{NO_NAMESPACE, Rules, RulesReview};
 use super::{AuthzTrace, access_review};
 use crate::backend::Backend;
 use crate::backend::kube_client::{self, RequestIdentity};
-use crate::backend::shares::ShareLimits;
 use crate::request::info::RequestInfo;
 
 /// The name in traces.
@@ -56,13 +56,7 @@ const MAX_SHOWN_BYTES: usize = 300;
 pub(super) const CONTRADICTION: &str = "webhook subject access review returned both allow and deny response";
 
 // threat: review-flood
-const LIMITS: ShareLimits = ShareLimits {
-    permits: 64,
-    permits_per_client: 16,
-    queue: 4096,
-    queue_per_client: 256,
-    queue_timeout: Duration::from_secs(10),
-};
+const SHARES: Shares = Shares::new(64, 16).with_queue(4096, 256);
 
 /// The API servers of one cluster as an authorizer.
 #[derive(Clone)]
@@ -85,7 +79,7 @@ impl AccessReviewer {
 
     /// Access reviews go through `client`.
     pub(crate) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
-        Self(CachedReviews::new(BackendReviews { client }, runtime, LIMITS))
+        Self(CachedReviews::new(BackendReviews { client }, runtime, SHARES))
     }
 
     /// Decides an access review, which counts in the share of `flow`.

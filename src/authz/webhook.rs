@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use portcullis_http::webhook::{WebhookClient, WebhookError};
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
@@ -22,11 +23,12 @@ use tokio::time::Instant;
 
 use super::AuthzTrace;
 use super::authorizer::{Decision, Opinion, OpinionSource};
-use super::cached_reviews::{AccessReviewStatus, AccessReviews, CachedReviews, ReviewError, SharedDecision};
+use super::cached_reviews::{
+    AccessReviewStatus, AccessReviews, CachedReviews, QUEUE_TIMEOUT, ReviewError, SharedDecision,
+};
 use super::reviewer::CONTRADICTION;
 use super::settings::{AuthorizationWebhook, FailurePolicy};
 use crate::authn::BearerToken;
-use crate::backend::shares::{FairShares, ShareLimits};
 use crate::metrics::{Metrics, WebhookResult};
 use conditions::MatchConditions;
 
@@ -36,28 +38,16 @@ const MAX_CACHED_ATTRIBUTES: usize = 10_000;
 
 /// The access reviews at one webhook.
 // threat: review-flood
-const LIMITS: ShareLimits = ShareLimits {
-    permits: 512,
-    permits_per_client: 64,
-    queue: 4096,
-    queue_per_client: 512,
-    queue_timeout: Duration::from_secs(10),
-};
+const SHARES: Shares = Shares::new(512, 64).with_queue(4096, 512);
 /// The evaluations of one webhook's conditions that may take long.
-const EVALUATIONS: ShareLimits = ShareLimits {
-    permits: 2,
-    permits_per_client: 1,
-    queue: 1024,
-    queue_per_client: 64,
-    queue_timeout: Duration::from_secs(10),
-};
+const EVALUATIONS: Shares = Shares::new(2, 1).with_queue(1024, 64);
 /// How long after an error of the webhook another one is not logged as such.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A webhook as an authorizer.
 pub(super) struct WebhookAuthorizer {
     conditions: MatchConditions,
-    evaluations: FairShares<Arc<str>>,
+    evaluations: FairLimiter<Arc<str>>,
     reviews: CachedReviews<WebhookReviews>,
 }
 
@@ -88,8 +78,8 @@ impl WebhookAuthorizer {
         };
         Ok(Self {
             conditions: MatchConditions::new(name, match_conditions, metrics),
-            evaluations: FairShares::new(EVALUATIONS),
-            reviews: CachedReviews::new(reviews, runtime, LIMITS),
+            evaluations: FairLimiter::new(EVALUATIONS),
+            reviews: CachedReviews::new(reviews, runtime, SHARES),
         })
     }
 
@@ -156,7 +146,9 @@ impl WebhookAuthorizer {
         if !self.conditions.may_take_long(spec) {
             return Ok(self.conditions.match_request(spec));
         }
-        let permit = self.evaluations.acquire(flow.into(), 1).await.map_err(|_| ReviewError::Overloaded)?;
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        let permit =
+            self.evaluations.acquire(flow.into(), 1, until).await.map_err(|_| ReviewError::Overloaded)?;
         let (conditions, spec) = (self.conditions.clone(), spec.clone());
         let matching = self.reviews.runtime().spawn_blocking(move || {
             // Also when the request has ended: an evaluation cannot be cut short.

@@ -6,6 +6,7 @@
 //! self-check stays the only door: this module never makes an endpoint eligible that is not trusted.
 
 mod ejection;
+mod flow_shares;
 mod moving;
 mod retry_budget;
 
@@ -18,12 +19,15 @@ use tokio::time::Instant;
 
 pub(crate) use ejection::EjectionCause;
 use ejection::{Ejection, EjectionState};
+use flow_shares::{FlowPlace, FlowShares};
 use moving::MovableWatches;
 pub(crate) use moving::WatchMoves;
 pub(crate) use moving::{MovableWatch, end_oldest, excess};
 pub(crate) use retry_budget::{RetryBudget, RetryCause, RetryTotals};
 
 use portcullis_system::sync::lock;
+
+use crate::limits::FlowName;
 
 /// Which load a request adds to and is placed by. A watch costs an API server memory for hours, a short request costs
 /// it time: one count would let many watches keep short requests away.
@@ -82,6 +86,8 @@ pub(crate) struct Balance {
     /// The requests of each kind that were placed here since the start.
     short_total: AtomicU64,
     long_total: AtomicU64,
+    /// The shares of flows, if there are many requests.
+    flow_shares: FlowShares,
     /// The result of the last probe, and the same for those who wait for it: reading a channel takes a lock.
     readiness: AtomicU8,
     readiness_changes: watch::Sender<Readiness>,
@@ -97,6 +103,8 @@ pub(crate) struct Balance {
 pub(crate) struct LoadTicket {
     balance: Arc<Balance>,
     load: Load,
+    /// The place in the share of its flow, if it has begun beyond those that any flow may have. Boxed: few have.
+    place: Option<Box<FlowPlace>>,
 }
 
 impl Balance {
@@ -124,14 +132,22 @@ impl Balance {
         self.count(load).load(Ordering::Relaxed)
     }
 
-    /// Counts a request from now on, unless `limit` are in progress.
+    /// Counts a request from now on, unless `limit` are in progress; or half of that, and its flow has its share of the rest.
     // threat: endpoint-flood
-    pub(crate) fn begin_within(self: &Arc<Self>, load: Load, limit: usize) -> Option<LoadTicket> {
+    pub(crate) fn begin_within(
+        self: &Arc<Self>,
+        load: Load,
+        limit: usize,
+        flow: impl FnOnce() -> FlowName,
+    ) -> Option<LoadTicket> {
         let before = self.count(load).fetch_add(1, Ordering::Relaxed);
-        let ticket = LoadTicket { balance: Arc::clone(self), load };
         // Dropping the ticket takes the count back.
+        let mut ticket = LoadTicket { balance: Arc::clone(self), load, place: None };
         if before >= limit {
             return None;
+        }
+        if before >= flow_shares::free_for_all(limit) {
+            ticket.place = Some(Box::new(self.flow_shares.try_enter(load, limit, flow())?));
         }
         self.total(load).fetch_add(1, Ordering::Relaxed);
         Some(ticket)
@@ -140,7 +156,7 @@ impl Balance {
     /// Counts a request from now on.
     pub(crate) fn begin(self: &Arc<Self>, load: Load) -> LoadTicket {
         self.count(load).fetch_add(1, Ordering::Relaxed);
-        LoadTicket { balance: Arc::clone(self), load }
+        LoadTicket { balance: Arc::clone(self), load, place: None }
     }
 
     /// How eligible the endpoint is at `now`.

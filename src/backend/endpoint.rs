@@ -17,9 +17,12 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::author::RequestAuthor;
 use super::balance::{Balance, EjectionCause};
+use super::buffers::ClusterBuffers;
 use super::counts::{DialResult, EndpointCounts};
-use super::lookup::{KnownAddresses, Lookups};
+use super::dials::{ClusterDials, ConnectionPlace};
+use super::lookup::KnownAddresses;
 use super::settings::{self, AddressPolicy, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
@@ -58,6 +61,8 @@ enum Dialling {
 pub(crate) struct EndpointStream {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) trust: ConnectionTrust,
+    /// To be held until it is closed.
+    pub(crate) place: ConnectionPlace,
 }
 
 /// Whether requests may use a connection: the endpoint has been trusted without a break since before it was dialled, and the
@@ -96,7 +101,7 @@ pub(super) struct EndpointTls {
     http1_only: Arc<ClientConfig>,
     certificate: Option<Arc<ClientCertificate>>,
     recorder: Option<Arc<CertificateRecorder>>,
-    lookups: Lookups,
+    dials: ClusterDials,
     addresses: AddressPolicy,
     timings: Arc<BackendTimings>,
 }
@@ -175,6 +180,14 @@ pub(crate) enum ConnectError {
         /// The endpoint's address.
         address: String,
     },
+    /// No connection was attempted: the client has as many as it may have, or all clients together.
+    #[error(
+        "the gateway has no further connection to {address} for this client: its share, or that of all, is in use"
+    )]
+    NoPlace {
+        /// The endpoint's address.
+        address: String,
+    },
 }
 
 /// The HTTP versions to offer by ALPN.
@@ -192,6 +205,7 @@ impl EndpointTls {
         settings: &settings::Backend,
         provider: &Arc<CryptoProvider>,
         timings: &Arc<BackendTimings>,
+        dials: ClusterDials,
     ) -> Result<Self, rustls::Error> {
         let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
             .with_safe_default_protocol_versions()?
@@ -210,7 +224,7 @@ impl EndpointTls {
             http1_only: Arc::new(http1_only),
             certificate,
             recorder: None,
-            lookups: Lookups::default(),
+            dials,
             addresses: settings.addresses,
             timings: Arc::clone(timings),
         })
@@ -235,7 +249,7 @@ impl EndpointTls {
             http1_only: without_resumption(&self.http1_only),
             certificate: self.certificate.clone(),
             recorder,
-            lookups: self.lookups.clone(),
+            dials: self.dials.clone(),
             addresses: self.addresses,
             timings: Arc::clone(&self.timings),
         }
@@ -402,10 +416,20 @@ impl Endpoint {
         lock(&self.health.failure)
     }
 
+    /// A place for a connection, in the share of the author of a request. Counts as no failure of the endpoint.
+    pub(super) fn connection_place(&self, author: &RequestAuthor) -> Result<ConnectionPlace, ConnectError> {
+        let place = self.tls.dials.connection_place(author);
+        place.ok_or_else(|| self.no_place_error())
+    }
+
     /// Connects, and records whether that succeeded.
-    pub(crate) async fn connect(&self, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
+    pub(crate) async fn connect(
+        &self,
+        offer: AlpnOffer,
+        place: ConnectionPlace,
+    ) -> Result<EndpointStream, ConnectError> {
         let began = Instant::now();
-        let connected = self.dial(offer).await.map_err(|(result, error)| {
+        let connected = self.dial(offer, place).await.map_err(|(result, error)| {
             self.counts.note_dial(result);
             self.note_connect_failure(&error);
             error
@@ -436,7 +460,11 @@ impl Endpoint {
         matches!(self.dialling, Dialling::Check(_))
     }
 
-    async fn dial(&self, offer: AlpnOffer) -> Result<EndpointStream, (DialResult, ConnectError)> {
+    async fn dial(
+        &self,
+        offer: AlpnOffer,
+        place: ConnectionPlace,
+    ) -> Result<EndpointStream, (DialResult, ConnectError)> {
         let address = || self.address.to_string();
         let tcp = |result, cause| (result, ConnectError::Tcp { address: address(), cause });
         let before = self.trust_version();
@@ -467,7 +495,7 @@ impl Endpoint {
             Ok(Ok(stream)) if vetted.holds() => {
                 let is_for_requests = matches!(self.dialling, Dialling::Vetted);
                 let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
-                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted } })
+                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted }, place })
             }
             Ok(Ok(_)) => {
                 Err(tls(DialResult::Connect, "the address has not passed the last self-check".to_owned()))
@@ -477,6 +505,11 @@ impl Endpoint {
         }
     }
 
+    /// In whose share what its connections hold counts.
+    pub(super) fn buffers(&self) -> &ClusterBuffers {
+        &self.tls.dials.buffers
+    }
+
     /// Whether it is given by a name, which may resolve to other addresses at any time.
     pub(crate) fn is_named(&self) -> bool {
         self.address.host.parse::<IpAddr>().is_err()
@@ -484,7 +517,7 @@ impl Endpoint {
 
     /// The addresses of now to which the gateway may connect, at least one.
     pub(crate) async fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
-        let found = self.tls.lookups.addresses(&self.address, &self.health.known_addresses).await?;
+        let found = self.tls.dials.lookups.addresses(&self.address, &self.health.known_addresses).await?;
         let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
         let permitted: Vec<SocketAddr> =
             found.iter().filter(|address| refused(address).is_none()).copied().collect();
@@ -543,6 +576,11 @@ impl Endpoint {
     /// Too many requests wait for a connection. Counts as no failure of the endpoint.
     pub(crate) fn too_many_waiting_error(&self) -> ConnectError {
         ConnectError::TooManyWaiting { address: self.address.to_string() }
+    }
+
+    /// The client has no further connection in its share. Counts as no failure of the endpoint.
+    pub(super) fn no_place_error(&self) -> ConnectError {
+        ConnectError::NoPlace { address: self.address.to_string() }
     }
 
     /// The endpoint sent no HTTP/2 settings in time.

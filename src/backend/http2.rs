@@ -1,23 +1,23 @@
 //! HTTP/2 connections to one endpoint. This module counts their streams itself, because h2 queues requests beyond the
 //! peer's limit.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::future::{BoxFuture, Shared};
+use h2::RecvStream;
 use h2::client::{Connection, ResponseFuture, SendRequest};
 use http::{Request, Response};
 use http_body::Body as _;
 use portcullis_http::body::{Body, EndGuard};
-use portcullis_http::limits::MAX_BACKEND_HEADER_LIST_SIZE;
+use portcullis_http::limits::MAX_INFORMATIONAL_RESPONSES;
 use portcullis_http::transport::{
-    CorkedStream, Http2Body, Http2KeepAlive, Incoming, TransportError, UncorkOnPoll, send_body,
-    set_content_length,
+    ConnectionBuffers, CorkedStream, Http2Body, Http2KeepAlive, Incoming, Role, SentBytes, StreamWindows,
+    TransportError, UncorkOnPoll, send_body, set_content_length,
 };
 use portcullis_system::sync::lock;
 use tokio::net::TcpStream;
@@ -33,22 +33,24 @@ use crate::backend::endpoint::{ConnectError, ConnectionTrust, Endpoint, Endpoint
 
 /// How full a connection is, in percent of its streams, when another one is opened.
 const FILL_PERCENT: usize = 80;
-/// A connection's window is a stream's times this, so that stalled readers cannot use it up.
-const WINDOW_STREAMS: u32 = 256;
-const MAX_STREAMS: usize = 256;
+/// The most streams of a connection, for which its window has room.
+const MAX_STREAMS: u32 = 256;
 /// The assumed stream limit until the backend's SETTINGS arrive.
 const INITIAL_MAX_STREAMS: usize = 100;
 /// How long the backend's first SETTINGS frame may take. Shorter than the timeout of the self-check.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of one upload that wait to be sent.
-const SEND_BUFFER_BYTES: usize = 1 << 20;
+const SEND_BUFFER_BYTES: usize = 64 << 10;
 
 /// The connections for requests that may share one.
 #[derive(Debug)]
 pub(crate) struct Lane {
     kind: LaneKind,
-    /// Flow-control window of each stream, in bytes.
-    window: u32,
+    /// Whether the windows of its streams are wide while a connection has few. Those of long streams are always narrow: their
+    /// readers may stall.
+    has_wide_windows: bool,
+    /// The user who alone uses it, if so.
+    user: Option<Box<str>>,
     connections: Mutex<Vec<Arc<Http2Connection>>>,
     /// The connection attempt in progress.
     pub(crate) connecting: Mutex<Option<ConnectAttempt>>,
@@ -58,10 +60,10 @@ pub(crate) struct Lane {
 pub(crate) type ConnectAttempt = Shared<BoxFuture<'static, Result<(), ConnectError>>>;
 
 struct Http2Connection {
-    sender: SendRequest<Bytes>,
+    sender: SendRequest<SentBytes>,
     trust: ConnectionTrust,
     /// Streams in use.
-    streams: AtomicUsize,
+    streams: Arc<AtomicUsize>,
     /// Where they are counted for the endpoint.
     counts: (Arc<EndpointCounts>, LaneKind),
     /// Whether a stream was reserved since idle connections were last closed.
@@ -80,8 +82,15 @@ pub(crate) struct Http2Stream {
 }
 
 impl Lane {
-    pub(crate) fn new(kind: LaneKind, window: u32) -> Self {
-        Self { kind, window, connections: Mutex::default(), connecting: Mutex::default() }
+    /// A lane of short requests.
+    pub(crate) fn of_short_requests(kind: LaneKind) -> Self {
+        Self { has_wide_windows: true, ..Self::of_streams(kind, None) }
+    }
+
+    /// A lane of long streams, of one user or of many.
+    pub(crate) fn of_streams(kind: LaneKind, user: Option<Box<str>>) -> Self {
+        let (connections, connecting) = (Mutex::default(), Mutex::default());
+        Self { kind, has_wide_windows: false, user, connections, connecting }
     }
 
     /// Reserves a stream on the least loaded connection, unless all are full.
@@ -96,7 +105,7 @@ impl Lane {
                 connections.swap_remove(least);
                 continue;
             };
-            let limit = sender.current_max_send_streams().min(MAX_STREAMS);
+            let limit = sender.current_max_send_streams().min(usize::try_from(MAX_STREAMS).unwrap_or(usize::MAX));
             if load >= (limit.saturating_mul(FILL_PERCENT) / 100).max(1) {
                 return None;
             }
@@ -133,25 +142,34 @@ impl Lane {
     /// Starts HTTP/2 on a new connection, and adds it once the backend's SETTINGS have arrived.
     pub(crate) async fn add_connection(
         &self,
-        EndpointStream { stream, trust }: EndpointStream,
+        EndpointStream { stream, trust, place }: EndpointStream,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
-        let corked = CorkedStream::new(stream);
+        let max_header_list = endpoint.buffers().max_header_list(self.kind);
+        let corked =
+            CorkedStream::new(stream, Role::Client, usize::try_from(max_header_list).unwrap_or(usize::MAX));
         let first_read = corked.next_read();
-        let (sender, mut connection) = h2::client::Builder::new()
+        let windows = if self.has_wide_windows { StreamWindows::wide() } else { StreamWindows::narrow() };
+        let mut builder = h2::client::Builder::new();
+        builder
             .enable_push(false)
             .initial_max_send_streams(INITIAL_MAX_STREAMS)
-            .initial_window_size(self.window)
-            .initial_connection_window_size(self.window.saturating_mul(WINDOW_STREAMS))
-            .max_header_list_size(MAX_BACKEND_HEADER_LIST_SIZE)
+            .initial_window_size(windows.current())
+            .initial_connection_window_size(StreamWindows::of_connection(MAX_STREAMS))
+            .max_header_list_size(max_header_list)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
             // h2 counts a response to a cancelled request as an error of the backend.
-            .max_local_error_reset_streams(None)
-            .handshake(corked.clone())
-            .await
-            .map_err(|error| endpoint.http_error(&error))?;
+            .max_local_error_reset_streams(None);
+        if let Some(overhead) = endpoint.buffers().max_short_frames() {
+            builder.data_frame_budget(overhead);
+        }
+        let handshake = builder.handshake(corked.clone()).await;
+        let (sender, mut connection) = handshake.map_err(|error| endpoint.http_error(&error))?;
         let keep_alive = Http2KeepAlive::new(corked.clone(), connection.ping_pong());
-        let mut driver = Box::pin(UncorkOnPoll::new(Http2Driver { connection, keep_alive }, corked));
+        let (buffers, streams) = (corked.buffers(), Arc::<AtomicUsize>::default());
+        endpoint.buffers().register(self.user.as_deref(), &buffers);
+        let driver = Http2Driver { connection, keep_alive, buffers, windows, streams: Arc::clone(&streams) };
+        let mut driver = Box::pin(UncorkOnPoll::new(driver, corked));
         // A server sends SETTINGS first. One that refuses the client certificate over TLS 1.3 ends the connection here,
         // after the handshake.
         let settings = async {
@@ -174,7 +192,7 @@ impl Lane {
         let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
             let ended = driver.await;
-            drop(counted);
+            drop((counted, place));
             if let Err(error) = ended {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
@@ -186,7 +204,7 @@ impl Lane {
         lock(&self.connections).push(Arc::new(Http2Connection {
             sender,
             trust,
-            streams: AtomicUsize::new(0),
+            streams,
             counts,
             was_used: AtomicBool::new(true),
             is_closing,
@@ -198,7 +216,7 @@ impl Lane {
 
 impl Http2Connection {
     /// The handle that opens streams; fails once the connection is closing.
-    fn sender(&self) -> Result<SendRequest<Bytes>, h2::Error> {
+    fn sender(&self) -> Result<SendRequest<SentBytes>, h2::Error> {
         let mut sender = self.sender.clone();
         // A new clone has no pending stream to wait for.
         match sender.poll_ready(&mut Context::from_waker(Waker::noop())) {
@@ -238,8 +256,8 @@ impl Http2Stream {
             return receive_response(response, None, Box::new(self)).await;
         }
         // An upload may outlast its response: the stream stays counted until both have ended.
-        let shared = Arc::new(self);
-        let sending = send_body(body.with_guard(Box::new(Arc::clone(&shared))), stream);
+        let (shared, buffers) = (Arc::new(self), body.buffers());
+        let sending = send_body(body.with_guard(Box::new(Arc::clone(&shared))), stream, buffers);
         let task = tokio::spawn(async move {
             if let Err(error) = sending.await {
                 tracing::debug!(%error, "a request body was not sent completely");
@@ -249,12 +267,29 @@ impl Http2Stream {
     }
 }
 
+/// Waits for the final response, beyond a bounded number of informational ones.
+// threat: endless-informational-responses
+async fn final_response(mut response: ResponseFuture) -> Result<Response<RecvStream>, SendError> {
+    let mut informational = 0;
+    poll_fn(|cx| {
+        while let Some(received) = ready!(response.poll_informational(cx)) {
+            received.map_err(classify_error)?;
+            informational += 1;
+            if informational > MAX_INFORMATIONAL_RESPONSES {
+                return Poll::Ready(Err(SendError::TooManyInformational));
+            }
+        }
+        Pin::new(&mut response).poll(cx).map_err(classify_error)
+    })
+    .await
+}
+
 async fn receive_response(
     response: ResponseFuture,
     upload: Option<AbortOnDropHandle<()>>,
     permit: EndGuard,
 ) -> Result<SendOutcome, SendError> {
-    let (head, stream) = response.await.map_err(classify_error)?.into_parts();
+    let (head, stream) = final_response(response).await?.into_parts();
     let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, upload));
     Ok(SendOutcome::Response(Response::from_parts(head, Body::from_backend(incoming, permit))))
 }
@@ -278,10 +313,13 @@ impl Drop for Http2Stream {
     }
 }
 
-/// Drives a connection, and ends it when the backend no longer answers keep-alive pings.
+/// Drives a connection, and ends it when the backend no longer answers keep-alive pings, or holds too much memory.
 struct Http2Driver {
-    connection: Connection<CorkedStream<TlsStream<TcpStream>>, Bytes>,
+    connection: Connection<CorkedStream<TlsStream<TcpStream>>, SentBytes>,
     keep_alive: Http2KeepAlive<TlsStream<TcpStream>>,
+    buffers: Arc<ConnectionBuffers>,
+    windows: StreamWindows,
+    streams: Arc<AtomicUsize>,
 }
 
 impl Future for Http2Driver {
@@ -289,9 +327,13 @@ impl Future for Http2Driver {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
-        if this.keep_alive.poll_dead(cx).is_ready() {
+        if this.keep_alive.poll_dead(cx).is_ready() || this.buffers.poll_revoked(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
+        let Self { connection, windows, streams, .. } = this;
+        // Before the requests that have begun since are sent.
+        let set = |window| connection.set_initial_window_size(window).is_ok();
+        windows.adjust(streams.load(Ordering::Relaxed), set);
         Pin::new(&mut this.connection).poll(cx)
     }
 }

@@ -15,9 +15,6 @@ use super::counts::LaneKind;
 use super::http2::Lane;
 use super::sharing::SharingClass;
 
-/// Flow-control windows of a short response and of a long stream, in bytes.
-const SHORT_WINDOW: u32 = 256 * 1024;
-const LONG_WINDOW: u32 = 64 * 1024;
 /// The number of lanes for API groups that kube-apiserver does not serve itself.
 const EXTENSION_LANES: usize = 8;
 /// Users with a lane of their own. Requests of further users use HTTP/1.1, within limits of the pool: a client with the
@@ -52,7 +49,7 @@ struct RelayLane {
 
 impl LanePair {
     fn new(short: LaneKind, long: LaneKind) -> Self {
-        Self { short: Arc::new(Lane::new(short, SHORT_WINDOW)), long: Arc::new(Lane::new(long, LONG_WINDOW)) }
+        Self { short: Arc::new(Lane::of_short_requests(short)), long: Arc::new(Lane::of_streams(long, None)) }
     }
 
     fn lane(&self, is_long: bool) -> Arc<Lane> {
@@ -115,7 +112,7 @@ impl Lanes {
         if users.len() >= MAX_USER_LANES {
             return None;
         }
-        let lane = Arc::new(Lane::new(LaneKind::Relayed, LONG_WINDOW));
+        let lane = Arc::new(Lane::of_streams(LaneKind::Relayed, Some(user.into())));
         users.insert(user.into(), RelayLane { lane: Arc::clone(&lane), last_used: now });
         Some(lane)
     }

@@ -1,26 +1,33 @@
 //! Looks up the addresses of endpoints. The system's resolver occupies a thread until the name server answers, and cannot be
-//! cancelled. Therefore lookups are few: one at a time for an endpoint, two for a cluster, and at most [`MAX_LOOKUPS`]
-//! for all, which leaves threads for everything else that blocks, such as reading the configuration. Others wait.
+//! cancelled. Therefore lookups are few: one at a time for an endpoint, two for a cluster, and at most [`MAX_LOOKUPS`] for the
+//! clusters of all tenants and as many for those of the operator, which leaves threads for everything else that blocks, such
+//! as reading the configuration. Others wait; the next one is of the cluster with the fewest.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_limits::ClusterOwner;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use tokio::net::lookup_host;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::settings::HostPort;
 
-/// The most lookups at a time, of all clusters. Half of the threads that a runtime of tokio has for blocking calls.
-const MAX_LOOKUPS: usize = 256;
+/// The most lookups at a time of all tenants' clusters, and of all of the operator's. Together half of the threads that a
+/// runtime of tokio has for blocking calls.
+const MAX_LOOKUPS: usize = 128;
 /// The most lookups at a time of one cluster.
 const MAX_CLUSTER_LOOKUPS: usize = 2;
 /// How long the result of a lookup is used again.
 const FRESH: Duration = Duration::from_secs(2);
-
-static PROCESS: Semaphore = Semaphore::const_new(MAX_LOOKUPS);
+/// The lookups that wait, and those of one cluster: more than it has endpoints.
+const MAX_WAITING: usize = 16 << 10;
+const MAX_CLUSTER_WAITING: usize = 256;
+/// How long they wait: longer than an attempt to connect.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The result of a lookup.
 type Addresses = Arc<[SocketAddr]>;
@@ -28,16 +35,36 @@ type Addresses = Arc<[SocketAddr]>;
 /// What an endpoint's last lookup found, and when. Locked while one is under way.
 pub(super) type KnownAddresses = Arc<Mutex<Option<(Instant, Addresses)>>>;
 
-/// Limits the lookups of one cluster.
+/// The lookups of the process. Cheap to clone: a clone is the same limits.
 #[derive(Debug, Clone)]
-pub(super) struct Lookups {
-    process: &'static Semaphore,
-    cluster: Arc<Semaphore>,
+pub(super) struct LookupLimits {
+    tenants: FairLimiter<ClusterOwner>,
+    operator: FairLimiter<ClusterOwner>,
 }
 
-impl Default for Lookups {
+/// The lookups of one cluster.
+#[derive(Debug, Clone)]
+pub(super) struct Lookups {
+    limiter: FairLimiter<ClusterOwner>,
+    cluster: ClusterOwner,
+}
+
+impl Default for LookupLimits {
     fn default() -> Self {
-        Self { process: &PROCESS, cluster: Arc::new(Semaphore::new(MAX_CLUSTER_LOOKUPS)) }
+        Self::new(MAX_LOOKUPS)
+    }
+}
+
+impl LookupLimits {
+    fn new(lookups: usize) -> Self {
+        let shares = Shares::new(lookups, MAX_CLUSTER_LOOKUPS).with_queue(MAX_WAITING, MAX_CLUSTER_WAITING);
+        Self { tenants: FairLimiter::new(shares), operator: FairLimiter::new(shares) }
+    }
+
+    /// Those of one cluster.
+    pub(super) fn of(&self, cluster: ClusterOwner) -> Lookups {
+        let limiter = if cluster.is_of_tenant() { &self.tenants } else { &self.operator };
+        Lookups { limiter: limiter.clone(), cluster }
     }
 }
 
@@ -68,14 +95,14 @@ impl Lookups {
         {
             return Ok(Arc::clone(addresses));
         }
-        let of_cluster = Arc::clone(&self.cluster).acquire_owned().await.map_err(io::Error::other)?;
-        let of_process = self.process.acquire().await.map_err(io::Error::other)?;
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        let turn = self.limiter.acquire(self.cluster.clone(), 1, until).await.map_err(io::Error::other)?;
         let lookup = tokio::spawn(async move {
             let found = lookup.await;
             if let Ok(addresses) = &found {
                 *known = Some((Instant::now(), Arc::clone(addresses)));
             }
-            drop((of_cluster, of_process));
+            drop(turn);
             found
         });
         lookup.await.map_err(io::Error::other)?
@@ -93,8 +120,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    fn lookups(process: usize) -> Lookups {
-        Lookups { process: Box::leak(Box::new(Semaphore::new(process))), ..Lookups::default() }
+    fn tenant(limits: &LookupLimits, name: &str) -> Lookups {
+        limits.of(ClusterOwner::tenant(name))
     }
 
     /// A name server that is silent until it is released, and counts the questions.
@@ -124,7 +151,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_silent_name_server_holds_few_threads_however_often_endpoints_dial() {
-        let (silent, lookups) = (Silent::new(), lookups(4));
+        let (silent, limits) = (Silent::new(), LookupLimits::new(4));
+        let lookups = tenant(&limits, "silent");
         let one = KnownAddresses::default();
         for _ in 0..100 {
             // As a dial does: it gives up, and the lookup goes on.
@@ -137,12 +165,17 @@ mod tests {
         }
         assert_eq!(silent.asked(), MAX_CLUSTER_LOOKUPS, "two for a cluster");
         // Another cluster has its own, up to what all may have.
-        for _ in 0..100 {
-            let cluster = Lookups { process: lookups.process, ..Lookups::default() };
+        for number in 0..100 {
+            let cluster = tenant(&limits, &number.to_string());
             let endpoint = KnownAddresses::default();
             assert!(timeout(PATIENCE, cluster.look_up(&endpoint, silent.answer())).await.is_err());
         }
         assert_eq!(silent.asked(), 4);
+        // Those of the operator have theirs.
+        let (server, own) = (Silent::new(), limits.of(ClusterOwner::operator("own")));
+        server.released.send_replace(true);
+        let found = timeout(PATIENCE, own.look_up(&KnownAddresses::default(), server.answer())).await;
+        assert_eq!(found.expect("no tenant holds it up").unwrap().len(), 1);
         silent.released.send_replace(true);
         sleep(PATIENCE).await;
         let found = timeout(PATIENCE, lookups.look_up(&one, silent.answer())).await;
@@ -151,7 +184,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn dials_share_a_lookup_for_a_while() {
-        let (server, lookups, known) = (Silent::new(), lookups(4), KnownAddresses::default());
+        let (server, limits, known) = (Silent::new(), LookupLimits::new(4), KnownAddresses::default());
+        let lookups = tenant(&limits, "calm");
         server.released.send_replace(true);
         for (pause, expected) in [(0, 1), (0, 1), (1, 1), (2, 2), (0, 2)] {
             sleep(Duration::from_secs(pause)).await;

@@ -2,6 +2,7 @@
 //! [`SharingClass`] decides which requests may share a connection.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,66 +14,41 @@ use hyper::client::conn::{TrySendError, http1};
 use hyper_util::rt::TokioIo;
 use portcullis_http::body::{Body, EndGuard};
 use portcullis_http::hop_by_hop;
-use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES};
+use portcullis_http::limits::{MAX_HEADER_BYTES, MAX_HEADER_LINES, MAX_INFORMATIONAL_RESPONSES};
 use portcullis_http::transport::{self, TransportError};
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_system::sync::lock;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
+use super::author::RequestAuthor;
 use super::balance::LoadTicket;
 use super::counts::{Counted, LaneKind};
+use super::dials::ConnectionPlace;
 use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
-use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
 pub(crate) use super::sharing::SharingClass;
 use crate::backend::endpoint::{AlpnOffer, ConnectError, ConnectionTrust, Endpoint, EndpointStream};
+use crate::limits::FlowName;
 
 /// How long idle HTTP/1.1 connections are kept: less than the 90 s after which kube-apiserver closes them.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long requests beyond the limits below wait.
+pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Anonymous requests, each of which takes a connection.
-const ANONYMOUS_LIMITS: ShareLimits = ShareLimits {
-    permits: 32,
-    permits_per_client: 8,
-    queue: 512,
-    queue_per_client: 128,
-    queue_timeout: Duration::from_secs(5),
-};
+const ANONYMOUS: Shares = Shares::new(32, 8).with_queue(512, 128);
 /// Requests with a large header, each of which takes a connection; in KiB, because the connection's buffer holds the
 /// header. They include the watches of a user with that many groups.
-const LARGE_HEADER_LIMITS: ShareLimits = ShareLimits {
-    permits: 32 << 10,
-    permits_per_client: 8 << 10,
-    queue: 256,
-    queue_per_client: 64,
-    queue_timeout: Duration::from_secs(5),
-};
+const LARGE_HEADERS: Shares = Shares::new(32 << 10, 8 << 10).with_queue(256, 64);
 /// Relayed requests of users without a lane, each of which takes a connection.
-const RELAYED_LIMITS: ShareLimits = ShareLimits {
-    permits: 512,
-    permits_per_client: 64,
-    queue: 256,
-    queue_per_client: 64,
-    queue_timeout: Duration::from_secs(5),
-};
+const RELAYED: Shares = Shares::new(512, 64).with_queue(256, 64);
 /// Attempts to connect for one request or one user. An attempt at an endpoint that hangs takes 15 s.
-const CONNECT_LIMITS: ShareLimits = ShareLimits {
-    permits: 64,
-    permits_per_client: 32,
-    queue: 1024,
-    queue_per_client: 512,
-    queue_timeout: Duration::from_secs(5),
-};
-/// Requests that wait for a connection over HTTP/2, which they will share.
-const MAX_WAITING: usize = 1024;
-/// The same for the connections of one user alone, whose requests must not take the places of all. None queues.
-const RELAYED_WAITING_LIMITS: ShareLimits = ShareLimits {
-    permits: MAX_WAITING,
-    permits_per_client: MAX_WAITING / 4,
-    queue: 0,
-    queue_per_client: 0,
-    queue_timeout: Duration::ZERO,
-};
+const CONNECTS: Shares = Shares::new(64, 32).with_queue(1024, 512);
+/// Requests that wait for a connection over HTTP/2 that requests of several users will share. None queues.
+const WAITING: Shares = Shares::new(1024, 512);
+/// The same for the connections of one user alone, whose requests must not take the places of all.
+const RELAYED_WAITING: Shares = Shares::new(1024, 256);
 /// How long the rest of a request may take after the end of its response, before its connection is closed.
 // Go: net/http/transport.go, maxWriteWaitBeforeConnReuse
 const WRITE_WAIT_TIMEOUT: Duration = Duration::from_millis(50);
@@ -90,6 +66,9 @@ pub(crate) enum SendError {
     /// No endpoint is trusted.
     #[error("no endpoint of the backend has passed the identity self-check")]
     NotTrusted,
+    /// The share of connections to API servers is in use, of the client or of all.
+    #[error("the client, or all clients together, have as many connections to API servers as they may have")]
+    NoPlace,
     /// Too many requests that need a connection of their own are in progress.
     #[error("too many requests that need a connection of their own are in progress")]
     Busy,
@@ -102,6 +81,9 @@ pub(crate) enum SendError {
     /// The connection broke after at least a part of the request was sent.
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] TransportError),
+    /// The backend sent more informational responses than a request may have.
+    #[error("the backend sent more than {MAX_INFORMATIONAL_RESPONSES} informational (1xx) responses to one request")]
+    TooManyInformational,
     /// The endpoint answers neither the request nor its probes; another one does.
     #[error("the endpoint does not answer its readiness probes")]
     Silent,
@@ -115,18 +97,19 @@ pub(crate) struct Pool {
     http1: Mutex<Vec<IdleHttp1>>,
     /// When the backend last chose HTTP/1.1.
     http1_only: Mutex<Option<Instant>>,
-    anonymous: FairShares<IpAddr>,
-    large_headers: FairShares<String>,
-    relayed: FairShares<String>,
+    anonymous: FairLimiter<IpAddr>,
+    large_headers: FairLimiter<String>,
+    relayed: FairLimiter<String>,
     /// The attempts to connect, but those of the lanes that all users share, which are few.
-    connects: FairShares<String>,
-    waiting: Semaphore,
-    relayed_waiting: FairShares<String>,
+    connects: FairLimiter<String>,
+    waiting: FairLimiter<FlowName>,
+    relayed_waiting: FairLimiter<String>,
 }
 
 pub(crate) struct Http1Connection {
     sender: http1::SendRequest<Body>,
     trust: ConnectionTrust,
+    place: ConnectionPlace,
     /// Drives the connection.
     task: JoinHandle<()>,
 }
@@ -148,7 +131,13 @@ pub(crate) enum ReservedConnection {
     /// A stream of an HTTP/2 connection.
     Http2(Http2Stream),
     /// An HTTP/1.1 connection, and the permit to use it.
-    Http1(Http1Connection, Option<SharePermit>),
+    Http1(Http1Connection, Option<OwnConnectionPermit>),
+}
+
+/// The permit of a request to use a connection alone, until it is dropped.
+pub(crate) enum OwnConnectionPermit {
+    OfAddress { _permit: Permit<IpAddr> },
+    OfUser { _permit: Permit<String> },
 }
 
 impl Pool {
@@ -159,12 +148,12 @@ impl Pool {
             lanes: Lanes::new(),
             http1: Mutex::default(),
             http1_only: Mutex::default(),
-            anonymous: FairShares::new(ANONYMOUS_LIMITS),
-            large_headers: FairShares::new(LARGE_HEADER_LIMITS),
-            relayed: FairShares::new(RELAYED_LIMITS),
-            connects: FairShares::new(CONNECT_LIMITS),
-            waiting: Semaphore::new(MAX_WAITING),
-            relayed_waiting: FairShares::new(RELAYED_WAITING_LIMITS),
+            anonymous: FairLimiter::new(ANONYMOUS),
+            large_headers: FairLimiter::new(LARGE_HEADERS),
+            relayed: FairLimiter::new(RELAYED),
+            connects: FairLimiter::new(CONNECTS),
+            waiting: FairLimiter::new(WAITING),
+            relayed_waiting: FairLimiter::new(RELAYED_WAITING),
         })
     }
 
@@ -190,27 +179,26 @@ impl Pool {
     pub(crate) async fn reserve(
         self: &Arc<Self>,
         class: SharingClass<'_>,
-        by_gateway: bool,
+        author: &RequestAuthor,
     ) -> Result<ReservedConnection, SendError> {
-        let owner = || if by_gateway { None } else { Some(connect_owner(class)) };
         let Some(lane) = self.lanes.lane_for(class) else {
             let permit = self.acquire_share(class).await?;
-            return Ok(ReservedConnection::Http1(self.idle_or_new_http1(owner).await?, permit));
+            return Ok(ReservedConnection::Http1(self.idle_or_new_http1(class, author).await?, permit));
         };
         let mut dials = MAX_DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
-                return Ok(ReservedConnection::Http1(self.idle_or_new_http1(owner).await?, None));
+                return Ok(ReservedConnection::Http1(self.idle_or_new_http1(class, author).await?, None));
             }
             if let Some(stream) = lane.reserve() {
                 return Ok(ReservedConnection::Http2(stream));
             }
-            let waiting = self.begin_waiting(class);
-            if waiting.is_none() && !by_gateway {
+            let waiting = self.begin_waiting(class, author);
+            if waiting.is_none() && !author.is_gateway() {
                 return Err(self.endpoint.too_many_waiting_error().into());
             }
             let before = lane.open_connections();
-            self.connect_http2(&lane, class).await?;
+            self.connect_http2(&lane, class, author).await?;
             // Other waiting requests filled the new connection: this attempt does not count.
             if lane.open_connections() <= before {
                 dials -= 1;
@@ -230,7 +218,16 @@ impl Pool {
             ReservedConnection::Http2(stream) => stream.send(request, ticket).await,
             ReservedConnection::Http1(mut connection, permit) => {
                 let uri = to_origin_form(&mut request);
-                let sent = connection.sender.try_send_request(*request).await;
+                let exceeded = limit_informational_responses(&mut request);
+                request.body_mut().count_over_http1();
+                let sent = tokio::select! {
+                    biased;
+                    () = exceeded.notified() => {
+                        connection.task.abort();
+                        return Err(SendError::TooManyInformational);
+                    }
+                    sent = connection.sender.try_send_request(*request) => sent,
+                };
                 let guard = ReturnToPool {
                     held: Some((connection, permit)),
                     pool: Arc::clone(self),
@@ -248,29 +245,33 @@ impl Pool {
     }
 
     /// Acquires a permit for a request that needs a connection of its own.
-    async fn acquire_share(&self, class: SharingClass<'_>) -> Result<Option<SharePermit>, SendError> {
-        let permit = match class {
-            SharingClass::Anonymous { client } => self.anonymous.acquire(client, 1).await,
+    async fn acquire_share(&self, class: SharingClass<'_>) -> Result<Option<OwnConnectionPermit>, SendError> {
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        let of_user = match class {
+            SharingClass::Anonymous { client } => {
+                let permit = self.anonymous.acquire(client, 1, until).await.map_err(|_| SendError::Busy)?;
+                return Ok(Some(OwnConnectionPermit::OfAddress { _permit: permit }));
+            }
             SharingClass::Alone { user, header } => {
-                let weight = u32::try_from(header.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
-                self.large_headers.acquire(user.to_owned(), weight).await
+                self.large_headers.acquire(user.to_owned(), header.div_ceil(1 << 10), until).await
             }
             // A user without a lane.
-            SharingClass::Relayed { user } => self.relayed.acquire(user.to_owned(), 1).await,
+            SharingClass::Relayed { user } => self.relayed.acquire(user.to_owned(), 1, until).await,
             SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => return Ok(None),
         };
-        permit.map(Some).map_err(|SharesExhausted| SendError::Busy)
+        let permit = of_user.map_err(|_| SendError::Busy)?;
+        Ok(Some(OwnConnectionPermit::OfUser { _permit: permit }))
     }
 
     /// A place among the requests that wait for a connection over HTTP/2.
     // threat: hung-endpoint
-    fn begin_waiting(&self, class: SharingClass<'_>) -> Option<WaitingPlace<'_>> {
+    fn begin_waiting(&self, class: SharingClass<'_>, author: &RequestAuthor) -> Option<WaitingPlace> {
         match class {
             SharingClass::Relayed { user } => {
-                let place = self.relayed_waiting.try_acquire(user.to_owned(), 1).ok()?;
+                let place = self.relayed_waiting.try_acquire(user.to_owned(), 1)?;
                 Some(WaitingPlace::OfUser { _place: place })
             }
-            _ => Some(WaitingPlace::OfAll { _place: self.waiting.try_acquire().ok()? }),
+            _ => Some(WaitingPlace::OfFlow { _place: self.waiting.try_acquire(author.flow_name(), 1)? }),
         }
     }
 
@@ -282,17 +283,20 @@ impl Pool {
         only.is_some()
     }
 
-    /// Waits for a new HTTP/2 connection. All requests of a lane wait for the same attempt.
+    /// Waits for a new HTTP/2 connection. All requests of a lane wait for the same attempt, which has its place: that one client
+    /// has none left is no failure for another.
     async fn connect_http2(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         class: SharingClass<'_>,
+        author: &RequestAuthor,
     ) -> Result<(), ConnectError> {
         let attempt = {
             let mut connecting = lock(&lane.connecting);
             if let Some(attempt) = connecting.as_ref().filter(|attempt| attempt.peek().is_none()) {
                 attempt.clone()
             } else {
+                let place = self.endpoint.connection_place(author)?;
                 // In a task of its own, which the end of the first request does not cancel. It removes itself, so that
                 // later requests do not see the outcome of an attempt that ended before they began.
                 let (pool, lane) = (Arc::clone(self), Arc::clone(lane));
@@ -301,7 +305,7 @@ impl Pool {
                     _ => None,
                 };
                 let task = tokio::spawn(async move {
-                    let outcome = pool.open_http2(&lane, owner).await;
+                    let outcome = pool.open_http2(&lane, owner, place).await;
                     lock(&lane.connecting).take();
                     outcome
                 });
@@ -314,9 +318,14 @@ impl Pool {
     }
 
     /// `owner` is the user of a lane that users do not share.
-    async fn open_http2(&self, lane: &Lane, owner: Option<String>) -> Result<(), ConnectError> {
+    async fn open_http2(
+        &self,
+        lane: &Lane,
+        owner: Option<String>,
+        place: ConnectionPlace,
+    ) -> Result<(), ConnectError> {
         let _attempt = self.begin_connect(owner).await?;
-        let stream = self.endpoint.connect(AlpnOffer::Http2OrHttp1).await?;
+        let stream = self.endpoint.connect(AlpnOffer::Http2OrHttp1, place).await?;
         if stream.stream.get_ref().1.alpn_protocol() != Some(b"h2") {
             *lock(&self.http1_only) = Some(Instant::now());
             let connection = self.begin_http1(stream).await?;
@@ -328,35 +337,47 @@ impl Pool {
 
     async fn idle_or_new_http1(
         &self,
-        owner: impl FnOnce() -> Option<String>,
+        class: SharingClass<'_>,
+        author: &RequestAuthor,
     ) -> Result<Http1Connection, ConnectError> {
-        match self.idle_http1() {
+        match self.idle_http1(author)? {
             Some(connection) => Ok(connection),
-            None => Box::pin(self.dial_http1(owner())).await,
+            None => Box::pin(self.dial_http1(class, author)).await,
         }
     }
 
-    async fn dial_http1(&self, owner: Option<String>) -> Result<Http1Connection, ConnectError> {
-        let _attempt = self.begin_connect(owner).await?;
+    async fn dial_http1(
+        &self,
+        class: SharingClass<'_>,
+        author: &RequestAuthor,
+    ) -> Result<Http1Connection, ConnectError> {
+        let _attempt = self.begin_connect((!author.is_gateway()).then(|| connect_owner(class))).await?;
         // Another request may have ended meanwhile.
-        if let Some(connection) = self.idle_http1() {
+        if let Some(connection) = self.idle_http1(author)? {
             return Ok(connection);
         }
-        self.begin_http1(self.endpoint.connect(AlpnOffer::Http1Only).await?).await
+        let place = self.endpoint.connection_place(author)?;
+        self.begin_http1(self.endpoint.connect(AlpnOffer::Http1Only, place).await?).await
     }
 
     /// Waits while too many attempts to connect are in progress, of all clients or of this one. `None` is no client.
     // threat: hung-endpoint
-    async fn begin_connect(&self, owner: Option<String>) -> Result<Option<SharePermit>, ConnectError> {
+    async fn begin_connect(&self, owner: Option<String>) -> Result<Option<Permit<String>>, ConnectError> {
         let Some(owner) = owner else { return Ok(None) };
-        let attempt = self.connects.acquire(owner, 1).await;
-        attempt.map(Some).map_err(|SharesExhausted| self.endpoint.too_many_waiting_error())
+        let attempt = self.connects.acquire(owner, 1, Instant::now() + QUEUE_TIMEOUT).await;
+        attempt.map(Some).map_err(|_| self.endpoint.too_many_waiting_error())
     }
 
-    fn idle_http1(&self) -> Option<Http1Connection> {
+    /// A kept connection, which counts in the share of this author from now on.
+    fn idle_http1(&self, author: &RequestAuthor) -> Result<Option<Http1Connection>, ConnectError> {
         let mut idle = lock(&self.http1);
         idle.retain(IdleHttp1::is_usable);
-        idle.pop().map(|idle| idle.connection)
+        let Some(mut kept) = idle.pop() else { return Ok(None) };
+        if !kept.connection.place.pass_to(author) {
+            idle.push(kept);
+            return Err(self.endpoint.no_place_error());
+        }
+        Ok(Some(kept.connection))
     }
 
     fn keep_http1(&self, connection: Http1Connection) {
@@ -365,7 +386,7 @@ impl Pool {
 
     async fn begin_http1(
         &self,
-        EndpointStream { stream, trust }: EndpointStream,
+        EndpointStream { stream, trust, place }: EndpointStream,
     ) -> Result<Http1Connection, ConnectError> {
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
@@ -379,22 +400,24 @@ impl Pool {
             }
             endpoint.http1_closed();
         });
-        Ok(Http1Connection { sender, trust, task })
+        Ok(Http1Connection { sender, trust, place, task })
     }
 
     /// Connects for one upgrade; the connection is never shared or pooled.
     pub(crate) async fn connect_for_upgrade(
         &self,
         class: SharingClass<'_>,
+        author: &RequestAuthor,
         ticket: LoadTicket,
     ) -> Result<UpgradeConnection, SendError> {
         let permit = match class {
             SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.acquire_share(class).await?,
-            // The connection limit bounds these: an upgrade takes a client connection, too.
+            // The share of connections bounds these, and an upgrade takes a client connection, too.
             _ => None,
         };
         let attempt = self.begin_connect(Some(connect_owner(class))).await?;
-        let stream = self.endpoint.connect(AlpnOffer::Http1Only).await?.stream;
+        let place = self.endpoint.connection_place(author)?;
+        let EndpointStream { stream, place, .. } = self.endpoint.connect(AlpnOffer::Http1Only, place).await?;
         drop(attempt);
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
@@ -404,7 +427,7 @@ impl Pool {
             }
         });
         let counted = self.endpoint.counts().open_connection(LaneKind::Tunnel);
-        let permit = UpgradePermit { _share: permit, _ticket: ticket, _counted: counted };
+        let permit = UpgradePermit { _share: permit, _ticket: ticket, _counted: counted, _place: place };
         Ok(UpgradeConnection { sender, permit })
     }
 }
@@ -420,9 +443,9 @@ fn connect_owner(class: SharingClass<'_>) -> String {
 }
 
 /// The place of a request that waits for a connection over HTTP/2, until it is dropped.
-enum WaitingPlace<'a> {
-    OfAll { _place: SemaphorePermit<'a> },
-    OfUser { _place: SharePermit },
+enum WaitingPlace {
+    OfFlow { _place: Permit<FlowName> },
+    OfUser { _place: Permit<String> },
 }
 
 /// A connection for one upgrade.
@@ -433,9 +456,10 @@ pub(crate) struct UpgradeConnection {
 
 /// What an upgraded connection holds for as long as it lives.
 pub(crate) struct UpgradePermit {
-    _share: Option<SharePermit>,
+    _share: Option<OwnConnectionPermit>,
     _ticket: LoadTicket,
     _counted: Counted,
+    _place: ConnectionPlace,
 }
 
 impl UpgradeConnection {
@@ -445,9 +469,15 @@ impl UpgradeConnection {
         mut request: Request<Body>,
     ) -> Result<(Response<Incoming>, UpgradePermit), SendError> {
         to_origin_form(&mut request);
-        let response =
-            self.sender.send_request(request).await.map_err(|error| SendError::Broken(error.into()))?;
-        Ok((response, self.permit))
+        let exceeded = limit_informational_responses(&mut request);
+        tokio::select! {
+            biased;
+            // The connection ends with its sender.
+            () = exceeded.notified() => Err(SendError::TooManyInformational),
+            response = self.sender.send_request(request) => {
+                Ok((response.map_err(|error| SendError::Broken(error.into()))?, self.permit))
+            }
+        }
     }
 }
 
@@ -462,6 +492,19 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     hop_by_hop::join_cookies(request.headers_mut());
     let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     std::mem::replace(request.uri_mut(), origin)
+}
+
+/// Counts the informational responses to a request over HTTP/1.1. Notifies when there are too many.
+// threat: endless-informational-responses
+fn limit_informational_responses(request: &mut Request<Body>) -> Arc<Notify> {
+    let exceeded = Arc::new(Notify::new());
+    let (notify, count) = (Arc::clone(&exceeded), AtomicUsize::new(0));
+    hyper::ext::on_informational(request, move |_| {
+        if count.fetch_add(1, Ordering::Relaxed) >= MAX_INFORMATIONAL_RESPONSES {
+            notify.notify_one();
+        }
+    });
+    exceeded
 }
 
 /// The outcome of sending a request.
@@ -490,7 +533,7 @@ fn http1_outcome(
 /// Returns an HTTP/1.1 connection to the pool when its response has ended, or closes it if it cannot carry another
 /// request or the client is still sending a body. Releases the permit only after that.
 struct ReturnToPool {
-    held: Option<(Http1Connection, Option<SharePermit>)>,
+    held: Option<(Http1Connection, Option<OwnConnectionPermit>)>,
     pool: Arc<Pool>,
     /// Counts the request at its endpoint.
     _ticket: LoadTicket,

@@ -11,25 +11,19 @@ use std::time::Duration;
 use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
 use portcullis_http::body::{Body, EventTracker, ReplayBudget};
-use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep};
 
+use super::author::RequestAuthor;
 use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
-use super::pool::{Pool, SendError, SendOutcome, UpgradeConnection};
-use super::shares::{FairShares, ShareLimits, SharePermit, SharesExhausted};
+use super::pool::{Pool, QUEUE_TIMEOUT, SendError, SendOutcome, UpgradeConnection};
 use super::sharing::SharingClass;
 use crate::backend::endpoint::{ConnectError, Endpoint};
 use crate::backend::{Backend, contains};
 
 /// Bodies of anonymous requests, which are read completely before they are sent, in KiB.
-const BODY_BUFFER_LIMITS: ShareLimits = ShareLimits {
-    permits: 64 << 10,
-    permits_per_client: 8 << 10,
-    queue: 512,
-    queue_per_client: 128,
-    queue_timeout: Duration::from_secs(5),
-};
+const BODY_BUFFERS: Shares = Shares::new(64 << 10, 8 << 10).with_queue(512, 128);
 
 /// An HTTP/2 connection that is idle for one to two of these intervals is closed: hundreds of clusters must not keep
 /// the connections of their busiest time.
@@ -41,7 +35,7 @@ pub(crate) struct Pools {
     /// The version of `current`, to be read without its lock.
     version: AtomicU64,
     current: Mutex<KnownPools>,
-    body_buffers: FairShares<IpAddr>,
+    body_buffers: FairLimiter<IpAddr>,
     /// For bodies that may have to be sent again.
     replays: Arc<ReplayBudget>,
     /// Of this worker thread, so that threads do not share a cache line for it.
@@ -53,7 +47,7 @@ impl Default for Pools {
         Self {
             version: AtomicU64::new(0),
             current: Mutex::default(),
-            body_buffers: FairShares::new(BODY_BUFFER_LIMITS),
+            body_buffers: FairLimiter::new(BODY_BUFFERS),
             replays: Arc::default(),
             random: Random::default(),
         }
@@ -129,7 +123,7 @@ impl Pools {
         class: SharingClass<'_>,
     ) -> Result<Response<Body>, SendError> {
         let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
-        let mut attempt = Attempt::new(load, HeaderAuthor::Gateway);
+        let mut attempt = Attempt::new(load, RequestAuthor::Gateway);
         self.send_attempt(backend, request, class, &mut attempt).await
     }
 
@@ -142,11 +136,11 @@ impl Pools {
         attempt: &mut Attempt,
     ) -> Result<Response<Body>, SendError> {
         let mut attempts_left: Option<usize> = None;
-        let by_gateway = attempt.author.is_gateway();
         loop {
+            let author = &attempt.author;
             let (pool, connection, ticket) = self
                 .first_reachable(backend, attempt, |pool, ticket| async move {
-                    let connection = pool.reserve(class, by_gateway).await?;
+                    let connection = pool.reserve(class, author).await?;
                     Ok((pool, connection, ticket))
                 })
                 .await?;
@@ -193,9 +187,10 @@ impl Pools {
         &self,
         client: IpAddr,
         bytes: u64,
-    ) -> Result<SharePermit, SendError> {
-        let weight = u32::try_from(bytes.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
-        self.body_buffers.acquire(client, weight).await.map_err(|SharesExhausted| SendError::Busy)
+    ) -> Result<Permit<IpAddr>, SendError> {
+        let weight = usize::try_from(bytes.div_ceil(1 << 10)).map_err(|_| SendError::Busy)?;
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        self.body_buffers.acquire(client, weight, until).await.map_err(|_| SendError::Busy)
     }
 
     /// The bytes that bodies may keep until their responses begin.
@@ -208,10 +203,12 @@ impl Pools {
         &self,
         backend: &Backend,
         class: SharingClass<'_>,
-        author: HeaderAuthor,
+        author: RequestAuthor,
     ) -> Result<UpgradeConnection, SendError> {
         let attempt = Attempt::new(Load::Long, author);
-        let connect = |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, ticket).await };
+        let author = &attempt.author;
+        let connect =
+            |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, author, ticket).await };
         self.first_reachable(backend, &attempt, connect).await
     }
 
@@ -228,11 +225,12 @@ impl Pools {
     {
         let mut failed = Vec::new();
         let mut last_error = None;
-        let mut is_full = false;
+        let (mut is_full, mut lacks_place) = (false, false);
         while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
             let trust = endpoint.trust_version();
             let limit = if attempt.author.is_gateway() { usize::MAX } else { backend.max_load(attempt.load) };
-            let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit) else {
+            let flow = || attempt.author.flow_name();
+            let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit, flow) else {
                 is_full = true;
                 failed.push(endpoint);
                 continue;
@@ -265,6 +263,11 @@ impl Pools {
                     is_full = true;
                     failed.push(endpoint);
                 }
+                // Another endpoint may have an open connection.
+                Err(SendError::Connect(ConnectError::NoPlace { .. })) => {
+                    lacks_place = true;
+                    failed.push(endpoint);
+                }
                 Err(SendError::Connect(error)) => {
                     tracing::debug!(%error, "endpoint skipped");
                     failed.push(endpoint);
@@ -277,6 +280,9 @@ impl Pools {
                 outcome => return outcome,
             }
         }
+        if lacks_place {
+            return Err(SendError::NoPlace);
+        }
         if is_full {
             return Err(SendError::Overloaded);
         }
@@ -286,39 +292,11 @@ impl Pools {
     }
 }
 
-/// Who has written the header of a request.
-#[derive(Debug, Clone)]
-pub(crate) enum HeaderAuthor {
-    /// The gateway itself. No flood of clients may keep such a request away.
-    Gateway,
-    /// A client. These names of identity headers were removed, beside those that no client may ever send.
-    Client(Option<Arc<RequestHeaderNames>>),
-}
-
-impl HeaderAuthor {
-    fn is_gateway(&self) -> bool {
-        matches!(self, Self::Gateway)
-    }
-
-    /// Whether the header names no user by a name that the API servers have published since it was prepared: while a request
-    /// waits for its body or a connection, the first self-check may end.
-    // threat: unlearnt-identity-headers
-    fn is_current(&self, backend: &Backend) -> bool {
-        let Self::Client(removed) = self else { return true };
-        let known = backend.identity_headers.load();
-        match (removed, known.as_ref()) {
-            (_, None) => true,
-            (Some(removed), Some(known)) => Arc::ptr_eq(removed, known),
-            (None, Some(_)) => false,
-        }
-    }
-}
-
 /// The attempts to send one request.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     load: Load,
-    author: HeaderAuthor,
+    author: RequestAuthor,
     /// Whether the request can be sent again while it waits for a response.
     pub(crate) leaves_silence: bool,
     /// Whether the response may end early, because the client sends the request again: only a watch.
@@ -331,7 +309,7 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// The first attempt.
-    pub(crate) fn new(load: Load, author: HeaderAuthor) -> Self {
+    pub(crate) fn new(load: Load, author: RequestAuthor) -> Self {
         Self {
             load,
             author,
@@ -364,7 +342,7 @@ mod tests {
     async fn an_endpoint_that_is_distrusted_while_a_request_waits_does_not_get_it() {
         let (backend, pools) = (backend(), Pools::default());
         let endpoint = &backend.endpoints()[0];
-        let attempt = Attempt::new(Load::Short, HeaderAuthor::Gateway);
+        let attempt = Attempt::new(Load::Short, RequestAuthor::Gateway);
         for regains_trust in [false, true] {
             assert!(endpoint.set_trusted(endpoint.trust_version()));
             let at_once = pools.first_reachable(&backend, &attempt, |_, _| std::future::ready(Ok(()))).await;
@@ -407,7 +385,7 @@ mod tests {
                 Ok(())
             }
         };
-        let attempt = Attempt::new(Load::Short, HeaderAuthor::Gateway);
+        let attempt = Attempt::new(Load::Short, RequestAuthor::Gateway);
         let reserved = pools.first_reachable(&backend, &attempt, slow).await;
         assert!(reserved.is_ok(), "{reserved:?}");
     }

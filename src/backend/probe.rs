@@ -16,6 +16,7 @@ use portcullis_http::loop_detection::GatewayId;
 use portcullis_kubernetes::user::UserInfo;
 use tokio::time::timeout;
 
+use super::author::RequestAuthor;
 use super::balance::{Balance, Load};
 use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
@@ -104,7 +105,7 @@ impl ProbeClient {
     ) -> Result<(StatusCode, Vec<u8>), ProbeError> {
         let exchange = async {
             let request = self.request(user, path, body)?;
-            let connection = self.pool.reserve(SharingClass::Short, true).await?;
+            let connection = self.pool.reserve(SharingClass::Short, &RequestAuthor::Gateway).await?;
             let response =
                 match self.pool.send(connection, Box::new(request), self.probes.begin(Load::Short)).await? {
                     SendOutcome::Response(response) => response,

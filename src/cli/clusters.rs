@@ -80,6 +80,11 @@ enum ClustersError {
     Timeout(SocketAddr),
     #[error("{0} broke off: {1}")]
     Http(SocketAddr, String),
+    #[error(
+        "{0} shows the clusters only to clients on its own machine\n      fix: run the command there, in a pod with kubectl \
+         exec or kubectl port-forward; or set --metrics-expose-cluster-status on the gateway"
+    )]
+    Forbidden(SocketAddr),
     #[error("{0} answers {1}: it is not the metrics port of a portcullis that has /clusters")]
     Status(SocketAddr, StatusCode),
     #[error("{0} answers with another document than a {KIND} of {API_VERSION}")]
@@ -146,8 +151,10 @@ async fn read(address: SocketAddr) -> Result<ClusterStatusList, ClustersError> {
     let response = sender.send_request(request.map_err(|error| broken(&error))?).await;
     let response = response.map_err(|error| broken(&error))?;
     let status = response.status();
-    if status != StatusCode::OK {
-        return Err(ClustersError::Status(address, status));
+    match status {
+        StatusCode::OK => {}
+        StatusCode::FORBIDDEN => return Err(ClustersError::Forbidden(address)),
+        status => return Err(ClustersError::Status(address, status)),
     }
     let body =
         Limited::new(response.into_body(), MAX_ANSWER).collect().await.map_err(|error| broken(&error))?;
@@ -360,6 +367,24 @@ mod tests {
             generation: 3,
             items: vec![prod, refused],
         }
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_command_and_the_flag() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            assert!(stream.read(&mut request).await.unwrap() > 0);
+            stream.write_all(b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+        });
+        let error = status(address).await.unwrap_err().to_string();
+        assert!(
+            error.contains("kubectl exec") && error.contains("--metrics-expose-cluster-status"),
+            "{error}"
+        );
     }
 
     #[test]

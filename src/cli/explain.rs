@@ -31,7 +31,7 @@ use report::{Explanation, Row, User};
 use crate::authn::chain::AuthnChain;
 use crate::authn::settings::Authentication;
 use crate::authn::trace::AuthnTrace;
-use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::authn::x509::UnverifiedChain;
 use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::flags::ServeFlags;
@@ -256,12 +256,11 @@ impl Explainer<'_> {
         };
         let trace = AuthnTrace::with_steps();
         let input = AuthnInput {
-            conn: &ConnInfo {
-                peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-                server_name: None,
-                peer_chain: UnverifiedChain::new(certificates),
-                verdicts: VerdictMemo::default(),
-            },
+            conn: &ConnInfo::new(
+                SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+                None,
+                UnverifiedChain::new(certificates),
+            ),
             credentials: &Credentials { authorization, ..Credentials::default() },
             path: "/api",
             audiences: self.audiences,

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use http::HeaderName;
 use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::Clock;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
-use super::ClusterError;
 use super::jwt_issuers::JwtIssuers;
 use super::token_objects::{TokenObjectCache, TokenObjectKinds};
+use super::{ClusterError, settings};
 use crate::audit::Audit;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
@@ -21,6 +22,7 @@ use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
 use crate::authn::chain::{
     AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
 };
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::revocation::ClusterRevocation;
 use crate::authn::revocation::watch::RevocationWatch;
@@ -32,14 +34,18 @@ use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
+use crate::backend::dials::DialLimits;
+use crate::descriptors::Descriptors;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
 
 /// The dependencies of all authenticators, for the life of the process.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthnDeps {
-    /// Verifies tokens and sends the requests that this needs, away from the threads that serve requests.
+    /// Follows the objects and fetches the keys that tokens are verified by, away from the threads that serve requests.
     pub(crate) runtime: Handle,
+    /// Checks tokens.
+    pub(crate) checks: TokenCheckPool,
     /// Asks authorizers, apart from the verification of tokens: clients choose how much there is to ask.
     pub(crate) reviews: Handle,
     /// The crypto provider of TLS connections to issuers and webhooks.
@@ -48,6 +54,8 @@ pub(crate) struct AuthnDeps {
     pub(crate) metrics: Arc<Metrics>,
     /// The requests in flight.
     pub(crate) limiters: Arc<Limiters>,
+    /// Connections to API servers, and lookups of their names.
+    pub(crate) dials: DialLimits,
     /// Keeps deny lists up to date.
     pub(crate) revocation: Arc<RevocationWatch>,
     /// The backends of audit.
@@ -56,22 +64,44 @@ pub(crate) struct AuthnDeps {
     pub(crate) reload: Arc<Notify>,
 }
 
+/// Where the work of clusters runs, away from the threads that serve requests.
+pub(crate) struct ClusterThreads {
+    /// See [`AuthnDeps::runtime`].
+    pub(crate) runtime: Handle,
+    /// See [`AuthnDeps::checks`].
+    pub(crate) checks: TokenCheckPool,
+    /// See [`AuthnDeps::reviews`].
+    pub(crate) reviews: Handle,
+}
+
 impl AuthnDeps {
     /// Dependencies for a configuration that is not served.
     pub(crate) fn idle(runtime: &Handle) -> Self {
         let metrics = Arc::new(Metrics::new());
         let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
-        Self::new(runtime.clone(), runtime.clone(), metrics, audit)
+        let checks = TokenCheckPool::new(runtime.clone(), 1);
+        let dials = DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX));
+        let threads = ClusterThreads { runtime: runtime.clone(), checks, reviews: runtime.clone() };
+        Self::new(threads, metrics, audit, dials)
     }
 
-    /// Dependencies whose tasks run on `runtime`, and questions to authorizers on `reviews`.
-    pub(crate) fn new(runtime: Handle, reviews: Handle, metrics: Arc<Metrics>, audit: Arc<Audit>) -> Self {
+    /// Dependencies whose work runs on these threads.
+    pub(crate) fn new(
+        threads: ClusterThreads,
+        metrics: Arc<Metrics>,
+        audit: Arc<Audit>,
+        dials: DialLimits,
+    ) -> Self {
+        let ClusterThreads { runtime, checks, reviews } = threads;
         Self {
+            dials,
             audit,
             runtime,
+            checks,
             reviews,
             provider: Arc::new(default_provider()),
             limiters: Arc::new(Limiters::new(&metrics)),
+            // Until a configuration is in force.
             metrics,
             revocation: RevocationWatch::new(),
             reload: Arc::default(),
@@ -109,14 +139,14 @@ impl ClusterAuthn {
     /// are the same. The chain itself is always new, so that no verdict outlives its configuration.
     // threat: revoked-on-open-connection
     pub(super) fn build(
-        cluster: &str,
-        settings: &Authentication,
+        cluster: &settings::Cluster,
         backend: &Arc<Backend>,
         before: Option<&Self>,
         deps: &AuthnDeps,
     ) -> Result<Self, ClusterError> {
+        let settings::Cluster { name, authentication: settings, .. } = cluster;
         let token_objects = token_objects(
-            cluster,
+            name,
             settings,
             backend,
             before.and_then(|before| before.token_objects.as_ref()),
@@ -129,14 +159,14 @@ impl ClusterAuthn {
                 let same = known.filter(|known| known.is_for(webhook, &settings.audiences));
                 Some(match same {
                     Some(known) => known.clone(),
-                    None => TokenWebhook::new(webhook, &settings.audiences, deps)?,
+                    None => TokenWebhook::new(name, webhook, &settings.audiences, deps)?,
                 })
             }
             None => None,
         };
         let tokens = token_authenticators(settings, token_objects.as_ref(), &issuers, webhook.as_ref(), deps);
         Ok(Self {
-            chain: chain(settings, tokens, deps)?,
+            chain: chain(cluster, tokens, deps)?,
             audiences: settings.audiences.clone(),
             ends_streams: settings.ends_streams,
             front_proxy_headers: settings.request_header.as_ref().map(|proxies| proxies.headers.clone()),
@@ -181,10 +211,11 @@ fn token_objects(
 /// The chain in kube-apiserver's order. A method that is not configured is absent; an empty chain is an error.
 // kubernetes: pkg/kubeapiserver/authenticator/config.go, Config.New
 fn chain(
-    settings: &Authentication,
+    cluster: &settings::Cluster,
     tokens: Vec<Box<dyn TokenAuthenticator>>,
     deps: &AuthnDeps,
 ) -> Result<AuthnChain, EmptyChain> {
+    let settings = &cluster.authentication;
     let audiences = &settings.audiences;
     let revocation = ClusterRevocation::new(&settings.revocation, &deps.revocation, &deps.metrics);
     let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
@@ -200,12 +231,13 @@ fn chain(
     let Some(union) = token_union(tokens, UnionErrorPolicy::Continue) else {
         return AuthnChain::new(members, settings.anonymous.authenticator(), revocation);
     };
+    let is_of_tenant = cluster.origin.is_of_tenant();
     let cached = CachedTokens::new(
         Arc::new(AuthenticatedGroupAdder::new(union)),
         CachePolicy::TOKENS,
-        deps.runtime.clone(),
+        deps.checks.of_cluster(&cluster.name),
         &deps.metrics.token_cache,
-        CacheLimits::CLUSTER,
+        if is_of_tenant { CacheLimits::TENANT } else { CacheLimits::CLUSTER },
     );
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
     members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
@@ -252,12 +284,13 @@ fn token_authenticators(
 
 impl TokenWebhook {
     fn new(
+        cluster: &str,
         settings: &Arc<WebhookSettings>,
         audiences: &[Audience],
         deps: &AuthnDeps,
     ) -> Result<Self, rustls::Error> {
-        let (runtime, metrics) = (deps.runtime.clone(), &deps.metrics);
-        let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, runtime, metrics)?;
+        let (checks, metrics) = (deps.checks.of_cluster(cluster), &deps.metrics);
+        let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics)?;
         Ok(Self {
             settings: Arc::clone(settings),
             audiences: audiences.to_vec(),

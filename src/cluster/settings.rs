@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::ClusterOwner;
+
 use crate::admission::settings::AdmissionSettings;
 use crate::audit::settings::AuditSettings;
 use crate::authn::settings::Authentication;
@@ -12,6 +15,7 @@ use crate::authz::settings::Authorization;
 use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
 use crate::limits::settings::LimitSettings;
+use crate::operator::OperatorUser;
 
 /// A cluster: its routes, authentication, backend and controllers. No part of one cluster is used for another.
 #[derive(Debug, Clone)]
@@ -40,6 +44,14 @@ pub struct Cluster {
     pub controllers: Option<Arc<ControllerSettings>>,
 }
 
+impl Cluster {
+    /// In whose share of the process everything in the cluster counts.
+    pub(crate) fn owner(&self) -> ClusterOwner {
+        let name = self.name.as_str();
+        if self.origin.is_of_tenant() { ClusterOwner::tenant(name) } else { ClusterOwner::operator(name) }
+    }
+}
+
 /// What configures a cluster. The configuration file is valid as a whole or refused; every other origin by itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -64,6 +76,12 @@ impl ClusterOrigin {
     /// group, which counts in this cluster alone.
     pub(crate) fn is_of_tenant(&self) -> bool {
         matches!(self, Self::Secret { .. })
+    }
+
+    /// A user of the cluster as one whom the operator names; `None` if a tenant does.
+    // threat: tenant-privilege
+    pub(crate) fn operator_user<'a>(&self, user: &'a UserInfo) -> Option<OperatorUser<'a>> {
+        (!self.is_of_tenant()).then(|| OperatorUser::vouched(user))
     }
 
     /// Whether both are written by the same party: the operator of the gateway, or the owner of one Secret.

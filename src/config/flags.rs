@@ -118,7 +118,8 @@ pub struct ServingFlags {
     /// kube-apiserver.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub http2_max_streams_per_connection: u32,
-    /// The maximum number of open client connections. 0: as many as the open-file limit allows.
+    /// The maximum number of open client connections. When authenticated ones have taken all but a sixteenth, one of the
+    /// user or tenant with the most is closed for another one's. 0: as many as the open-file limit allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_connections: usize,
     /// The maximum number of open connections of the clients of one cluster that a Secret of the management cluster
@@ -333,7 +334,8 @@ pub struct BackendFlags {
     #[serde(rename = "endpointDiscovery", with = "super::sections::by_flag_name")]
     pub backend_endpoint_discovery: EndpointDiscovery,
     /// The maximum number of requests in progress at one endpoint, except long-running ones. Beyond it the gateway uses
-    /// other endpoints; if all have that many, it refuses requests with 503 and a Retry-After header. 0: no limit.
+    /// other endpoints; if all have that many, it refuses requests with 503 and a Retry-After header. Beyond half of it,
+    /// one user may begin an eighth. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 4096)]
     #[serde(rename = "maxRequestsPerEndpoint")]
     pub backend_max_requests_per_endpoint: u32,
@@ -411,10 +413,17 @@ pub struct OperationFlags {
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]
     pub request_timeout: String,
     /// The maximum number of requests of all clusters in flight, reads and writes together, except long-running ones.
-    /// Beyond it, requests are refused with 429 without waiting; system:masters is always served. Give more than the
-    /// sum of the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
+    /// Beyond it, requests are refused with 429 without waiting; system:masters of the operator's clusters is always
+    /// served. A cluster that a Secret configures has an eighth of it, all of these half, a user of the other clusters
+    /// three quarters; a tenth is for system:masters and system:nodes of the other clusters. Give more than the sum of
+    /// the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_requests_inflight_total: u32,
+    /// The maximum number of bytes in buffers: bodies and headers that wait for a client or an API server to read them.
+    /// Beyond it, streams of the tenant, user or network with the most are reset, and no others. 0: a quarter of the
+    /// memory limit of the process's control group, or an eighth of the machine's memory.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub max_buffered_bytes: usize,
     /// How long to delay termination after SIGTERM. The gateway keeps serving, new connections included, while /readyz
     /// fails, so that load balancers can stop sending traffic to it.
     #[arg(long, value_name = "DURATION", default_value = "0s")]
@@ -437,6 +446,11 @@ pub struct OperationFlags {
     /// The IP:PORT on which to serve /metrics and the health checks over plain HTTP. `0` disables it.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9094")]
     pub metrics_bind_address: String,
+    /// Show the status of the clusters to every client of --metrics-bind-address: /clusters, and the reasons of failed
+    /// checks such as /readyz/cluster-NAME. It has names, addresses, paths of files and error texts. Without this flag,
+    /// only clients on the gateway's own machine see it, over the loopback interface.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub metrics_expose_cluster_status: bool,
     /// The number of worker threads that serve requests. 0: one per CPU core.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub workers: usize,

@@ -31,7 +31,7 @@ use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::InputReader;
 use super::sections::{ConfigLayer, MergedSection};
 use super::separate_cluster::{Claims, FileDigest, ResolvedCluster, SeparateCluster};
-use super::settings::{Operation, Settings, Shutdown};
+use super::settings::{MaxBufferedBytes, Operation, Settings, Shutdown};
 use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
 pub use authorization::compared::authorization_configuration_error;
@@ -233,6 +233,10 @@ impl ConfigResolver<'_> {
         Some(Operation {
             request_timeout: request_timeout?,
             max_requests_inflight_total: limits::number(flags.max_requests_inflight_total),
+            max_buffered_bytes: match flags.max_buffered_bytes {
+                0 => MaxBufferedBytes::OfMemory,
+                bytes => MaxBufferedBytes::Bytes(bytes),
+            },
             shutdown: Shutdown {
                 delay: delay?,
                 send_retry_after: flags.shutdown_send_retry_after,
@@ -241,6 +245,7 @@ impl ConfigResolver<'_> {
             },
             livez_grace_period: livez_grace_period?,
             metrics: metrics?,
+            exposes_cluster_status: flags.metrics_expose_cluster_status,
             workers: if flags.workers == 0 { cores } else { flags.workers },
             verbosity: flags.verbosity,
             log_format: flags.logging_format,

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_system::memory::MemoryLimit;
+
 use super::flags::{LogFormat, MetricsAddress};
 use super::management_cluster::ManagementSettings;
 use super::page_settings::PageSettings;
@@ -34,12 +36,16 @@ pub struct Operation {
     pub request_timeout: Duration,
     /// The requests of all clusters in flight; 0: no limit.
     pub max_requests_inflight_total: usize,
+    /// The bytes in the buffers of streams and connections.
+    pub max_buffered_bytes: MaxBufferedBytes,
     /// The phases of graceful shutdown.
     pub shutdown: Shutdown,
     /// How long `/livez` reports success while the first backend self-checks run.
     pub livez_grace_period: Duration,
     /// Where to serve `/metrics`.
     pub metrics: MetricsAddress,
+    /// Whether every client of that address sees the status of the clusters, not only those on this machine.
+    pub exposes_cluster_status: bool,
     /// Worker threads; at least one.
     pub workers: usize,
     /// The log level verbosity, as of `--v`.
@@ -48,6 +54,36 @@ pub struct Operation {
     pub log_format: LogFormat,
     /// Where to export traces, and how many.
     pub tracing: Option<TracingSettings>,
+}
+
+/// The most bytes in the buffers of streams and connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxBufferedBytes {
+    /// A part of the memory that the process may use.
+    OfMemory,
+    /// This many.
+    Bytes(usize),
+}
+
+impl MaxBufferedBytes {
+    /// The part of the limit of the process's control group. The rest is for what else the process keeps, and for what arrives
+    /// between two looks at the buffers.
+    const PART_OF_GROUP: u64 = 4;
+    /// The part of the machine's memory, which other processes use as well.
+    const PART_OF_MACHINE: u64 = 8;
+    /// Where the machine does not tell.
+    const FALLBACK: usize = 256 << 20;
+
+    /// How many that are now.
+    pub(crate) fn bytes(self) -> usize {
+        let bytes = match (self, MemoryLimit::read()) {
+            (Self::Bytes(bytes), _) => return bytes,
+            (Self::OfMemory, Some(MemoryLimit::ControlGroup(limit))) => limit / Self::PART_OF_GROUP,
+            (Self::OfMemory, Some(MemoryLimit::Machine(memory))) => memory / Self::PART_OF_MACHINE,
+            (Self::OfMemory, None) => return Self::FALLBACK,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
 }
 
 /// The phases of graceful shutdown, which begins with SIGTERM.

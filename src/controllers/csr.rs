@@ -8,12 +8,10 @@ pub(crate) mod approving;
 mod audit;
 pub(crate) mod cleaning;
 mod conditions;
-mod events;
 mod feed;
-mod pages;
 pub(crate) mod signing;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestCondition as Condition, CertificateSigningRequestSpec,
@@ -28,15 +26,18 @@ use portcullis_system::clock::UnixTime;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
-use super::client::{MaxBytes, send};
 use super::queue::AttemptOutcome;
 use super::settings::ControllerName;
+use crate::backend::bounded_client::{MaxBytes, send};
+use crate::backend::follow::FollowedResource;
 use crate::backend::response_size::is_too_large;
 use feed::RequestKey;
-use pages::PATH;
 
 /// A certificate signing request.
 pub(crate) type Csr = CertificateSigningRequest;
+
+/// The path of the collection.
+const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
@@ -47,6 +48,11 @@ const MAX_REQUEST: usize = 1024 * 1024;
 /// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their
 /// text. A kubelet's request has about a hundred.
 const MAX_VALUES: usize = 4_000;
+
+/// The requests that a field selector matches.
+fn requests(field_selector: Option<String>) -> FollowedResource {
+    FollowedResource { path: PATH.to_owned(), field_selector, ..FollowedResource::default() }
+}
 
 /// Reads a request; returns the outcome of the attempt if the request is gone, issued or cannot be read.
 // kubernetes: pkg/controller/certificates/certificate_controller.go, syncFunc
@@ -302,6 +308,7 @@ mod tests {
     use tracing::instrument::WithSubscriber as _;
 
     use super::*;
+    use crate::backend::bounded_client::{REQUEST_TIMEOUT, bounded};
     use crate::controllers::testing::FakeCluster;
 
     /// A client of an API server that refuses every request with this message.
@@ -379,7 +386,7 @@ mod tests {
                 std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(body.clone()))))
             });
             let mut context = FakeCluster::new().context();
-            context.client = super::super::client::bounded(kube::Client::new(service, "default"));
+            context.client = bounded(kube::Client::new(service, "default"));
             let lines = testing::CapturedLog::default();
             let writer = lines.clone();
             let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
@@ -396,13 +403,13 @@ mod tests {
         let mut context = FakeCluster::new().context();
         let silent =
             service_fn(|_: http::Request<Body>| std::future::pending::<Result<Response<Body>, Infallible>>());
-        context.client = super::super::client::bounded(kube::Client::new(silent, "default"));
+        context.client = bounded(kube::Client::new(silent, "default"));
         let csr = testing::Wanted::default().csr();
         for subresource in [Subresource::Status, Subresource::Approval] {
             let begun = tokio::time::Instant::now();
             let written = write(&context, ControllerName::CsrSigning, subresource, &csr).await;
             assert_eq!(written, WriteOutcome::Unknown);
-            assert_eq!(begun.elapsed(), super::super::client::REQUEST_TIMEOUT);
+            assert_eq!(begun.elapsed(), REQUEST_TIMEOUT);
         }
         assert_eq!(context.writes.len(), 0);
     }

@@ -7,15 +7,16 @@
 //! itself.
 
 mod delays;
-mod lanes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use portcullis_limits::rate::{Rate, RateLimits};
+use portcullis_limits::turn_queue::{End, TurnQueue};
+
 use delays::DelayedItems;
-use lanes::FlowLanes;
 
 /// The maximum number of queued items, and of items that wait for a retry. The queue drops items beyond it.
 // A kubelet's request exists for minutes, and few clusters have more than 15,000 nodes. An item takes up to
@@ -33,8 +34,9 @@ pub(crate) trait WorkItem: Clone + Ord {
     }
 }
 
-/// The number of rate limits in memory above which the queue removes those that are fully replenished.
-const MAX_RATE_LIMITS: usize = 10_000;
+/// A longer lane serves its newest item first: its oldest items are late in any case, and a client that shares the lane
+/// with a flood should not be late, too.
+const MAX_FIFO_LENGTH: usize = 100;
 
 /// The result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +56,8 @@ pub(crate) struct RetryPolicy {
     pub(crate) base_delay: Duration,
     /// The maximum back-off of an item.
     pub(crate) max_delay: Duration,
-    /// The interval between retries of a flow beyond `burst`.
-    pub(crate) interval: Duration,
-    /// The number of retries of a flow without a delay between them.
-    pub(crate) burst: u32,
+    /// The retries of a flow.
+    pub(crate) rate: Rate,
 }
 
 impl RetryPolicy {
@@ -66,8 +66,7 @@ impl RetryPolicy {
     pub(crate) const CERTIFICATES: Self = Self {
         base_delay: Duration::from_millis(200),
         max_delay: Duration::from_secs(1000),
-        interval: Duration::from_millis(100),
-        burst: 100,
+        rate: Rate { interval: Duration::from_millis(100), burst: 100 },
     };
 }
 
@@ -76,15 +75,14 @@ impl RetryPolicy {
 pub(crate) struct WorkQueue<K> {
     retry_policy: RetryPolicy,
     capacity: usize,
-    ready: FlowLanes<(K, Instant)>,
+    ready: TurnQueue<(K, Instant), FlowId>,
     /// Items in `ready`, and items in `working` that go there when they are done (client-go: `dirty`).
     wanted: BTreeSet<K>,
     working: BTreeSet<K>,
     delayed: DelayedItems<K>,
     failures: BTreeMap<K, u32>,
-    /// When the retry token bucket of each flow is full again; flows without an entry have a full one.
-    // A bucket of `burst` tokens that gains one per `interval`: the generic cell rate algorithm.
-    bucket_full_at: BTreeMap<FlowId, Instant>,
+    /// The retries of each flow.
+    retries: RateLimits<FlowId>,
     forgotten: u64,
 }
 
@@ -99,12 +97,12 @@ impl<K: WorkItem> WorkQueue<K> {
         Self {
             retry_policy,
             capacity,
-            ready: FlowLanes::default(),
+            ready: TurnQueue::default(),
             wanted: BTreeSet::new(),
             working: BTreeSet::new(),
             delayed: DelayedItems::default(),
             failures: BTreeMap::new(),
-            bucket_full_at: BTreeMap::new(),
+            retries: RateLimits::new(retry_policy.rate, capacity),
             forgotten: 0,
         }
     }
@@ -122,9 +120,9 @@ impl<K: WorkItem> WorkQueue<K> {
 
     /// Queues an item. Beyond the capacity, the flow with the most items loses one.
     fn push(&mut self, key: K, now: Instant) {
-        self.ready.push(key.flow(), (key, now));
+        self.ready.push(key.flow(), (key, now), 1);
         if self.ready.len() > self.capacity
-            && let Some((forgotten, _)) = self.ready.drop_oldest_of_longest()
+            && let Some((forgotten, _)) = self.ready.drop_of_longest(End::Oldest)
         {
             self.wanted.remove(&forgotten);
             self.failures.remove(&forgotten);
@@ -158,7 +156,8 @@ impl<K: WorkItem> WorkQueue<K> {
 
     /// Takes the next item, with the time when it was queued. The caller passes it to [`done`](Self::done) afterwards.
     pub(crate) fn take(&mut self) -> Option<(K, Instant)> {
-        let (key, since) = self.ready.take()?;
+        let end = if self.ready.len_of_next() > MAX_FIFO_LENGTH { End::Newest } else { End::Oldest };
+        let (key, since) = self.ready.take(end)?;
         self.wanted.remove(&key);
         self.working.insert(key.clone());
         Some((key, since))
@@ -178,8 +177,9 @@ impl<K: WorkItem> WorkQueue<K> {
                 self.failures.remove(&key);
                 self.delay(key, time, now);
             }
+            // client-go: util/workqueue/default_rate_limiters.go, TypedBucketRateLimiter
             AttemptOutcome::Retry => {
-                let delay = self.backoff(&key).max(self.rate_limit_delay(key.flow(), now));
+                let delay = self.backoff(&key).max(self.retries.reserve(&key.flow(), now));
                 self.delay(key, delay, now);
             }
         }
@@ -205,18 +205,6 @@ impl<K: WorkItem> WorkQueue<K> {
         *failures = failures.saturating_add(1);
         let delay = factor.and_then(|factor| self.retry_policy.base_delay.checked_mul(factor));
         delay.unwrap_or(self.retry_policy.max_delay).min(self.retry_policy.max_delay)
-    }
-
-    /// Takes a token from the retry bucket of a flow; returns the wait for it.
-    // client-go: util/workqueue/default_rate_limiters.go, TypedBucketRateLimiter
-    fn rate_limit_delay(&mut self, flow: FlowId, now: Instant) -> Duration {
-        let RetryPolicy { interval, burst, .. } = self.retry_policy;
-        if !self.bucket_full_at.contains_key(&flow) && self.bucket_full_at.len() >= MAX_RATE_LIMITS {
-            self.bucket_full_at.retain(|_, full_at| *full_at > now);
-        }
-        let full_at = self.bucket_full_at.get(&flow).map_or(now, |full_at| (*full_at).max(now)) + interval;
-        self.bucket_full_at.insert(flow, full_at);
-        (full_at - now).saturating_sub(interval * burst)
     }
 }
 

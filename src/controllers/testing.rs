@@ -22,8 +22,8 @@ use tokio_util::task::TaskTracker;
 use tower::{BoxError, service_fn};
 
 use super::ControllerContext;
-use super::client::bounded;
 use super::settings::ControllerSettings;
+use crate::backend::bounded_client::bounded;
 use crate::metrics::Metrics;
 
 /// The start of its clock: 2023-11-14T22:13:20Z.

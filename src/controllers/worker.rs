@@ -12,12 +12,11 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource, ResourceExt as _};
 use prometheus::IntGauge;
 use serde::de::DeserializeOwned;
@@ -27,9 +26,10 @@ use tracing::{debug, error, info, warn};
 use super::ControllerContext;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
+use crate::backend::follow::{FollowEvent, FollowPolicy, FollowedResource, Follower};
 
-/// The maximum number of objects in a list page: a page of the largest possible objects is still small.
-const PAGE_SIZE: u32 = 10;
+/// A small page is rarely larger than the client permits.
+const POLICY: FollowPolicy = FollowPolicy { page_size: 10, ..FollowPolicy::DEFAULT };
 
 /// The maximum number of concurrent attempts of a controller.
 // kubernetes: cmd/kube-controller-manager/app/certificates.go
@@ -85,53 +85,71 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let mut writer = Writer::<K>::default();
-    let store = writer.as_reader();
-    let known = store.clone();
+    let (store, known) = (writer.as_reader(), writer.as_reader());
+    let followed = FollowedResource {
+        path: api.resource_url().to_owned(),
+        label_selector: config.label_selector,
+        field_selector: config.field_selector,
+        ..FollowedResource::default()
+    };
     let cluster = context.cluster.clone();
     let mut listed = BTreeSet::new();
     let mut last_error: Option<String> = None;
-    // The store is updated first, so that the receiver of a key finds the new object in it.
-    let trimmed = watcher(api, config.page_size(PAGE_SIZE)).default_backoff().modify(|object| {
-        object.meta_mut().managed_fields = None;
+    let follower = Follower::new(api.into_client(), followed, POLICY);
+    let events = stream::unfold(follower, async |mut follower| {
+        let event = follower.next().await;
+        Some(((event, follower.is_failing()), follower))
     });
-    let events = trimmed.inspect(move |event| {
-        if let Ok(event) = event {
-            writer.apply_watcher_event(event);
+    let changed = events.map(move |(event, is_failing)| {
+        if !is_failing && last_error.take().is_some() {
+            info!(cluster = &*cluster, resource, "watching again");
         }
-    });
-    let changed = events.map(move |event| match event {
-        Ok(Event::Apply(object) | Event::Delete(object)) => vec![ObjectKey::of(&object)],
-        Ok(Event::Init) => {
-            // No event reports a deletion between two watches: the keys from before the list are sent, too.
-            listed = known.state().iter().map(|object| ObjectKey::of(&**object)).collect();
-            Vec::new()
-        }
-        Ok(Event::InitApply(object)) => {
-            listed.insert(ObjectKey::of(&object));
-            Vec::new()
-        }
-        Ok(Event::InitDone) => {
-            if last_error.take().is_some() {
-                info!(cluster = &*cluster, resource, "watching again");
+        match event {
+            Ok(FollowEvent::ListBegins) => {
+                writer.apply_watcher_event(&Event::Init);
+                // No event reports a deletion between two watches: the keys from before the list are sent, too.
+                listed = known.state().iter().map(|object| ObjectKey::of(&**object)).collect();
             }
-            std::mem::take(&mut listed).into_iter().collect()
-        }
-        Err(error) => {
-            let text = error.to_string();
-            if last_error.as_ref() == Some(&text) {
-                debug!(cluster = &*cluster, resource, "cannot watch: {text}");
-            } else {
-                warn!(
-                    cluster = &*cluster,
-                    resource,
-                    "cannot watch, its controllers wait: {text}; they need the verbs list and watch"
+            Ok(FollowEvent::Page(objects)) => {
+                listed.extend(
+                    objects.into_iter().map(|object| store_in(&mut writer, object, Event::InitApply)),
                 );
             }
-            last_error = Some(text);
-            Vec::new()
+            Ok(FollowEvent::Listed { .. }) => {
+                writer.apply_watcher_event(&Event::InitDone);
+                return std::mem::take(&mut listed).into_iter().collect();
+            }
+            Ok(FollowEvent::Applied(object)) => return vec![store_in(&mut writer, object, Event::Apply)],
+            Ok(FollowEvent::Deleted(object)) => return vec![store_in(&mut writer, object, Event::Delete)],
+            Ok(_) => {}
+            Err(error) => {
+                let text = error.to_string();
+                if last_error.as_ref() == Some(&text) {
+                    debug!(cluster = &*cluster, resource, "cannot watch: {text}");
+                } else {
+                    warn!(
+                        cluster = &*cluster,
+                        resource,
+                        "cannot watch, its controllers wait: {text}; they need the verbs list and watch"
+                    );
+                }
+                last_error = Some(text);
+            }
         }
+        Vec::new()
     });
-    (store, changed.flat_map(futures_util::stream::iter))
+    (store, changed.flat_map(stream::iter))
+}
+
+/// Updates the store; returns the key, whose receiver then finds the new object in it.
+fn store_in<K>(writer: &mut Writer<K>, mut object: K, event: fn(K) -> Event<K>) -> ObjectKey
+where
+    K: Resource<DynamicType = ()> + Clone + 'static,
+{
+    object.meta_mut().managed_fields = None;
+    let key = ObjectKey::of(&object);
+    writer.apply_watcher_event(&event(object));
+    key
 }
 
 /// The gauge of queued items; zero once the controller has stopped.
@@ -236,15 +254,18 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Mutex;
 
-    use futures_util::stream;
     use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::client::Body;
     use serde_json::json;
     use tokio::time::sleep;
+    use tower::service_fn;
 
     use super::super::testing::FakeCluster;
     use super::*;
+    use crate::backend::response_size::ResponseSize;
 
     fn key(name: &str) -> ObjectKey {
         ObjectKey { namespace: String::new(), name: name.to_owned() }
@@ -292,6 +313,59 @@ mod tests {
             });
         assert!(timeout(Duration::from_secs(1), working).await.is_err());
         assert_eq!(depth.get(), 0);
+    }
+
+    /// A context with a client of an API server that lists ten `ConfigMap`s, of which `fit` are not too large for a page,
+    /// or refuses lists. It never answers a watch. Also returns the limits of the lists.
+    fn listing(fit: Option<usize>) -> (ControllerContext, std::sync::Arc<Mutex<Vec<usize>>>) {
+        let limits = std::sync::Arc::<Mutex<Vec<usize>>>::default();
+        let seen = std::sync::Arc::clone(&limits);
+        let service = service_fn(move |request: http::Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let query: BTreeMap<_, _> = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+            let limit = query.get("limit").map(|limit| limit.parse::<usize>().unwrap());
+            seen.lock().unwrap().extend(limit);
+            async move {
+                let Some(limit) = limit else { return std::future::pending().await };
+                let Some(fit) = fit else {
+                    return Ok(http::Response::builder().status(500).body(Body::empty()).unwrap());
+                };
+                if limit > fit {
+                    return Err(ResponseSize::new(false, 0).add(b"x").unwrap_err());
+                }
+                let from: usize = query.get("continue").map_or(0, |token| token.parse().unwrap());
+                let to = (from + limit).min(10);
+                let items: Vec<_> =
+                    (from..to).map(|n| json!({"metadata": {"name": n.to_string()}})).collect();
+                let token = if to < 10 { to.to_string() } else { String::new() };
+                let list = json!({"metadata": {"resourceVersion": "7", "continue": token}, "items": items});
+                Ok(http::Response::new(Body::from(list.to_string().into_bytes())))
+            }
+        });
+        let mut context = FakeCluster::new().context();
+        context.client = kube::Client::new(service, "default");
+        (context, limits)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_of_large_objects_is_requested_in_parts() {
+        let (context, limits) = listing(Some(3));
+        let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
+        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        let keys: Vec<_> = pin!(changes).take(10).map(|key| key.name).collect().await;
+        assert_eq!(keys, (0..10).map(|number| number.to_string()).collect::<Vec<_>>());
+        assert_eq!(store.state().len(), 10);
+        assert_eq!(limits.lock().unwrap()[..3], [10, 1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_fail_are_requested_less_and_less_often() {
+        let (context, limits) = listing(None);
+        let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
+        let (_, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        assert!(timeout(Duration::from_mins(10), pin!(changes).next()).await.is_err());
+        let lists = limits.lock().unwrap().len();
+        assert!((15..=30).contains(&lists), "{lists} lists in ten minutes");
     }
 
     #[tokio::test(start_paused = true)]

@@ -40,7 +40,7 @@ use super::resources::{REVIEW_VERBS, SIGNING_REQUESTS, find};
 use super::store::ObjectStore;
 use super::{auth, discovery, objects, table, watch};
 use crate::authn::ConnInfo;
-use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::authn::x509::UnverifiedChain;
 use crate::request::info::{RequestInfo, RequestResource};
 
 const MAX_BODY_SIZE: usize = 3 * 1024 * 1024;
@@ -119,7 +119,7 @@ async fn serve_connection(
     let (_, session) = stream.get_ref();
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let peer_chain = UnverifiedChain::new(session.peer_certificates().unwrap_or_default().to_vec());
-    let conn = Arc::new(ConnInfo { peer, server_name: None, peer_chain, verdicts: VerdictMemo::default() });
+    let conn = Arc::new(ConnInfo::new(peer, None, peer_chain));
     let service = service_fn(move |request| {
         let (state, conn) = (Arc::clone(&state), Arc::clone(&conn));
         async move { Ok::<_, Infallible>(respond(&state, &conn, request).await) }

@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use super::{NOW, ready};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::trace::AuthnTrace;
-use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, VerdictMemo, parse_chain_for_handshake};
+use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, parse_chain_for_handshake};
 use crate::authn::{AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator as _};
 use crate::request::credentials::Credentials;
 
@@ -152,12 +152,7 @@ fn judge(
 }
 
 fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
-    ConnInfo {
-        peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 1)),
-        server_name: None,
-        peer_chain: UnverifiedChain::new(chain),
-        verdicts: VerdictMemo::default(),
-    }
+    ConnInfo::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)), None, UnverifiedChain::new(chain))
 }
 
 fn roots() -> Option<&'static CaBundle> {

@@ -32,11 +32,23 @@ fn limiter(settings: &LimitSettings) -> Arc<ClusterLimiter> {
 }
 
 fn request(class: RequestClass, flow: &str) -> LimitedRequest<impl FnOnce() -> FlowName> {
-    LimitedRequest { class, flow: move || flow.into(), is_exempt: false, deadline: None }
+    LimitedRequest {
+        class,
+        flow: move || flow.into(),
+        is_exempt: false,
+        priority: ProcessPriority::Ordinary,
+        deadline: None,
+    }
 }
 
 fn exempt(class: RequestClass) -> LimitedRequest<impl FnOnce() -> FlowName> {
-    LimitedRequest { class, flow: || "admin".into(), is_exempt: true, deadline: None }
+    LimitedRequest {
+        class,
+        flow: || "admin".into(),
+        is_exempt: true,
+        priority: ProcessPriority::Exempt,
+        deadline: None,
+    }
 }
 
 /// The result of a request that must not wait.
@@ -194,6 +206,7 @@ async fn the_last_of_the_longest_queue_gives_way() {
                 class: READ,
                 flow: move || FlowName::from(flow.to_string()),
                 is_exempt: false,
+                priority: ProcessPriority::Ordinary,
                 deadline: None,
             };
             many.push(tokio::spawn(async move { limiter.acquire(request).await.map(drop) }));
@@ -222,8 +235,13 @@ async fn each_flow_gets_its_share_under_a_flood() {
             tasks.push(tokio::spawn(async move {
                 loop {
                     let name = move || FlowName::from(flow.to_string());
-                    let request =
-                        LimitedRequest { class: WRITE, flow: name, is_exempt: false, deadline: None };
+                    let request = LimitedRequest {
+                        class: WRITE,
+                        flow: name,
+                        is_exempt: false,
+                        priority: ProcessPriority::Ordinary,
+                        deadline: None,
+                    };
                     let _permit = limiter.acquire(request).await.unwrap();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     served[flow].fetch_add(1, Ordering::Relaxed);
@@ -305,6 +323,52 @@ async fn the_process_has_one_limit_for_all_clusters_which_waiting_requests_do_no
     assert!(at_once(&two, request(READ, "bob")).unwrap().is_none());
 }
 
+/// A write with this priority in the process, which holds its place.
+fn held(cluster: &Arc<ClusterLimiter>, flow: &str, priority: ProcessPriority) -> Result<(), LimitExceeded> {
+    let is_exempt = priority == ProcessPriority::Exempt;
+    let permit = at_once(cluster, LimitedRequest { priority, is_exempt, ..request(WRITE, flow) })?;
+    std::mem::forget(permit);
+    Ok(())
+}
+
+/// How many such requests get a place.
+fn places(cluster: &Arc<ClusterLimiter>, flow: &str, priority: ProcessPriority) -> usize {
+    (0..1000).take_while(|_| held(cluster, flow, priority).is_ok()).count()
+}
+
+// threat: tenant-privilege
+#[tokio::test]
+async fn a_tenant_has_its_share_of_the_process_and_all_tenants_half_of_it() {
+    let limiters = limiters();
+    let clusters: Vec<_> = (0..6).map(|number| limiters.of(&format!("tenant-{number}"))).collect();
+    clusters[0].apply_total(80);
+    // Exempt in its own cluster, as its `system:masters` is.
+    let flooding =
+        LimitedRequest { priority: ProcessPriority::OfTenant, is_exempt: true, ..request(WRITE, "root") };
+    let first = at_once(&clusters[0], flooding).unwrap().expect("a place of the process");
+    assert_eq!(places(&clusters[0], "root", ProcessPriority::OfTenant), 9, "an eighth, with the first one");
+    drop(first);
+    assert_eq!(places(&clusters[0], "alice", ProcessPriority::OfTenant), 1, "whoever the user is");
+    let others: Vec<_> =
+        clusters[1..].iter().map(|cluster| places(cluster, "root", ProcessPriority::OfTenant)).collect();
+    assert_eq!(others, [10, 10, 10, 0, 0], "half of the limit, all together");
+    let own = limiters.of("own");
+    assert_eq!(places(&own, "alice", ProcessPriority::Ordinary), 32, "all but the reserve");
+    assert_eq!(held(&clusters[5], "root", ProcessPriority::OfTenant), Err(LimitExceeded::Process));
+}
+
+#[tokio::test]
+async fn the_reserve_of_the_process_is_for_masters_and_nodes() {
+    let limiters = limiters();
+    let own = limiters.of("own");
+    own.apply_total(40);
+    assert_eq!(places(&own, "flood", ProcessPriority::Ordinary), 30, "one flow leaves a quarter");
+    assert_eq!(places(&own, "alice", ProcessPriority::Ordinary), 6);
+    assert_eq!(places(&own, "system:node:one", ProcessPriority::Reserved), 4);
+    assert_eq!(held(&own, "system:node:one", ProcessPriority::Reserved), Err(LimitExceeded::Process));
+    assert!(at_once(&own, exempt(WRITE)).unwrap().is_none(), "masters are served all the same");
+}
+
 // The place of the cluster is returned when that of the process is refused.
 #[tokio::test]
 async fn a_request_that_the_process_refuses_holds_no_place() {
@@ -328,7 +392,13 @@ async fn many_threads_lose_no_place_and_no_wake_up() {
         tasks.push(tokio::spawn(async move {
             for round in 0..20 {
                 let name = move || FlowName::from((number % 7).to_string());
-                let request = LimitedRequest { class: WRITE, flow: name, is_exempt: false, deadline: None };
+                let request = LimitedRequest {
+                    class: WRITE,
+                    flow: name,
+                    is_exempt: false,
+                    priority: ProcessPriority::Ordinary,
+                    deadline: None,
+                };
                 let mut acquiring = Box::pin(limiter.acquire(request));
                 if (number + round) % 3 == 0 {
                     // Leaves after a few turns of the runtime: in the queue, or with the place in its channel.

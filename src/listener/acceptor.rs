@@ -5,33 +5,24 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis_http::peer::enable_tcp_keep_alive;
+use portcullis_limits::Owner;
 use portcullis_system::sync::lock;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
-use super::connection::{ConnectionOrigin, OpenConnectionCount};
-use super::settings::{ClientLimits, ProxyProtocol};
+use super::connection::{ConnectionOrigin, OpenConnectionCount, TooManyConnections};
+use super::connection_quota::{ConnectionQuota, QuotaExceeded, QuotaSlot};
+use super::settings::ProxyProtocol;
 use super::worker::Worker;
-use crate::listener::tenant_quota::{TenantQuota, TenantSlot};
-use crate::listener::unauthenticated_quota::{QuotaSlot, UnauthenticatedQuota};
+use crate::descriptors::ClientShares;
 use crate::metrics::Metrics;
 
-/// The quota of unauthenticated connections is this fraction of all connections, within the two limits below: each may
-/// cost the memory of a handshake and 1 MiB of request header, but some must be possible.
-const UNAUTHENTICATED_SHARE: usize = 4;
-const MAX_UNAUTHENTICATED: usize = 2048;
-const MIN_UNAUTHENTICATED: usize = 16;
-/// By default, the clients of one tenant's cluster have this fraction of all connections. Another such fraction stays free of
-/// the clients of tenants.
-const TENANT_SHARE: usize = 8;
 /// How long [`drain_backlog`] may accept connections, since clients may never stop connecting.
 const BACKLOG_TIMEOUT: Duration = Duration::from_millis(100);
 /// The minimum interval between two log lines of a [`CoalescedWarning`].
@@ -79,15 +70,14 @@ impl Listener {
     }
 }
 
-/// Enforces `--max-connections` and the quota of unauthenticated connections.
+/// Enforces `--max-connections` and the shares of networks, tenants and users in it.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimiter {
     max_connections: usize,
-    quota: Arc<UnauthenticatedQuota>,
+    quota: Arc<ConnectionQuota>,
     /// The load balancers' connections before their PROXY protocol header. They have a quota of their own: until then
     /// the client's network, by which the other one decides, is unknown.
-    unnamed: Arc<UnauthenticatedQuota>,
-    tenants: Arc<TenantQuota>,
+    unnamed: Arc<ConnectionQuota>,
     /// The open connections of each worker.
     open: Vec<Arc<OpenConnectionCount>>,
     metrics: Arc<Metrics>,
@@ -96,22 +86,12 @@ pub(crate) struct ConnectionLimiter {
 
 // threat: floods
 impl ConnectionLimiter {
-    /// Reads the limit of open files, which bounds the limit in `limits`.
-    pub(crate) fn new(limits: &ClientLimits, workers: &[Worker], metrics: Arc<Metrics>) -> Self {
-        let possible = max_connections_by_file_limit();
-        let max_connections = limits.max_connections.map_or(possible, NonZeroUsize::get);
-        if max_connections > possible {
-            warn!(max_connections, possible, "the limit of open files does not allow so many connections");
-        }
-        let quota = (max_connections / UNAUTHENTICATED_SHARE)
-            .clamp(max_connections.min(MIN_UNAUTHENTICATED), MAX_UNAUTHENTICATED);
-        let share = (max_connections / TENANT_SHARE).max(1);
-        let of_tenant = limits.max_connections_per_tenant.map_or(share, NonZeroUsize::get);
+    /// A limiter with these shares.
+    pub(crate) fn new(shares: ClientShares, workers: &[Worker], metrics: Arc<Metrics>) -> Self {
         Self {
-            max_connections,
-            tenants: TenantQuota::new(of_tenant, max_connections.saturating_sub(share)),
-            quota: UnauthenticatedQuota::new(quota),
-            unnamed: UnauthenticatedQuota::new(quota),
+            max_connections: shares.total,
+            unnamed: ConnectionQuota::unauthenticated(shares.unauthenticated),
+            quota: ConnectionQuota::new(shares, Some(metrics.connections.by_owner.clone())),
             open: workers.iter().map(Worker::open_count).collect(),
             metrics,
             refused: Mutex::default(),
@@ -122,10 +102,8 @@ impl ConnectionLimiter {
     pub(crate) fn without_workers(max_connections: usize, metrics: Arc<Metrics>) -> Self {
         Self {
             max_connections: usize::MAX,
-            // Such a connection never leaves the quota below.
-            tenants: TenantQuota::new(max_connections, max_connections),
-            quota: UnauthenticatedQuota::new(max_connections),
-            unnamed: UnauthenticatedQuota::new(max_connections),
+            quota: ConnectionQuota::unauthenticated(max_connections),
+            unnamed: ConnectionQuota::unauthenticated(max_connections),
             open: Vec::new(),
             metrics,
             refused: Mutex::default(),
@@ -170,13 +148,48 @@ impl ConnectionLimiter {
         slot
     }
 
-    /// Takes a slot for a connection whose client has authenticated at the cluster of a tenant.
-    pub(super) fn admit_of_tenant(&self, client: IpAddr, cluster: &str) -> Option<TenantSlot> {
-        let slot = self.tenants.admit(cluster);
-        if slot.is_none() {
-            self.refuse(client, "tenant_limit", Some(cluster));
+    /// Counts a connection on which a request has authenticated for its owner. If all places are taken, a connection of the
+    /// owner with the most is closed.
+    pub(super) fn authenticate(
+        &self,
+        slot: &QuotaSlot,
+        client: IpAddr,
+        owner: Owner,
+    ) -> Result<(), TooManyConnections> {
+        let cluster = match &owner {
+            Owner::Tenant(cluster) | Owner::Flow { cluster, .. } => Some(Arc::clone(cluster)),
+            Owner::Gateway | Owner::Network(_) => None,
+        };
+        match slot.authenticate(owner) {
+            Ok(None) => Ok(()),
+            Ok(Some(displaced)) => {
+                self.note_displaced(&displaced);
+                Ok(())
+            }
+            Err(QuotaExceeded::Tenant) => {
+                self.refuse(client, "tenant_limit", cluster.as_deref());
+                Err(TooManyConnections::OfTenant)
+            }
+            Err(QuotaExceeded::Authenticated) => {
+                self.refuse(client, "authenticated_limit", cluster.as_deref());
+                Err(TooManyConnections::OfAll)
+            }
         }
-        slot
+    }
+
+    fn note_displaced(&self, owner: &Owner) {
+        let (kind, cluster, user) = match owner {
+            Owner::Flow { cluster, name } => ("user", &**cluster, Some(&**name)),
+            Owner::Tenant(cluster) => ("tenant", &**cluster, None),
+            Owner::Gateway | Owner::Network(_) => return,
+        };
+        self.metrics.connections.displaced.with_label_values(&[kind]).inc();
+        if let Some(times) = self.record("displaced") {
+            warn!(
+                cluster,
+                user, times, "all connections are in use, one of the client with the most is closed"
+            );
+        }
     }
 
     fn open_connections(&self) -> usize {
@@ -310,21 +323,4 @@ fn is_connection_error(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
     )
-}
-
-/// Raises the soft limit of open files to the hard one: a connection and its backend connection take one each.
-pub(crate) fn raise_file_limit() {
-    let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: before.maximum, maximum: before.maximum };
-    match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => info!(open_files = ?before.maximum, "raised the limit of open files"),
-        Err(error) => warn!(%error, open_files = ?before.current, "cannot raise the limit of open files"),
-    }
-}
-
-/// The number of connections that the limit of open files allows: each may need one to the backend, and an eighth stays
-/// in reserve.
-fn max_connections_by_file_limit() -> usize {
-    let files = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok());
-    files.map_or(usize::MAX, |files| (files - files / 8) / 2)
 }

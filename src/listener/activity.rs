@@ -6,9 +6,9 @@
 // Go: net/http Server.ReadHeaderTimeout and IdleTimeout as pkg/server/secure_serving.go sets them
 // threat: ignored-goaway
 
-use std::future::Future as _;
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
@@ -29,6 +29,8 @@ pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client that has closed its side may wait for its response. hyper takes the end of the stream for a
 /// disconnect and drops the request, so the end is withheld for this time.
 const HALF_CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the requests of a connection that gives way to another one may go on.
+const GIVE_WAY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The activity of a connection, shared by its byte stream, its requests and its driver.
 #[derive(Debug)]
@@ -58,6 +60,9 @@ pub(super) struct ConnectionActivity {
     reset_burst: u32,
     close_requested: Notify,
     reset_limit_exceeded: AtomicBool,
+    /// Until when its requests may go on after it has given way to another one, in milliseconds since `opened`; 0: it has not.
+    gives_way_at: AtomicU64,
+    gave_way: Notify,
 }
 
 impl ConnectionActivity {
@@ -80,6 +85,8 @@ impl ConnectionActivity {
             reset_burst: limits.http2_max_streams.saturating_mul(2),
             close_requested: Notify::new(),
             reset_limit_exceeded: AtomicBool::new(false),
+            gives_way_at: AtomicU64::new(0),
+            gave_way: Notify::new(),
         })
     }
 
@@ -117,6 +124,39 @@ impl ConnectionActivity {
         self.refuses_requests.store(true, Ordering::Relaxed);
         self.note_goaway();
         self.request_close();
+    }
+
+    /// Closes the connection in favour of another one: it refuses new requests, and those in progress end within
+    /// [`GIVE_WAY_TIMEOUT`]. A tunnel ends at once.
+    pub(super) fn give_way(&self) {
+        let timeout = u64::try_from(GIVE_WAY_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+        self.gives_way_at.store(self.elapsed().saturating_add(timeout), Ordering::Release);
+        self.gave_way.notify_waiters();
+        self.close();
+    }
+
+    /// Completes when the connection gives way.
+    pub(super) fn gave_way(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let activity = Arc::clone(self);
+        async move {
+            let mut notified = pin!(activity.gave_way.notified());
+            // Before the look, so that none is missed between the two.
+            notified.as_mut().enable();
+            if activity.gives_way_at().is_none() {
+                notified.await;
+            }
+        }
+    }
+
+    /// When the connection is closed whatever its requests do.
+    pub(super) fn gives_way_at(&self) -> Option<Instant> {
+        let at = self.gives_way_at.load(Ordering::Acquire);
+        (at > 0).then(|| self.opened + Duration::from_millis(at))
+    }
+
+    /// Whether no request is in progress, and the connection is no tunnel.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.load(Ordering::Relaxed) == 0 && !self.upgraded.load(Ordering::Relaxed)
     }
 
     /// Records that the client is sent GOAWAY.

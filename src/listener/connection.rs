@@ -4,14 +4,17 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::HeaderValue;
 use portcullis_http::body::BodyEnd;
-use portcullis_http::transport::{CorkedStream, UncorkOnPoll};
-use portcullis_system::sync::lock;
+use portcullis_http::limits::MAX_HEADER_BYTES;
+use portcullis_http::peer::client_network;
+use portcullis_http::transport::{ConnectionBuffers, CorkedStream, Role, UncorkOnPoll};
+use portcullis_limits::Owner;
+use portcullis_limits::byte_ledger::ByteLedger;
 use prometheus::IntGauge;
 use rustls::ServerConfig;
 use tokio::io::AsyncRead;
@@ -31,11 +34,10 @@ use super::proxy_protocol::header::ProxyHeader;
 use super::settings::{ClientLimits, ProxyProtocol};
 use super::watches::WatchTermination;
 use crate::authn::ConnInfo;
-use crate::authn::x509::{UnverifiedChain, VerdictMemo};
+use crate::authn::x509::UnverifiedChain;
+use crate::listener::connection_quota::QuotaSlot;
 use crate::listener::handshake_failure;
 use crate::listener::http_on_tls_port::accept_tls;
-use crate::listener::tenant_quota::TenantSlot;
-use crate::listener::unauthenticated_quota::QuotaSlot;
 use crate::metrics::{GaugeGuard, Metrics};
 
 /// The phase of the server's shutdown.
@@ -81,24 +83,26 @@ pub(crate) struct Connection {
     open: OpenConnection,
     phase: watch::Receiver<ShutdownPhase>,
     watches: Arc<WatchTermination>,
-    quota: Mutex<ConnectionQuota>,
+    /// Where it counts beside `--max-connections`; `None` if nowhere.
+    quota: Option<(Arc<QuotaSlot>, Arc<ConnectionLimiter>)>,
+    /// Whether a request has authenticated at a cluster of a tenant, or of the operator, which counts from then on.
+    authenticated: [AtomicBool; 2],
+    /// What it holds beside its streams, over HTTP/2.
+    buffers: OnceLock<Arc<ConnectionBuffers>>,
+    /// Whether what it holds counts for an authenticated client.
+    has_owner: AtomicBool,
 }
 
-/// The quota that counts a connection, beside `--max-connections`.
-#[derive(Debug)]
-enum ConnectionQuota {
-    /// No request has authenticated.
-    Unauthenticated { _slot: QuotaSlot, limiter: Arc<ConnectionLimiter> },
-    /// Requests have authenticated at clusters of tenants alone. The first of these counts it.
-    Tenant { slot: Arc<TenantSlot> },
-    /// A request has authenticated at a cluster of the operator, or no limit counts the connection.
-    None,
-}
-
-/// The cluster of a tenant has as many connections as it may have.
+/// As many connections are open as there may be, of the tenant or of all clients.
 #[derive(Debug, thiserror::Error)]
-#[error("the clients of the cluster have as many connections as those of one tenant may have")]
-pub(crate) struct TooManyConnections;
+pub(crate) enum TooManyConnections {
+    /// The cluster of a tenant has as many as it may have.
+    #[error("the clients of the cluster have as many connections as those of one tenant may have")]
+    OfTenant,
+    /// All places are taken.
+    #[error("all connections are in use, and no other client has more of them")]
+    OfAll,
+}
 
 impl Connection {
     /// The connection of a client of another listener, for a request that the gateway makes in its name. It has no
@@ -108,19 +112,17 @@ impl Connection {
         Arc::new(Self {
             address: HeaderValue::try_from(peer.ip().to_string())
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
-            info: ConnInfo {
-                peer,
-                server_name: Some(server_name),
-                peer_chain: UnverifiedChain::new(Vec::new()),
-                verdicts: VerdictMemo::default(),
-            },
+            info: ConnInfo::new(peer, Some(server_name), UnverifiedChain::new(Vec::new())),
             http2: false,
             certificate_not_after: None,
             activity: ConnectionActivity::new(true, &ClientLimits::default()),
             open: OpenConnection::new(&Arc::default()),
             phase: shutdown.phase.clone(),
             watches: Arc::clone(&shutdown.watches),
-            quota: Mutex::new(ConnectionQuota::None),
+            quota: None,
+            authenticated: Default::default(),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         })
     }
 
@@ -139,28 +141,52 @@ impl Connection {
         self.activity.refuses_requests()
     }
 
-    /// Records that a request has authenticated, and returns the slot in the unauthenticated-connection quota. `tenant` is
-    /// the cluster, if a tenant configures it. If its clients have too many connections, the connection is closed after
-    /// its requests in progress, and counts as unauthenticated until then.
-    // threat: tenant-connection-flood
-    pub(crate) fn note_authenticated(&self, tenant: Option<&str>) -> Result<(), TooManyConnections> {
-        let mut quota = lock(&self.quota);
-        let next = match (&*quota, tenant) {
-            (ConnectionQuota::None, _) | (ConnectionQuota::Tenant { .. }, Some(_)) => return Ok(()),
-            (ConnectionQuota::Unauthenticated { limiter, .. }, Some(cluster)) => {
-                let Some(slot) = limiter.admit_of_tenant(self.info.peer.ip(), cluster) else {
-                    drop(quota);
-                    self.activity.close();
-                    return Err(TooManyConnections);
-                };
-                ConnectionQuota::Tenant { slot: Arc::new(slot) }
-            }
-            (_, None) => ConnectionQuota::None,
-        };
-        let before = std::mem::replace(&mut *quota, next);
-        drop(quota);
-        drop(before);
+    /// Records that a request has authenticated at a cluster, that of a tenant if `is_of_tenant`. The first such request decides
+    /// for whom the connection counts from then on; one at a cluster of the operator decides again after tenants. If too many
+    /// are open, it is closed after its requests in progress, and counts as unauthenticated until then.
+    // threat: tenant-connection-flood, connection-hoarding
+    pub(crate) fn note_authenticated(
+        &self,
+        is_of_tenant: bool,
+        owner: impl FnOnce() -> Owner,
+    ) -> Result<(), TooManyConnections> {
+        let Some((slot, limiter)) = &self.quota else { return Ok(()) };
+        let [by_tenant, by_operator] = &self.authenticated;
+        let is_known =
+            by_operator.load(Ordering::Relaxed) || is_of_tenant && by_tenant.load(Ordering::Relaxed);
+        if is_known {
+            return Ok(());
+        }
+        limiter.authenticate(slot, self.info.peer.ip(), owner()).inspect_err(|_| self.activity.close())?;
+        let known = if is_of_tenant { by_tenant } else { by_operator };
+        known.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Completes when the connection gives way to that of another client, also if it is a tunnel.
+    pub(crate) fn gave_way(&self) -> BodyEnd {
+        Box::pin(self.activity.gave_way())
+    }
+
+    /// Counts what it holds beside its streams, for its network until a client authenticates.
+    pub(super) fn count_buffers(&self, buffers: Arc<ConnectionBuffers>, ledger: &ByteLedger) {
+        buffers.register(ledger, self.network());
+        // It begins once.
+        self.buffers.set(buffers).ok();
+    }
+
+    /// Counts it for this owner from now on, the first time.
+    pub(crate) fn count_buffers_for(&self, owner: &Owner) {
+        if let Some(buffers) = self.buffers.get()
+            && !self.has_owner.swap(true, Ordering::Relaxed)
+        {
+            buffers.set_owner(owner.clone());
+        }
+    }
+
+    /// The owner of what a client holds that is not authenticated.
+    pub(super) fn network(&self) -> Owner {
+        Owner::Network(client_network(self.info.peer.ip()))
     }
 
     /// Whether the server drains, so that clients should connect to another replica.
@@ -187,14 +213,12 @@ impl Connection {
         })
     }
 
-    /// Counts the connection as open, and for its tenant, for as long as the value lives: a tunnel outlives the HTTP
+    /// Counts the connection as open, and in its owner's share, for as long as the value lives: a tunnel outlives the HTTP
     /// connection.
     // threat: tenant-connection-flood
     pub(crate) fn keep_open(&self) -> OpenConnection {
         let mut open = self.open.clone();
-        if let ConnectionQuota::Tenant { slot } = &*lock(&self.quota) {
-            open.tenant = Some(Arc::clone(slot));
-        }
+        open.slot = self.quota.as_ref().map(|(slot, _)| Arc::clone(slot));
         open
     }
 }
@@ -212,8 +236,8 @@ pub(crate) struct OpenConnection {
     count: Arc<OpenConnectionCount>,
     /// Counts the connection in the metrics until its last clone is dropped.
     shown: Option<Arc<GaugeGuard>>,
-    /// Counts it for its tenant, once it is a tunnel.
-    tenant: Option<Arc<TenantSlot>>,
+    /// Counts it in its owner's share, once it is a tunnel.
+    slot: Option<Arc<QuotaSlot>>,
 }
 
 /// The number of open connections of a worker.
@@ -232,7 +256,7 @@ impl OpenConnectionCount {
 impl OpenConnection {
     pub(super) fn new(count: &Arc<OpenConnectionCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
-        Self { count: Arc::clone(count), shown: None, tenant: None }
+        Self { count: Arc::clone(count), shown: None, slot: None }
     }
 
     /// Counts the connection in this metric, too.
@@ -246,7 +270,7 @@ impl Clone for OpenConnection {
     fn clone(&self) -> Self {
         let mut clone = Self::new(&self.count);
         clone.shown.clone_from(&self.shown);
-        clone.tenant.clone_from(&self.tenant);
+        clone.slot.clone_from(&self.slot);
         clone
     }
 }
@@ -298,10 +322,9 @@ impl ConnectionOrigin {
             Self::Client { peer, slot } => return Some((peer, slot)),
             Self::LoadBalancer { peer, slot, settings } => (peer, slot, settings),
         };
-        let evicted = unnamed.evicted();
         let header = tokio::select! {
             header = settings.read_header(stream, header_timeout) => header,
-            () = evicted.notified() => {
+            () = unnamed.evicted() => {
                 debug!(%peer, "connection closed: evicted before its PROXY protocol header");
                 return None;
             }
@@ -402,7 +425,6 @@ impl NamedConnection {
         ShutdownSignals { phase, watches }: ShutdownSignals,
     ) {
         let Self { stream, peer, slot, limiter, open } = self;
-        let evicted = slot.evicted();
         let accepted = Instant::now();
         // Boxed, so that the memory of the handshake is freed before the connection serves requests.
         let handshake = accept_tls(tls, stream, peer, &limiter);
@@ -410,7 +432,7 @@ impl NamedConnection {
         let handshake = tokio::select! {
             handshake = handshake => handshake,
             () = draining_long_enough(phase.clone()) => return,
-            () = evicted.notified() => return,
+            () = slot.evicted() => return,
         };
         let stream = match handshake {
             Ok(Ok(stream)) => stream,
@@ -430,12 +452,14 @@ impl NamedConnection {
         let http2 = session.alpn_protocol() == Some(b"h2");
         let gauge = if http2 { &metrics.connections.open_http2 } else { &metrics.connections.open_http1 };
         let chain = session.peer_certificates().unwrap_or_default().to_vec();
-        let info = ConnInfo {
-            peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
-            server_name: session.server_name().map(str::to_owned),
-            peer_chain: UnverifiedChain::new(chain),
-            verdicts: VerdictMemo::default(),
-        };
+        let info = ConnInfo::new(
+            SocketAddr::new(peer.ip().to_canonical(), peer.port()),
+            session.server_name().map(str::to_owned),
+            UnverifiedChain::new(chain),
+        );
+        let activity = ConnectionActivity::new(!http2, &limits);
+        slot.establish(&activity);
+        let evicted = slot.evicted();
         let connection = Connection {
             certificate_not_after: info.peer_chain.leaf_not_after(),
             // The text of an address is always a valid header value.
@@ -443,11 +467,14 @@ impl NamedConnection {
                 .unwrap_or_else(|_| HeaderValue::from_static("")),
             info,
             http2,
-            activity: ConnectionActivity::new(!http2, &limits),
+            activity,
             open: open.shown_by(gauge),
             phase: phase.clone(),
             watches,
-            quota: Mutex::new(ConnectionQuota::Unauthenticated { _slot: slot, limiter }),
+            quota: Some((Arc::new(slot), limiter)),
+            authenticated: Default::default(),
+            buffers: OnceLock::new(),
+            has_owner: AtomicBool::new(false),
         };
         let connection = Arc::new(connection);
         let http = http_connection(stream, &connection, handler, limits);
@@ -455,7 +482,7 @@ impl NamedConnection {
         tokio::spawn(async move {
             tokio::select! {
                 () = ConnectionDriver::new(http, &connection, limits, &metrics).run(phase) => {}
-                () = evicted.notified() => debug!(%peer, "connection closed: evicted from the unauthenticated quota"),
+                () = evicted => debug!(%peer, "connection closed: evicted from the unauthenticated quota"),
             }
         });
     }
@@ -470,7 +497,8 @@ fn http_connection<H: RequestHandler>(
 ) -> Pin<Box<dyn HttpConnection>> {
     let stream = ActivityStream::new(stream, Arc::clone(&connection.activity));
     if connection.http2 {
-        let corked = CorkedStream::new(stream);
+        let corked = CorkedStream::new(stream, Role::Server, MAX_HEADER_BYTES);
+        connection.count_buffers(corked.buffers(), handler.ledger());
         let http = Http2ServerConnection::new(corked.clone(), handler, Arc::clone(connection), limits);
         return Box::pin(UncorkOnPoll::new(http, corked));
     }

@@ -139,6 +139,9 @@ impl<'a> ConnectionDriver<'a> {
         }
         match self.state {
             DriverState::Closing => match activity.closes_at(&self.limits) {
+                _ if activity.gives_way_at().is_some_and(|at| at <= now) => {
+                    TimerAction::Close("it gives way to another client's connection")
+                }
                 Some(at) if at <= now => TimerAction::Close("the client does not close the connection"),
                 Some(at) => TimerAction::WakeAt(at),
                 None => TimerAction::WakeAt(now + CLOSE_TIMEOUT),

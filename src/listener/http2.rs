@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, request};
 use http_body::Body as _;
-use portcullis_http::limits::MAX_HEADER_BYTES;
+use portcullis_http::limits::{MAX_HEADER_BYTES, header_list_size};
 use portcullis_http::transport::{
-    CorkedStream, Http2Body, Http2KeepAlive, Incoming, send_body, set_content_length,
+    ConnectionBuffers, CorkedStream, Direction, ExchangeBuffers, Http2Body, Http2KeepAlive, Incoming,
+    ResponseAccount, SentBytes, StreamWindows, UploadGuard, send_response_body, set_content_length,
 };
 use tracing::debug;
 
@@ -22,11 +22,14 @@ use super::date::set_date;
 use super::driver::ClientStream;
 use super::settings::ClientLimits;
 
-/// The flow-control window of a request body, as in kube-apiserver.
-// apiserver: pkg/server/secure_serving.go, resourceBody99Percentile
-const STREAM_WINDOW: u32 = 256 * 1024;
 /// Buffered bytes of one response, for a client that reads more slowly than its window suggests.
-const SEND_BUFFER: usize = 128 * 1024;
+const SEND_BUFFER: usize = 64 << 10;
+/// The overhead of short frames of request bodies that nothing has read. HTTP/2 ends the connection beyond that: one body in a
+/// narrow window stays within it if its frames have 16 bytes.
+const MAX_SHORT_FRAMES: usize = 1 << 20;
+/// A request body that may be longer counts, and so does a larger header.
+const MAX_UNCOUNTED_BODY: u64 = 4 << 10;
+const MAX_UNCOUNTED_HEADER: usize = 16 << 10;
 /// Streams that the client has reset before h2 returned them from `poll_accept`.
 const MAX_PENDING_RESETS: usize = 20;
 /// Streams that h2 may reset because of errors of the client.
@@ -38,13 +41,15 @@ pub(super) struct Http2ServerConnection<H> {
     corked: CorkedStream<ClientStream>,
     handler: Arc<H>,
     connection: Arc<Connection>,
+    buffers: Arc<ConnectionBuffers>,
+    windows: StreamWindows,
     /// Whether the graceful shutdown was requested during the HTTP/2 handshake.
     shutdown_requested: bool,
 }
 
 enum Http2ServerState {
-    Handshaking(Handshake<CorkedStream<ClientStream>, Bytes>),
-    Serving(h2::server::Connection<CorkedStream<ClientStream>, Bytes>, Http2KeepAlive<ClientStream>),
+    Handshaking(Handshake<CorkedStream<ClientStream>, SentBytes>),
+    Serving(h2::server::Connection<CorkedStream<ClientStream>, SentBytes>, Http2KeepAlive<ClientStream>),
 }
 
 impl<H: RequestHandler> Http2ServerConnection<H> {
@@ -55,17 +60,21 @@ impl<H: RequestHandler> Http2ServerConnection<H> {
         connection: Arc<Connection>,
         limits: ClientLimits,
     ) -> Self {
+        let windows = StreamWindows::wide();
         let handshake = Builder::new()
             .max_concurrent_streams(limits.http2_max_streams)
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(STREAM_WINDOW.saturating_mul(limits.http2_max_streams.min(1024)))
+            .initial_window_size(windows.current())
+            .initial_connection_window_size(StreamWindows::of_connection(limits.http2_max_streams.min(1024)))
             .max_send_buffer_size(SEND_BUFFER)
+            .data_frame_budget(MAX_SHORT_FRAMES)
             .max_header_list_size(u32::try_from(MAX_HEADER_BYTES).unwrap_or(u32::MAX))
             .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
             .max_local_error_reset_streams(Some(MAX_LOCAL_RESETS))
             .handshake(corked.clone());
         Self {
             state: Http2ServerState::Handshaking(handshake),
+            buffers: corked.buffers(),
+            windows,
             corked,
             handler,
             connection,
@@ -110,6 +119,12 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         debug!(peer = %this.connection.info.peer, "connection closed: no reply to keep-alive pings");
                         return Poll::Ready(Ok(()));
                     }
+                    if this.buffers.poll_revoked(cx).is_ready() {
+                        debug!(peer = %this.connection.info.peer, "connection closed: it holds too many buffered bytes");
+                        return Poll::Ready(Ok(()));
+                    }
+                    let set = |window| connection.set_initial_window_size(window).is_ok();
+                    this.windows.adjust(this.buffers.uploads(), set);
                     let Some(accepted) = ready!(connection.poll_accept(cx)) else {
                         return Poll::Ready(Ok(()));
                     };
@@ -118,51 +133,99 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         respond.send_reset(Reason::REFUSED_STREAM);
                         continue;
                     }
-                    let (handler, connection) = (Arc::clone(&this.handler), Arc::clone(&this.connection));
-                    tokio::spawn(Box::pin(serve_request(handler, connection, request, respond)));
+                    let exchange = Exchange {
+                        handler: Arc::clone(&this.handler),
+                        connection: Arc::clone(&this.connection),
+                        upload: (!request.body().is_end_stream()).then(|| this.buffers.begin_upload()),
+                        buffers: Arc::clone(&this.buffers),
+                    };
+                    tokio::spawn(Box::pin(exchange.serve(request, respond)));
                 }
             }
         }
     }
 }
 
-/// Handles one request, unless its client resets the stream.
-async fn serve_request<H: RequestHandler>(
+/// One request and its response.
+struct Exchange<H> {
     handler: Arc<H>,
     connection: Arc<Connection>,
-    request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-) {
-    let (head, stream) = request.into_parts();
-    let is_head = head.method == Method::HEAD;
-    let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
-    let response = {
-        // Boxed, so that its memory is freed before the response body streams.
-        let mut handling = Box::pin(handler.handle(connection, Request::from_parts(head, incoming)));
-        // The reset is polled first: a stream that is already reset is not handled.
-        let response = poll_fn(|cx| match respond.poll_reset(cx) {
-            Poll::Ready(_) => Poll::Ready(None),
-            Poll::Pending => handling.as_mut().poll(cx).map(Some),
-        });
-        let Some(response) = response.await else { return };
-        response
-    };
-    let (mut head, body) = response.into_parts();
-    if !body.is_end_stream() {
-        set_content_length(&mut head.headers, &body);
-    }
-    // A response to HEAD has the header of a body but not the body.
-    let is_empty = is_head || body.is_end_stream();
-    set_date(&mut head.headers);
-    let sent = match respond.send_response(Response::from_parts(head, ()), is_empty) {
-        Ok(_) if is_empty => return,
-        Ok(stream) => send_body(body, stream).await.map_err(|error| error.to_string()),
-        Err(error) => {
-            respond.send_reset(Reason::INTERNAL_ERROR);
-            Err(error.to_string())
+    /// Of the connection.
+    buffers: Arc<ConnectionBuffers>,
+    /// `None` for a request without a body.
+    upload: Option<UploadGuard>,
+}
+
+impl<H: RequestHandler> Exchange<H> {
+    /// Handles the request, unless its client resets the stream.
+    async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<SentBytes>) {
+        let (head, stream) = request.into_parts();
+        let is_head = head.method == Method::HEAD;
+        let mut incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
+        let exchange = self.count(&head, &mut incoming);
+        let response = {
+            let request = Request::from_parts(head, incoming);
+            // Boxed, so that its memory is freed before the response body streams.
+            let mut handling = Box::pin(self.handler.handle(Arc::clone(&self.connection), request));
+            // The reset is polled first: a stream that is already reset is not handled.
+            let response = poll_fn(|cx| match respond.poll_reset(cx) {
+                Poll::Ready(_) => Poll::Ready(None),
+                Poll::Pending => handling.as_mut().poll(cx).map(Some),
+            });
+            let Some(response) = response.await else { return };
+            response
+        };
+        if let Some(exchange) = &exchange {
+            exchange.set_header(0);
         }
-    };
-    if let Err(error) = sent {
-        debug!(%error, "response aborted");
+        let (mut head, mut body) = response.into_parts();
+        if !body.is_end_stream() {
+            set_content_length(&mut head.headers, &body);
+        }
+        // A response to HEAD has the header of a body but not the body.
+        let is_empty = is_head || body.is_end_stream();
+        set_date(&mut head.headers);
+        let owner = body.take_owner().unwrap_or_else(|| self.connection.network());
+        let ledger = self.handler.ledger().clone();
+        let mut account = ResponseAccount::new(exchange, Arc::clone(&self.buffers), ledger, owner);
+        let size = header_list_size(&head.headers);
+        if account.is_behind() {
+            // Boxed: few responses wait.
+            let waited = account.until_client_reads(size, &mut body, |cx| respond.poll_reset(cx));
+            if let Err(error) = Box::pin(waited).await {
+                debug!(%error, "response aborted before its header");
+                respond.send_reset(Reason::ENHANCE_YOUR_CALM);
+                return;
+            }
+        }
+        account.note_header(size);
+        let sent = match respond.send_response(Response::from_parts(head, ()), is_empty) {
+            Ok(_) if is_empty => return,
+            Ok(stream) => send_response_body(body, stream, account).await.map_err(|error| error.to_string()),
+            Err(error) => {
+                respond.send_reset(Reason::INTERNAL_ERROR);
+                Err(error.to_string())
+            }
+        };
+        if let Err(error) = sent {
+            debug!(%error, "response aborted");
+        }
+    }
+
+    /// Counts what the request holds while it is handled, for the client's network until it is authenticated. `None` if that is
+    /// little: it counts no more than the rest of the stream.
+    // threat: buffered-bytes-flood
+    fn count(&self, head: &request::Parts, incoming: &mut Incoming) -> Option<Arc<ExchangeBuffers>> {
+        let length = incoming.size_hint().upper();
+        let has_body = self.upload.is_some() && length.is_none_or(|length| length > MAX_UNCOUNTED_BODY);
+        let header = header_list_size(&head.headers);
+        if !has_body && header <= MAX_UNCOUNTED_HEADER {
+            return None;
+        }
+        let exchange = Arc::<ExchangeBuffers>::default();
+        exchange.set_header(header);
+        exchange.register(self.handler.ledger(), self.connection.network());
+        incoming.count_in(&exchange, Direction::Request);
+        Some(exchange)
     }
 }

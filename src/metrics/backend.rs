@@ -1,6 +1,9 @@
 //! Metrics of API servers as backends: forwarded requests and self-checks.
 
-use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
+use std::sync::OnceLock;
+
+use portcullis_limits::budget::Budget;
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::cluster_histogram::ClusterHistogram;
 use super::registrar::Registrar;
@@ -75,6 +78,11 @@ pub(crate) struct BackendMetrics {
     discovery_up: IntGaugeVec,
     /// By cluster.
     discovered: IntGaugeVec,
+    /// The places for connections of the process, of which each exposition takes over the numbers.
+    places: OnceLock<Budget>,
+    /// By the kind of the owner.
+    open_by_owner: IntGaugeVec,
+    max_connections: IntGauge,
 }
 
 impl BackendMetrics {
@@ -176,7 +184,34 @@ impl BackendMetrics {
                 "Endpoints of a cluster that discovery has found last, with those beyond the limit.",
                 &["cluster"],
             )?,
+            places: OnceLock::new(),
+            open_by_owner: registrar.gauges(
+                "portcullis_backend_connections",
+                "Open connections to API servers, with those being made, by whose share they count in: gateway, tenant or user.",
+                &["owner"],
+            )?,
+            max_connections: registrar.gauge(
+                "portcullis_backend_max_connections",
+                "The most connections to API servers that the limit of open files allows.",
+            )?,
         })
+    }
+
+    /// Exposes the places for connections of the process; those of a second one are not exposed.
+    pub(crate) fn expose_connections(&self, places: Budget) {
+        self.places.get_or_init(|| places);
+    }
+
+    /// Takes over the numbers of connections.
+    pub(super) fn update(&self) {
+        let Some(places) = self.places.get() else { return };
+        let usage = places.usage();
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let by_owner = [("gateway", usage.privileged), ("tenant", usage.tenants), ("user", usage.others)];
+        for (owner, count) in by_owner {
+            self.open_by_owner.with_label_values(&[owner]).set(number(count));
+        }
+        self.max_connections.set(number(places.shares().total()));
     }
 
     /// The timings of a cluster's backend.

@@ -17,8 +17,12 @@ pub(crate) struct ConnectionMetrics {
     tls_handshake_errors: IntCounter,
     /// By `cause`, see `listener::handshake_failure`.
     tls_handshake_failures: IntCounterVec,
-    /// By `reason`: `max_connections`, `unauthenticated_limit`, `tenant_limit`, `descriptors`.
+    /// By `reason`: `max_connections`, `unauthenticated_limit`, `authenticated_limit`, `tenant_limit`, `descriptors`.
     pub(crate) refused: IntCounterVec,
+    /// Open connections by the kind of the owner in whose share they count: `network`, `tenant`, `user`.
+    pub(crate) by_owner: [IntGauge; 3],
+    /// By the kind of the owner that had the most connections: `tenant`, `user`.
+    pub(crate) displaced: IntCounterVec,
     /// Connections whose load balancer has named the client, and which were not refused.
     pub(crate) proxied: IntCounter,
     /// By `reason`: `malformed`, `unaccepted_version`, `timeout`, `closed`, `untrusted`.
@@ -36,7 +40,18 @@ impl ConnectionMetrics {
             "Open connections of clients, with their tunnels, by protocol.",
             &["protocol"],
         )?;
+        let by_owner = registrar.gauges(
+            "portcullis_client_connections_by_owner",
+            "Open connections of clients by whose share they count in: that of a network until a request has authenticated, then of a tenant or a user.",
+            &["owner"],
+        )?;
         Ok(Self {
+            by_owner: ["network", "tenant", "user"].map(|owner| by_owner.with_label_values(&[owner])),
+            displaced: registrar.counters(
+                "portcullis_displaced_connections_total",
+                "Connections closed because their tenant or user had the most when another one needed room, by the kind of the owner.",
+                &["owner"],
+            )?,
             open_http1: open.with_label_values(&["http/1.1"]),
             open_http2: open.with_label_values(&["h2"]),
             tls_handshake_duration: registrar.histogram(

@@ -18,6 +18,12 @@ pub(crate) struct LimitMetrics {
     pub(crate) rejected: IntCounterVec,
     /// Of all clusters.
     pub(crate) process_in_service: IntGauge,
+    /// Of all streams and connections.
+    pub(crate) buffered_bytes: IntGauge,
+    /// The limit on them.
+    pub(crate) max_buffered_bytes: IntGauge,
+    /// By `owner`: `tenant`, `user`, `network`.
+    pub(crate) buffer_resets: IntCounterVec,
     /// By `verb` and `code`.
     pub(crate) terminations: IntCounterVec,
 }
@@ -50,6 +56,19 @@ impl LimitMetrics {
             process_in_service: registrar.gauge(
                 "portcullis_process_inflight_requests",
                 "Requests of all clusters that hold a place of --max-requests-inflight-total.",
+            )?,
+            buffered_bytes: registrar.gauge(
+                "portcullis_buffered_bytes",
+                "Bytes in the buffers of streams and connections: bodies and headers that wait for their receiver.",
+            )?,
+            max_buffered_bytes: registrar.gauge(
+                "portcullis_buffered_bytes_limit",
+                "The value of --max-buffered-bytes, or what it is by default.",
+            )?,
+            buffer_resets: registrar.counters(
+                "portcullis_buffer_limit_resets_total",
+                "Streams and connections ended to keep to --max-buffered-bytes: those of the owner with the most bytes.",
+                &["owner"],
             )?,
             terminations: registrar.counters(
                 "apiserver_request_terminations_total",

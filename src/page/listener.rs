@@ -79,10 +79,9 @@ async fn accepted(
 ) {
     let header_timeout = page.live().peek().limits.proxy_header_timeout;
     let Some((client, slot)) = origin.client(&mut stream, &limiter, header_timeout).await else { return };
-    let evicted = slot.evicted();
     tokio::select! {
         () = serve_client(stream, client, &limiter, tls, page) => {}
-        () = evicted.notified() => debug!(peer = %client, "connection to the page closed: evicted"),
+        () = slot.evicted() => debug!(peer = %client, "connection to the page closed: evicted"),
     }
 }
 

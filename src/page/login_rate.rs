@@ -2,49 +2,39 @@
 // threat: page-flood
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use portcullis_http::peer::client_network;
-use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
+use portcullis_limits::rate::{Rate, RateLimits};
 use portcullis_system::sync::lock;
 
 /// Conversations with the provider at the same time, of all networks and of one: a provider may answer slowly to a code
 /// that was made up.
 const MAX_AT_ONCE: usize = 64;
 const MAX_AT_ONCE_OF_NETWORK: usize = 8;
+/// Logins that wait for their turn, of all networks and of one. A company may be behind one address.
+const MAX_WAITING: usize = 512;
+const MAX_WAITING_OF_NETWORK: usize = 64;
 /// How long a login waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Logins of a network within the period. A company may be behind one address.
-const MAX_PER_NETWORK: u32 = 60;
-const PERIOD: Duration = Duration::from_mins(1);
-/// Networks that are counted. Beyond, the one that was seen longest ago is forgotten.
+/// Logins of a network: sixty at once, and one more each second.
+const RATE: Rate = Rate { interval: Duration::from_secs(1), burst: 60 };
+/// Networks that are counted. Further ones share one count.
 const MAX_NETWORKS: usize = 4096;
 
 /// Bounds logins.
 #[derive(Debug)]
 pub(super) struct LoginRate {
-    turns: Semaphore,
-    networks: Mutex<ExpiringLru<IpAddr, NetworkLogins>>,
-}
-
-/// The logins of a network within the period.
-#[derive(Debug, Clone)]
-struct NetworkLogins {
-    began: Instant,
-    count: u32,
-    turns: Arc<Semaphore>,
+    turns: FairLimiter<IpAddr>,
+    networks: Mutex<RateLimits<IpAddr>>,
 }
 
 /// A login in progress.
-#[derive(Debug)]
-pub(super) struct LoginTurn<'a> {
-    _of_network: OwnedSemaphorePermit,
-    _of_all: SemaphorePermit<'a>,
-}
+pub(super) type LoginTurn = Permit<IpAddr>;
 
 /// Why a login is refused for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,39 +47,27 @@ pub(super) enum TooManyLogins {
 
 impl Default for LoginRate {
     fn default() -> Self {
-        Self { turns: Semaphore::new(MAX_AT_ONCE), networks: Mutex::new(ExpiringLru::new(MAX_NETWORKS)) }
+        let shares = Shares::new(MAX_AT_ONCE, MAX_AT_ONCE_OF_NETWORK)
+            .with_queue(MAX_WAITING, MAX_WAITING_OF_NETWORK);
+        Self {
+            turns: FairLimiter::new(shares),
+            networks: Mutex::new(RateLimits::new(RATE, MAX_NETWORKS)),
+        }
     }
 }
 
 impl LoginRate {
     /// Waits for a turn of a client.
-    pub(super) async fn turn(&self, client: IpAddr) -> Result<LoginTurn<'_>, TooManyLogins> {
-        let (deadline, turns) = (Instant::now() + TURN_TIMEOUT, self.count(client_network(client))?);
-        // First that of the network: a login that waits for its own network takes nothing from the others.
-        let Ok(Ok(of_network)) = timeout_at(deadline, turns.acquire_owned()).await else {
-            return Err(TooManyLogins::OfNetwork);
-        };
-        let Ok(Ok(of_all)) = timeout_at(deadline, self.turns.acquire()).await else {
-            return Err(TooManyLogins::OfAll);
-        };
-        Ok(LoginTurn { _of_network: of_network, _of_all: of_all })
-    }
-
-    fn count(&self, network: IpAddr) -> Result<Arc<Semaphore>, TooManyLogins> {
-        let now = Instant::now();
-        let mut networks = lock(&self.networks);
-        let mut logins = networks.get(&network, now).cloned().unwrap_or_else(|| NetworkLogins {
-            began: now,
-            count: 0,
-            turns: Arc::new(Semaphore::new(MAX_AT_ONCE_OF_NETWORK)),
-        });
-        if logins.count >= MAX_PER_NETWORK {
+    pub(super) async fn turn(&self, client: IpAddr) -> Result<LoginTurn, TooManyLogins> {
+        let (network, now) = (client_network(client), Instant::now());
+        if lock(&self.networks).take(&network, now).is_none() {
             return Err(TooManyLogins::OfNetwork);
         }
-        logins.count += 1;
-        let (turns, until) = (Arc::clone(&logins.turns), logins.began + PERIOD);
-        networks.put(network, logins, 1, until, now);
-        Ok(turns)
+        let turn = self.turns.acquire(network, 1, now + TURN_TIMEOUT).await;
+        turn.map_err(|_| match self.turns.in_service_of(&network) {
+            MAX_AT_ONCE_OF_NETWORK.. => TooManyLogins::OfNetwork,
+            _ => TooManyLogins::OfAll,
+        })
     }
 }
 
@@ -104,13 +82,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_network_has_its_share_and_another_one_logs_in() {
         let rate = LoginRate::default();
-        for _ in 0..MAX_PER_NETWORK {
+        for _ in 0..RATE.burst {
             drop(rate.turn(client("2001:db8::1")).await.unwrap());
         }
         assert_eq!(rate.turn(client("2001:db8::2")).await.unwrap_err(), TooManyLogins::OfNetwork);
         drop(rate.turn(client("192.0.2.1")).await.unwrap());
-        tokio::time::advance(PERIOD).await;
+        tokio::time::advance(RATE.interval).await;
         drop(rate.turn(client("2001:db8::2")).await.unwrap());
+        assert_eq!(rate.turn(client("2001:db8::2")).await.unwrap_err(), TooManyLogins::OfNetwork);
     }
 
     #[tokio::test(start_paused = true)]
@@ -147,6 +126,6 @@ mod tests {
             let [a, b] = index.to_be_bytes();
             drop(rate.turn(IpAddr::from([10, 0, a, b])).await.unwrap());
         }
-        assert_eq!(lock(&rate.networks).len(), MAX_NETWORKS);
+        assert_eq!(lock(&rate.networks).owners(), MAX_NETWORKS);
     }
 }

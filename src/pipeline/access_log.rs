@@ -53,7 +53,7 @@ struct LogLine {
     method: Method,
     path: String,
     user: Option<Identity>,
-    /// The user as whom the request is made, if it is another one.
+    /// The impersonated user, if there is one.
     impersonated_user: Option<Identity>,
     authenticator: &'static str,
     throttle: Arc<LogThrottle>,

@@ -28,6 +28,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_http::body::Body;
 use portcullis_http::transport::BodyError;
+use portcullis_limits::fair_limiter::Refused;
 use tokio::time::timeout;
 
 use super::Gateway;
@@ -39,7 +40,6 @@ use super::stages::{Admitted, Authorized, within};
 use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
 use crate::backend::pool::SendError;
-use crate::backend::shares::SharesExhausted;
 use crate::listener::Connection;
 use reviewer::{OnConflict, Reviewer, Stop};
 use subject::{Action, Subject};
@@ -137,7 +137,7 @@ impl Reviewer<'_> {
         }
         let body = authorized.take_body();
         let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
-        let busy = |SharesExhausted| Refusal::Forward(ForwardError::Send(SendError::Busy));
+        let busy = |_: Refused| Refusal::Forward(ForwardError::Send(SendError::Busy));
         let _body = self.admission.reserve_body(self.share, size).await.map_err(busy)?;
         let reading = timeout(BODY_TIMEOUT, read_body(body)).await;
         let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;

@@ -59,6 +59,8 @@ pub(super) enum Refusal {
     TooManyRequests(#[from] LimitExceeded),
     #[error(transparent)]
     TooManyConnections(#[from] TooManyConnections),
+    #[error("buffers hold more than --max-buffered-bytes, and those of this owner the most")]
+    TooManyBufferedBytes,
     #[error(transparent)]
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
@@ -117,7 +119,7 @@ impl Refusal {
             Self::UnknownImpersonateHeader(unknown) => Status::bad_impersonation(unknown.to_string()),
             Self::BadImpersonation(bad) => Status::bad_impersonation(bad.to_string()),
             Self::UnencodableImpersonation(cause) => Status::bad_impersonation(cause.to_string()),
-            Self::TooManyRequests(_) | Self::TooManyConnections(_) => {
+            Self::TooManyRequests(_) | Self::TooManyConnections(_) | Self::TooManyBufferedBytes => {
                 Status::too_many_requests(RETRY_AFTER_SECONDS)
             }
             Self::RevokedImpersonation(_) => Status {
@@ -218,8 +220,11 @@ fn forward_status(error: &ForwardError, audit_id: &str) -> Status {
         ForwardError::Send(SendError::Overloaded) => unavailable(
             "the API servers behind this gateway have too many requests in progress, try again later",
         ),
+        ForwardError::Send(SendError::NoPlace) => unavailable(
+            "this gateway has no further connection to the API servers of the cluster, try again later",
+        ),
         ForwardError::Send(SendError::Busy) => Status::too_many_requests(RETRY_AFTER_SECONDS),
-        ForwardError::Send(SendError::Broken(_))
+        ForwardError::Send(SendError::Broken(_) | SendError::TooManyInformational)
         | ForwardError::RefusedIdentity
         | ForwardError::UnaskedSwitch
         | ForwardError::ResponseTooLarge

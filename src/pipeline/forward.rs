@@ -73,13 +73,13 @@ pub(super) struct Tunnel {
     /// Dropped at its end.
     pub(super) guard: EndGuard,
     /// Completes when it is to end.
-    pub(super) end: Option<BodyEnd>,
+    pub(super) end: BodyEnd,
 }
 
 impl Tunnel {
     /// For a request that upgrades no connection.
     fn none() -> Self {
-        Self { guard: Box::new(()), end: None }
+        Self { guard: Box::new(()), end: Box::pin(std::future::pending()) }
     }
 }
 

@@ -33,6 +33,9 @@ const START_PERIOD: Duration = Duration::from_secs(30);
 /// Shown to clients of a cluster without its error, and on its own by the admin listener alone.
 const MANAGEMENT_CHECK: &str = "management-cluster";
 
+/// In place of the reason of a failure.
+const REASON_WITHHELD: &str = "reason withheld";
+
 /// A health endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HealthEndpoint {
@@ -175,10 +178,19 @@ impl HealthChecks {
 
     /// Responds to a single check, if the gateway has it.
     pub(crate) fn single(&self, check: &SingleCheck) -> Option<Response<Body>> {
+        self.outcome(check).map(|outcome| single(&outcome))
+    }
+
+    /// The same without the reason of a failure, which names addresses of the clusters.
+    pub(crate) fn single_without_reason(&self, check: &SingleCheck) -> Option<Response<Body>> {
+        let outcome = self.outcome(check)?;
+        Some(single(&outcome.map_err(|_| REASON_WITHHELD.to_owned())))
+    }
+
+    fn outcome(&self, check: &SingleCheck) -> Option<Result<(), String>> {
         let mut checks = self.checks(check.endpoint);
         checks.extend(self.informative(check.endpoint, None));
-        let (_, outcome) = checks.into_iter().find(|(name, _)| *name == check.name)?;
-        Some(single(&outcome))
+        checks.into_iter().find(|(name, _)| *name == check.name).map(|(_, outcome)| outcome)
     }
 
     /// Merges the gateway's check into the backend's response. A 404 means that the backend has authorized the request
@@ -314,7 +326,7 @@ fn root(
             writeln!(text, "[+]{name} ok")
         } else {
             failed |= decides;
-            writeln!(text, "[-]{name} failed: reason withheld")
+            writeln!(text, "[-]{name} failed: {REASON_WITHHELD}")
         };
     }
     if !excluded.is_empty() {

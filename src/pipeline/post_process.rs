@@ -1,6 +1,8 @@
 //! Changes to the backend's response before the client receives it. The kind is decided before the request is sent;
 //! most responses pass unchanged.
 
+use std::net::IpAddr;
+
 use http::Response;
 use portcullis_http::body::Body;
 use portcullis_system::clock::Clock;
@@ -25,11 +27,11 @@ pub(super) enum PostProcess {
 
 impl PostProcess {
     /// The change that the response to a request needs.
-    pub(super) fn of(authorized: &Authorized) -> Self {
+    pub(super) fn of(authorized: &Authorized, client: IpAddr) -> Self {
         if let Some(check) = SingleCheck::of(authorized) {
             return Self::HealthCheck(check);
         }
-        if let Some(review) = PendingReview::of(authorized) {
+        if let Some(review) = PendingReview::of(authorized, client) {
             return Self::TokenReview(review);
         }
         if authorized.info().verb() == "watch" { Self::Watch } else { Self::Pass }

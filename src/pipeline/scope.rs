@@ -11,6 +11,7 @@ use portcullis_http::body::{Body, BodyEnd, EndGuard};
 use portcullis_http::identity::Identity;
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::Owner;
 
 use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
@@ -39,6 +40,8 @@ pub(super) struct RequestScope {
     pub(super) credential: Option<Arc<StreamCredential>>,
     /// Whether the client is anonymous or its credential was rejected.
     is_unauthenticated: bool,
+    /// In whose share the response counts; `None` if its client is not authenticated.
+    owner: Option<Owner>,
     // In the order in which they are released, after the log line is written.
     request: RequestGuard,
     /// The audit of the request; `None` if the policy omits it.
@@ -63,6 +66,7 @@ impl RequestScope {
             warnings: Vec::new(),
             credential: None,
             is_unauthenticated: false,
+            owner: None,
             request: connection.begin_request(),
             audited: None,
             permit: None,
@@ -74,6 +78,11 @@ impl RequestScope {
     /// Whether the client is anonymous or its credential was rejected.
     pub(super) fn is_unauthenticated(&self) -> bool {
         self.is_unauthenticated
+    }
+
+    /// Sets in whose share the response counts.
+    pub(super) fn set_owner(&mut self, owner: Option<Owner>) {
+        self.owner = owner;
     }
 
     /// The span, to begin others within it, if the request is traced.
@@ -136,6 +145,18 @@ impl RequestScope {
         self.credential.as_ref().map(StreamCredential::end)
     }
 
+    /// Completes when a tunnel is to end: with its credential, or because its connection gives way to that of another client.
+    pub(super) fn tunnel_end(&self, connection: &Connection) -> BodyEnd {
+        let gave_way = connection.gave_way();
+        let Some(credential_end) = self.credential_end() else { return gave_way };
+        Box::pin(async move {
+            tokio::select! {
+                () = gave_way => {}
+                () = credential_end => {}
+            }
+        })
+    }
+
     /// Completes the response: renders a refusal, adds the headers of every response, and moves the scope into the body.
     pub(super) fn finish(
         mut self,
@@ -171,7 +192,8 @@ impl RequestScope {
         self.request.note_response();
         self.log.note_response(response.status());
         (self.cluster, self.credential, self.warnings) = (None, None, Vec::new());
-        response.map(|body| body.with_guard(Box::new(self)))
+        let owner = self.owner.take();
+        response.map(|body| body.with_owner(owner).with_guard(Box::new(self)))
     }
 }
 

@@ -21,6 +21,7 @@ use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::identity::{EncodedIdentity, Identity};
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::{GATEWAY, MASTERS, UserInfo};
+use portcullis_limits::Owner;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +32,8 @@ use crate::authz::impersonation::WantedUser;
 use crate::authz::{AccessRefusal, AllowedAccess, AuthzTrace};
 use crate::backend::Backend;
 use crate::cluster::Cluster;
-use crate::limits::{InflightPermit, LimitedRequest, RequestClass, flow_of};
+use crate::cluster::settings::ClusterOrigin;
+use crate::limits::{InflightPermit, LimitedRequest, ProcessPriority, RequestClass, flow_of};
 use crate::listener::{Connection, TooManyConnections};
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
@@ -122,8 +124,8 @@ pub(super) struct AuditedRoute<'a> {
     pub(super) audit: Option<&'a Arc<ClusterAudit>>,
     /// Whether the addresses in the request's header are trusted.
     pub(super) is_from_front_proxy: bool,
-    /// Whether a tenant names the users of the cluster.
-    pub(super) is_of_tenant: bool,
+    /// Who configures the cluster, and so names its users.
+    pub(super) origin: &'a ClusterOrigin,
     /// How the client was authenticated.
     pub(super) authentication: &'a mut AuthenticationRecord,
 }
@@ -267,20 +269,48 @@ impl Identified {
         if self.identity.is_unauthenticated() {
             return Ok(());
         }
-        let cluster = &self.data.route.cluster;
-        let tenant = cluster.settings.origin.is_of_tenant().then_some(cluster.name.as_str());
-        connection.note_authenticated(tenant)
+        let settings = &self.data.route.cluster.settings;
+        connection.note_authenticated(settings.origin.is_of_tenant(), || {
+            settings.owner().of_flow(self.flow_of_connection(connection))
+        })
+    }
+
+    /// The flow for which the connection counts. That of a front proxy carries requests of many users, and counts for the front
+    /// proxy itself.
+    fn flow_of_connection(&self, connection: &Connection) -> Cow<'_, str> {
+        let certificate = || connection.info.peer_chain.leaf_common_name();
+        match self.data.is_from_front_proxy.then(certificate).flatten() {
+            Some(name) => name.into(),
+            None => flow_of(&self.identity, connection.info.peer.ip()),
+        }
+    }
+
+    /// Counts what the exchange holds for its client from now on, and the connection unless it is a front proxy's, which carries
+    /// the requests of many users. Returns the owner; `None` if the client is not authenticated.
+    // threat: buffered-bytes-flood
+    pub(super) fn count_buffers(&self, connection: &Connection) -> Option<Owner> {
+        if self.identity.is_unauthenticated() {
+            return None;
+        }
+        let flow = flow_of(&self.identity, connection.info.peer.ip());
+        let owner = self.data.route.cluster.owner.of_flow(flow);
+        if let Some(buffers) = self.data.request.body().buffers() {
+            buffers.set_owner(|| owner.clone());
+        }
+        if !self.data.is_from_front_proxy {
+            connection.count_buffers_for(&owner);
+        }
+        Some(owner)
     }
 
     /// What an audit event takes from the request, whose body it may observe.
     pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
-        let is_of_tenant = route.cluster.settings.origin.is_of_tenant();
         let route = AuditedRoute {
             info: &route.info,
             audit: route.cluster.audit.as_ref(),
             is_from_front_proxy: *is_from_front_proxy,
-            is_of_tenant,
+            origin: &route.cluster.settings.origin,
             authentication: &mut self.authentication,
         };
         (request, route, &self.identity)
@@ -395,6 +425,7 @@ impl Impersonated {
             class: if is_mutating { RequestClass::Mutating } else { RequestClass::ReadOnly },
             flow: || flow_of(&self.requester, client).into(),
             is_exempt: self.is_exempt_from_limits(),
+            priority: self.process_priority(),
             deadline: self.deadline(),
         };
         // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
@@ -408,12 +439,28 @@ impl Impersonated {
         Ok(Scheduled { request: self, permit })
     }
 
-    /// Whether the request is served beyond the limits: that of an administrator, as in kube-apiserver under the identity
-    /// under which it is made, and that of the gateway's own user, which no client can impersonate its way into.
+    /// Whether the request is served beyond the limits of its cluster: that of an administrator, as in kube-apiserver under
+    /// the identity under which it is made, and that of the gateway's own user, which no client can impersonate its way into.
     fn is_exempt_from_limits(&self) -> bool {
         let is_gateway = self.identity.name == GATEWAY && self.impersonated().is_none();
         let is_master = self.identity.groups.iter().any(|group| group == MASTERS);
         !self.is_impersonating() && (is_gateway || is_master)
+    }
+
+    /// What the request may have of the limit of the process. The same users have privileges there, and nodes, but only those
+    /// that the operator names.
+    // threat: tenant-privilege
+    fn process_priority(&self) -> ProcessPriority {
+        let Some(user) = self.cluster().settings.origin.operator_user(&self.identity) else {
+            return ProcessPriority::OfTenant;
+        };
+        let is_gateway = user.is_gateway() && self.impersonated().is_none();
+        match user {
+            _ if self.is_impersonating() => ProcessPriority::Ordinary,
+            user if is_gateway || user.is_master() => ProcessPriority::Exempt,
+            user if user.is_node() => ProcessPriority::Reserved,
+            _ => ProcessPriority::Ordinary,
+        }
     }
 }
 

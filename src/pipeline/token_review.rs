@@ -11,6 +11,7 @@
 
 mod document;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -18,6 +19,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use portcullis_http::body::Body;
 use portcullis_http::transport::BodyError;
+use portcullis_limits::Owner;
 use portcullis_system::clock::UnixTime;
 use tokio::time::{Instant, timeout_at};
 
@@ -36,13 +38,15 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// A review that the backend has yet to respond to.
 pub(crate) struct PendingReview {
     cluster: Arc<Cluster>,
+    /// The client that asks for the review.
+    owner: Owner,
     deadline: Option<Instant>,
 }
 
 impl PendingReview {
     /// The review that a request asks for; `None` if it is not a review, or the cluster has neither token authenticators
     /// nor a deny list.
-    pub(crate) fn of(authorized: &Authorized) -> Option<Self> {
+    pub(crate) fn of(authorized: &Authorized, client: IpAddr) -> Option<Self> {
         let info = authorized.info();
         if info.verb() != "create" {
             return None;
@@ -53,8 +57,11 @@ impl PendingReview {
             && [namespace, subresource, name].iter().all(|part| part.is_empty());
         let cluster = authorized.cluster();
         let chain = &cluster.authn.chain;
-        (is_review && (chain.reviews_tokens() || chain.revocation().has_deny_list()))
-            .then(|| Self { cluster: Arc::clone(cluster), deadline: authorized.deadline() })
+        (is_review && (chain.reviews_tokens() || chain.revocation().has_deny_list())).then(|| Self {
+            cluster: Arc::clone(cluster),
+            owner: Owner::flow(cluster.name.as_str(), authorized.share(client)),
+            deadline: authorized.deadline(),
+        })
     }
 
     /// Writes the gateway's result into a response that says "not authenticated", or that authenticates a denied user.
@@ -103,7 +110,7 @@ impl PendingReview {
         let Spec { token, audiences } = document.spec();
         let requested: Vec<_> = audiences.iter().cloned().map(Audience).collect();
         let audiences = if requested.is_empty() { &self.cluster.authn.audiences } else { &requested };
-        match self.cluster.authn.chain.review(token, audiences, now).await {
+        match self.cluster.authn.chain.review(token, audiences, &self.owner, now).await {
             Ok(found) => found.as_ref().map(Status::of),
             Err(error) => Some(document.status().with_errors(&error.texts())),
         }

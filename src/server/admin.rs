@@ -1,15 +1,16 @@
-//! The admin listener, plain HTTP without authentication: `/metrics`, the health checks, and the
-//! status of the clusters, in which there is no secret. Because clients are
-//! anonymous, connections are few, carry one request each and have a short deadline. A thread of its own keeps them
-//! from delaying the acceptor and the workers.
+//! The admin listener, plain HTTP without authentication: `/metrics`, the health checks, and the status of the clusters. The
+//! status has no secret, but addresses, paths of files and error texts: only clients on this machine see it, unless the
+//! configuration shows it to all. Because clients are anonymous, connections are few, carry one request each and have a
+//! short deadline. A thread of its own keeps them from delaying the acceptor and the workers.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, FORWARDED, HeaderName, HeaderValue, VIA};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -21,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::cluster_status::ClusterStatusList;
-use crate::listener::{Listener, ShutdownPhase, UnauthenticatedQuota};
+use crate::listener::{ConnectionQuota, Listener, ShutdownPhase};
 use crate::metrics::{Exposition, Metrics};
 use crate::pipeline::health::{HealthChecks, HealthRequest};
 use crate::state::Live;
@@ -36,7 +37,21 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the listener waits after it ran out of file descriptors.
 const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
 
-type Handler = dyn Fn(&Request<Incoming>) -> Response<Body> + Send + Sync;
+/// The headers by which a proxy on this machine shows that it forwards the request of another client.
+const FORWARDING_HEADERS: [HeaderName; 5] = [
+    FORWARDED,
+    VIA,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-real-ip"),
+];
+
+const STATUS_FORBIDDEN: &str = "the status of the clusters is shown only to clients on the gateway's own machine, over the \
+                                loopback interface: run `portcullis clusters` there (kubectl exec, kubectl \
+                                port-forward), or set --metrics-expose-cluster-status\n";
+
+/// Responds to the request of a client at this address.
+type Handler = dyn Fn(&Request<Incoming>, IpAddr) -> Response<Body> + Send + Sync;
 
 /// The handler of the admin listener.
 #[derive(Debug)]
@@ -57,7 +72,7 @@ pub(super) fn start(
         let _entered = thread.enter();
         listener.register()?
     };
-    let handler: Arc<Handler> = Arc::new(move |request| admin.respond(request));
+    let handler: Arc<Handler> = Arc::new(move |request, peer| admin.respond(request, peer));
     thread.start("admin", async move || {
         tokio::select! {
             () = serve(listener, handler) => {}
@@ -69,7 +84,7 @@ pub(super) fn start(
 
 // threat: metrics-port
 async fn serve(listener: TcpListener, handler: Arc<Handler>) {
-    let quota = UnauthenticatedQuota::new(MAX_CONNECTIONS);
+    let quota = ConnectionQuota::unauthenticated(MAX_CONNECTIONS);
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
@@ -78,19 +93,18 @@ async fn serve(listener: TcpListener, handler: Arc<Handler>) {
         let Some(slot) = quota.admit(peer.ip(), false) else { continue };
         let handler = Arc::clone(&handler);
         tokio::spawn(async move {
-            let evicted = slot.evicted();
             tokio::select! {
-                () = serve_one(stream, handler) => {}
-                () = evicted.notified() => {}
+                () = serve_one(stream, peer.ip(), handler) => {}
+                () = slot.evicted() => {}
             }
         });
     }
 }
 
-/// Serves one request.
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Handler>) {
+/// Serves one request of a client at this address.
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, handler: Arc<Handler>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = handler(&request);
+        let response = handler(&request, peer);
         async move { Ok::<_, Infallible>(response) }
     });
     let mut builder = http1::Builder::new();
@@ -98,55 +112,84 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Han
     timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
 }
 
+/// Whether a request comes from this machine: from the loopback interface, and not from a proxy there that forwards it.
+// threat: cluster-status
+fn is_local(peer: IpAddr, headers: &HeaderMap) -> bool {
+    peer.to_canonical().is_loopback() && !FORWARDING_HEADERS.iter().any(|name| headers.contains_key(name))
+}
+
 impl AdminServer {
-    fn respond(&self, request: &Request<Incoming>) -> Response<Body> {
-        let status = |status| {
-            let mut response = Response::new(Body::empty());
-            *response.status_mut() = status;
-            response
-        };
+    fn respond(&self, request: &Request<Incoming>, peer: IpAddr) -> Response<Body> {
         if ![Method::GET, Method::HEAD].contains(request.method()) {
-            return status(StatusCode::METHOD_NOT_ALLOWED);
+            return empty(StatusCode::METHOD_NOT_ALLOWED);
         }
+        let shows_status = || self.live.peek().exposes_cluster_status || is_local(peer, request.headers());
         let path = request.uri().path();
-        if path == "/metrics" {
-            let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-            let exposition = Exposition::accepted_by(accept.unwrap_or_default());
-            let (text, content_type) = self.metrics.expose(exposition);
-            let mut response = Response::new(Body::bytes(text));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-            return response;
-        }
-        if path == "/clusters" {
-            let list = ClusterStatusList::of(&self.live);
-            let Ok(text) = serde_json::to_vec(&list) else {
-                return status(StatusCode::INTERNAL_SERVER_ERROR);
-            };
-            let mut response = Response::new(Body::bytes(text));
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            return response;
-        }
-        let response = match HealthRequest::of_path(path) {
-            Some(HealthRequest::Root(endpoint)) => {
+        let response = match (path, HealthRequest::of_path(path)) {
+            ("/metrics", _) => Some(self.metrics(request.headers())),
+            ("/clusters", _) if shows_status() => Some(self.clusters()),
+            ("/clusters", _) => Some(forbidden()),
+            (_, Some(HealthRequest::Root(endpoint))) => {
                 Some(self.health.root(endpoint, None, request.uri().query()))
             }
-            Some(HealthRequest::Single(check)) => self.health.single(&check),
-            None => None,
+            (_, Some(HealthRequest::Single(check))) if shows_status() => self.health.single(&check),
+            (_, Some(HealthRequest::Single(check))) => self.health.single_without_reason(&check),
+            (_, None) => None,
         };
-        response.unwrap_or_else(|| status(StatusCode::NOT_FOUND))
+        response.unwrap_or_else(|| empty(StatusCode::NOT_FOUND))
     }
+
+    fn metrics(&self, headers: &HeaderMap) -> Response<Body> {
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let exposition = Exposition::accepted_by(accept.unwrap_or_default());
+        let (text, content_type) = self.metrics.expose(exposition);
+        with_type(Response::new(Body::bytes(text)), content_type)
+    }
+
+    fn clusters(&self) -> Response<Body> {
+        match serde_json::to_vec(&ClusterStatusList::of(&self.live)) {
+            Ok(text) => with_type(Response::new(Body::bytes(text)), "application/json"),
+            Err(_) => empty(StatusCode::INTERNAL_SERVER_ERROR),
+        }
+    }
+}
+
+fn forbidden() -> Response<Body> {
+    let mut response = Response::new(Body::bytes(STATUS_FORBIDDEN));
+    *response.status_mut() = StatusCode::FORBIDDEN;
+    with_type(response, "text/plain; charset=utf-8")
+}
+
+fn empty(status: StatusCode) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+fn with_type(mut response: Response<Body>, content_type: &'static str) -> Response<Body> {
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args as _, FromArgMatches as _};
+    use testkit::Pki;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpSocket, TcpStream};
+    use tokio::runtime::Handle;
 
     use super::*;
+    use crate::cluster::authenticators::AuthnDeps;
+    use crate::config::flags::ServeFlags;
+    use crate::config::source::ConfigSource;
+    use crate::state::reload::{BuildHistory, build_snapshot};
 
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: gateway\r\n\r\n";
+    /// The address of the API server, which only the status of the clusters has.
+    const API_SERVER: &str = "127.0.0.1:1";
 
-    fn large(_: &Request<Incoming>) -> Response<Body> {
+    fn large(_: &Request<Incoming>, _: IpAddr) -> Response<Body> {
         Response::new(Body::bytes(vec![b'x'; 1 << 20]))
     }
 
@@ -175,7 +218,112 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1024);
         client.write_all(REQUEST).await.unwrap();
         let begun = tokio::time::Instant::now();
-        serve_one(server, Arc::new(large)).await;
+        serve_one(server, IpAddr::from([127, 0, 0, 1]), Arc::new(large)).await;
         assert_eq!(begun.elapsed(), CONNECTION_TIMEOUT);
+    }
+
+    #[tokio::test]
+    async fn a_request_comes_from_the_address_of_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let echo = |_: &Request<Incoming>, peer: IpAddr| Response::new(Body::bytes(peer.to_string()));
+        tokio::spawn(serve(listener, Arc::new(echo)));
+        for from in ["127.0.0.1", "127.0.0.2"] {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+            let mut client = socket.connect(address).await.unwrap();
+            client.write_all(REQUEST).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.ends_with(&format!("\r\n\r\n{from}")), "{answer}");
+        }
+    }
+
+    /// The handler of a gateway whose API server has not passed a self-check.
+    fn handler(more: &[&str]) -> Arc<Handler> {
+        let pki = Pki::new();
+        let given = testkit::flags(&pki, API_SERVER.parse().unwrap());
+        let given = given.into_iter().chain(more.iter().map(|flag| (*flag).to_owned()));
+        let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
+        let flags = ServeFlags::from_arg_matches(&command.try_get_matches_from(given).unwrap()).unwrap();
+        let resolved = ConfigSource::new(flags).load().unwrap();
+        let deps = AuthnDeps::idle(&Handle::current());
+        let snapshot = build_snapshot(&resolved, None, &deps, &mut BuildHistory::default()).unwrap();
+        let live = Live::new(snapshot, Arc::clone(&deps.reload));
+        let (_, phase) = watch::channel(ShutdownPhase::Serving);
+        let health = Arc::new(HealthChecks::new(Arc::clone(&live), phase));
+        let admin = AdminServer { metrics: deps.metrics, health, live };
+        Arc::new(move |request, peer| admin.respond(request, peer))
+    }
+
+    /// The response to a GET of a client at this address, with this header line.
+    async fn get(handler: &Arc<Handler>, peer: &str, header: &str, path: &str) -> String {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let line = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
+        client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{line}\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let serving = serve_one(server, peer.parse().unwrap(), Arc::clone(handler));
+        let ((), read) = tokio::join!(serving, client.read_to_string(&mut answer));
+        read.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn only_clients_on_this_machine_see_the_status_of_the_clusters() {
+        let handler = handler(&[]);
+        for (peer, header, is_local) in [
+            ("127.0.0.1", "", true),
+            ("127.0.0.6", "", true),
+            ("::1", "", true),
+            ("::ffff:127.0.0.1", "", true),
+            ("192.0.2.1", "", false),
+            ("10.0.0.1", "", false),
+            ("169.254.1.1", "", false),
+            ("fd00::1", "", false),
+            ("fe80::1", "", false),
+            ("::ffff:192.0.2.1", "", false),
+            // A client cannot claim to be on this machine.
+            ("192.0.2.1", "X-Forwarded-For: 127.0.0.1", false),
+            ("192.0.2.1", "Forwarded: for=127.0.0.1", false),
+            ("192.0.2.1", "Host: localhost", false),
+            // Forwarded by a proxy on this machine.
+            ("127.0.0.1", "X-Forwarded-For: 192.0.2.1", false),
+            ("::1", "Forwarded: for=192.0.2.1", false),
+            ("127.0.0.1", "Via: 1.1 proxy", false),
+            ("127.0.0.1", "X-Real-IP: 192.0.2.1", false),
+            ("127.0.0.1", "X-Forwarded-Host: gateway", false),
+        ] {
+            let case = format!("{peer} {header}");
+            let clusters = get(&handler, peer, header, "/clusters").await;
+            let check = get(&handler, peer, header, "/readyz/cluster-backend").await;
+            assert!(check.starts_with("HTTP/1.1 500"), "{case}: {check}");
+            assert_eq!(clusters.contains(API_SERVER), is_local, "{case}: {clusters}");
+            assert_eq!(check.contains(API_SERVER), is_local, "{case}: {check}");
+            if is_local {
+                assert!(clusters.starts_with("HTTP/1.1 200"), "{case}: {clusters}");
+            } else {
+                assert!(clusters.starts_with("HTTP/1.1 403"), "{case}: {clusters}");
+                assert!(clusters.ends_with(STATUS_FORBIDDEN), "{case}: {clusters}");
+                assert!(check.contains("reason withheld"), "{case}: {check}");
+            }
+            // What probes and Prometheus read is for all.
+            for (path, code) in
+                [("/metrics", 200), ("/livez", 500), ("/livez/ping", 200), ("/readyz/none", 404)]
+            {
+                let answer = get(&handler, peer, header, path).await;
+                assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{case} {path}: {answer}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn the_status_of_the_clusters_is_shown_to_all_on_request() {
+        let handler = handler(&["--metrics-expose-cluster-status"]);
+        for (peer, header) in [("192.0.2.1", ""), ("127.0.0.1", "Via: 1.1 proxy")] {
+            for path in ["/clusters", "/readyz/cluster-backend"] {
+                let answer = get(&handler, peer, header, path).await;
+                assert!(answer.contains(API_SERVER), "{peer} {path}: {answer}");
+            }
+        }
     }
 }

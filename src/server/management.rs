@@ -2,36 +2,41 @@
 //! or its time is over. What was read last stays while the management cluster is away. Every request has a deadline.
 
 use std::collections::BTreeMap;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{ListParams, WatchEvent, WatchParams};
-use kube::{Api, ResourceExt as _};
+use kube::Resource as _;
+use portcullis_limits::ClusterOwner;
 use portcullis_system::clock::Clock;
-use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::backend::Backend;
+use crate::backend::dials::DialLimits;
+use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
-use crate::backend::response_size::is_too_large;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
 use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
 
-/// How long a watch lasts; then everything is listed again.
-const WATCH_SECONDS: u32 = 60;
 /// How long the next event of a watch may take: the watch ends before.
 const EVENT_TIMEOUT: Duration = Duration::from_secs(75);
 /// How long a list may take, with all its pages.
 const LIST_TIMEOUT: Duration = Duration::from_mins(2);
-const PAGE_SIZE: u32 = 100;
-/// The shortest round: an API server may end watches at once.
-const MIN_ROUND: Duration = Duration::from_secs(1);
-const FIRST_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(30);
+/// Its name among the owners of connections.
+const MANAGEMENT_CLUSTER: &str = "management-cluster";
+
+/// After each watch everything is listed again.
+const POLICY: FollowPolicy = FollowPolicy {
+    page_size: 100,
+    list: TimeLimit::Whole(LIST_TIMEOUT),
+    watch_seconds: 60,
+    head_timeout: EVENT_TIMEOUT,
+    watch: TimeLimit::Each(EVENT_TIMEOUT),
+    resumes: false,
+    first_backoff: Duration::from_secs(1),
+    ..FollowPolicy::DEFAULT
+};
 
 /// Watches the Secrets of the management cluster in force.
 #[derive(Debug)]
@@ -45,28 +50,10 @@ pub(super) struct ManagementWatch {
 pub(super) struct SecretReader {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
+    pub(super) dials: DialLimits,
 }
 
 type Secrets = BTreeMap<String, Arc<SecretData>>;
-
-/// Why the Secrets cannot be read.
-#[derive(Debug, thiserror::Error)]
-enum SyncError {
-    #[error("the connection cannot be configured: {0}")]
-    Connection(#[source] rustls::Error),
-    #[error("Secrets cannot be listed: {0}")]
-    List(#[source] kube::Error),
-    #[error("the list did not end within {LIST_TIMEOUT:?}")]
-    ListTimeout,
-    #[error("Secrets cannot be watched: {0}")]
-    Watch(#[source] kube::Error),
-    #[error("the watch did not end in time")]
-    WatchTimeout,
-    #[error("the watch ended with {0}")]
-    Refused(String),
-    #[error("more than {MAX_SECRETS} Secrets, or {MAX_BYTES} bytes, are selected")]
-    TooLarge,
-}
 
 impl ManagementWatch {
     /// Follows the management cluster of each configuration. Never returns.
@@ -92,7 +79,7 @@ impl ManagementWatch {
             };
             match &settings {
                 Some(settings) => tokio::select! {
-                    () = self.reader.follow(settings) => {}
+                    () = self.reader.follow(settings, self.reader.start(settings)) => {}
                     () = changed => {}
                 },
                 None => changed.await,
@@ -102,18 +89,37 @@ impl ManagementWatch {
 }
 
 impl SecretReader {
+    /// Follows the Secrets, with new connections for each list.
+    fn start(&self, settings: &ManagementSettings) -> Follower {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let (backend, dials) = (settings.backend.clone(), self.dials.clone());
+        let connect = move || {
+            let dials = dials.of(ClusterOwner::operator(MANAGEMENT_CLUSTER));
+            let backend = Backend::new(&backend, &provider, BackendTimings::default(), dials);
+            let problem =
+                |error| FollowError::Description(format!("the connection cannot be configured: {error}"));
+            let backend = Arc::new(backend.map_err(problem)?);
+            for endpoint in backend.endpoints().iter() {
+                endpoint.trust_unchecked();
+            }
+            Ok(kube_client::client(&backend))
+        };
+        Follower::connecting(Box::new(connect), resource(settings), POLICY)
+    }
+
     // threat: silent-management-cluster
-    async fn follow(&self, settings: &ManagementSettings) {
-        let mut backoff = FIRST_BACKOFF;
-        let mut last_error = None;
+    async fn follow(&self, settings: &ManagementSettings, mut follower: Follower) {
+        let (mut secrets, mut last_error) = (Secrets::new(), None);
         loop {
-            let began = Instant::now();
-            let Err(error) = self.sync(settings, &mut backoff).await else {
-                sleep(MIN_ROUND.saturating_sub(began.elapsed())).await;
+            let Err(error) = follower.next_into(|event| self.take(settings, event, &mut secrets)).await
+            else {
+                if !follower.is_failing() {
+                    last_error = None;
+                }
                 continue;
             };
             self.metrics.config.management_failed();
-            let error = error.to_string();
+            let error = problem(&error);
             settings.store.fail(error.clone());
             if last_error.as_ref() != Some(&error) {
                 let known = settings.store.names(&settings.scope()).len();
@@ -123,45 +129,21 @@ impl SecretReader {
                 );
                 last_error = Some(error);
             }
-            sleep(backoff).await;
-            backoff = MAX_BACKOFF.min(backoff * 2);
         }
     }
 
-    /// Lists the Secrets, and follows them until a watch ends.
-    async fn sync(&self, settings: &ManagementSettings, backoff: &mut Duration) -> Result<(), SyncError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let backend = Backend::new(&settings.backend, &provider, BackendTimings::default());
-        let backend = Arc::new(backend.map_err(SyncError::Connection)?);
-        for endpoint in backend.endpoints().iter() {
-            endpoint.trust_unchecked();
+    fn take(
+        &self,
+        settings: &ManagementSettings,
+        event: FollowEvent<Secret>,
+        secrets: &mut Secrets,
+    ) -> Result<(), FollowError> {
+        let is_complete = event.apply_to(secrets, |secret| Arc::new(data(secret)));
+        check_size(secrets)?;
+        if is_complete {
+            self.store(settings, secrets);
         }
-        let api: Api<Secret> = Api::namespaced(kube_client::client(&backend), &settings.namespace);
-        let listed = timeout(LIST_TIMEOUT, list(&api, settings)).await;
-        let (mut secrets, mut version) = listed.map_err(|_| SyncError::ListTimeout)??;
-        self.store(settings, &secrets);
-        *backoff = FIRST_BACKOFF;
-        let params = WatchParams::default().labels(&settings.label_selector).timeout(WATCH_SECONDS);
-        let events = timeout(EVENT_TIMEOUT, api.watch(&params, &version)).await;
-        let mut events = pin!(events.map_err(|_| SyncError::WatchTimeout)?.map_err(SyncError::Watch)?);
-        loop {
-            let event =
-                timeout(EVENT_TIMEOUT, events.try_next()).await.map_err(|_| SyncError::WatchTimeout)?;
-            match event.map_err(SyncError::Watch)? {
-                Some(WatchEvent::Added(secret) | WatchEvent::Modified(secret)) => {
-                    version = secret.resource_version().unwrap_or(version);
-                    secrets.insert(secret.name_any(), Arc::new(data(secret)));
-                }
-                Some(WatchEvent::Deleted(secret)) => {
-                    secrets.remove(&secret.name_any());
-                }
-                Some(WatchEvent::Bookmark(_)) => continue,
-                Some(WatchEvent::Error(status)) => return Err(SyncError::Refused(status.message)),
-                None => return Ok(()),
-            }
-            check_size(&secrets)?;
-            self.store(settings, &secrets);
-        }
+        Ok(())
     }
 
     fn store(&self, settings: &ManagementSettings, secrets: &Secrets) {
@@ -173,31 +155,33 @@ impl SecretReader {
     }
 }
 
-async fn list(api: &Api<Secret>, settings: &ManagementSettings) -> Result<(Secrets, String), SyncError> {
-    let mut secrets = Secrets::new();
-    let mut params = ListParams::default().labels(&settings.label_selector);
-    let mut page_size = PAGE_SIZE;
-    loop {
-        params.limit = Some(page_size);
-        let page = match api.list(&params).await {
-            Err(error) if page_size > 1 && is_too_large(&error) => {
-                page_size = (page_size / 8).max(1);
-                continue;
-            }
-            page => page.map_err(SyncError::List)?,
-        };
-        secrets.extend(page.items.into_iter().map(|secret| (secret.name_any(), Arc::new(data(secret)))));
-        check_size(&secrets)?;
-        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
-        if params.continue_token.is_none() {
-            return Ok((secrets, page.metadata.resource_version.unwrap_or_default()));
+fn resource(settings: &ManagementSettings) -> FollowedResource {
+    let path = Secret::url_path(&(), Some(&settings.namespace));
+    let label_selector = Some(settings.label_selector.clone());
+    FollowedResource { path, label_selector, ..FollowedResource::default() }
+}
+
+fn problem(error: &FollowError) -> String {
+    match error {
+        FollowError::List(error) => format!("Secrets cannot be listed: {error}"),
+        FollowError::ListTimeout(limit) => format!("the list did not end within {limit:?}"),
+        FollowError::Watch(error) | FollowError::Events(error) => {
+            format!("Secrets cannot be watched: {error}")
         }
+        FollowError::NoResponse(_) | FollowError::Overdue { .. } => {
+            "the watch did not end in time".to_owned()
+        }
+        error => error.to_string(),
     }
 }
 
-fn check_size(secrets: &Secrets) -> Result<(), SyncError> {
+fn check_size(secrets: &Secrets) -> Result<(), FollowError> {
     let bytes: usize = secrets.values().map(|secret| secret.length()).sum();
-    if secrets.len() > MAX_SECRETS || bytes > MAX_BYTES { Err(SyncError::TooLarge) } else { Ok(()) }
+    if secrets.len() > MAX_SECRETS || bytes > MAX_BYTES {
+        let text = format!("more than {MAX_SECRETS} Secrets, or {MAX_BYTES} bytes, are selected");
+        return Err(FollowError::Description(text));
+    }
+    Ok(())
 }
 
 fn data(secret: Secret) -> SecretData {
@@ -206,24 +190,29 @@ fn data(secret: Secret) -> SecretData {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http::{Request, Response};
+    use http_body::Frame;
+    use http_body_util::{BodyExt as _, StreamBody};
     use portcullis_http::identity::IdentityMode;
     use rustls::RootCertStore;
     use tokio::net::TcpListener;
+    use tokio::time::{Instant, sleep_until, timeout};
+    use tower::service_fn;
+    use tracing::instrument::WithSubscriber as _;
 
     use super::*;
     use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
+    use crate::controllers::csr::testing::CapturedLog;
+    use crate::descriptors::Descriptors;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_management_cluster_that_never_answers_is_given_up_and_what_is_known_stays() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mute = tokio::spawn(async move {
-            let mut held = Vec::new();
-            loop {
-                held.push(listener.accept().await.unwrap());
-            }
-        });
+    fn settings(port: u16) -> ManagementSettings {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "127.0.0.1".to_owned(), port },
             server_name: "127.0.0.1".try_into().unwrap(),
@@ -239,7 +228,7 @@ mod tests {
             identity_headers: None,
             balancing: settings::Balancing::default(),
         };
-        let settings = ManagementSettings {
+        ManagementSettings {
             backend,
             namespace: "clusters".to_owned(),
             label_selector: "a=b".to_owned(),
@@ -248,14 +237,107 @@ mod tests {
             addresses: AddressPolicy::default(),
             store: Arc::new(SecretStore::default()),
             read_scope: None,
-        };
-        let reader = SecretReader { metrics: Arc::new(Metrics::new()), clock: Clock::system() };
+        }
+    }
+
+    fn reader() -> SecretReader {
+        SecretReader {
+            metrics: Arc::new(Metrics::new()),
+            clock: Clock::system(),
+            dials: DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX)),
+        }
+    }
+
+    /// The log after each period, and the number of lists, while lists and watches are answered with these codes. A watch
+    /// ends after a minute.
+    async fn followed(periods: &[(u16, u16)]) -> Vec<(String, usize)> {
+        const PERIOD: Duration = Duration::from_mins(30);
+        let codes = Arc::new(Mutex::new((0, 0)));
+        let lists = Arc::new(AtomicUsize::new(0));
+        let (now, counted) = (Arc::clone(&codes), Arc::clone(&lists));
+        let service = service_fn(move |request: Request<kube::client::Body>| {
+            let is_watch = request.uri().query().unwrap().contains("watch=true");
+            let (list, watch) = *now.lock().unwrap();
+            let code = if is_watch { watch } else { list };
+            counted.fetch_add(usize::from(!is_watch), Ordering::Relaxed);
+            let end = Instant::now() + Duration::from_mins(1);
+            let body = match (code, is_watch) {
+                (200, true) => String::new(),
+                (200, false) => r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#.to_owned(),
+                (code, _) => {
+                    format!(r#"{{"kind":"Status","status":"Failure","code":{code},"message":"no"}}"#)
+                }
+            };
+            let frames = stream::once(async move {
+                if body.is_empty() {
+                    sleep_until(end).await;
+                }
+                Ok::<_, Infallible>(Frame::data(Bytes::from(body)))
+            });
+            let response = Response::builder().status(code).body(StreamBody::new(frames).boxed_unsync());
+            std::future::ready(Ok::<_, Infallible>(response.unwrap()))
+        });
+        let settings = settings(1);
+        let reader = reader();
+        let client = kube::Client::new(service, "default");
+        let follower = Follower::new(client, resource(&settings), POLICY);
+        let lines = CapturedLog::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let mut seen = Vec::new();
+        let mut following = Box::pin(reader.follow(&settings, follower).with_subscriber(log));
+        for period in periods {
+            *codes.lock().unwrap() = *period;
+            lists.store(0, Ordering::Relaxed);
+            timeout(PERIOD, &mut following).await.unwrap_err();
+            seen.push((lines.text(), lists.load(Ordering::Relaxed)));
+        }
+        seen
+    }
+
+    fn failures_in(text: &str) -> usize {
+        text.matches("the management cluster cannot be read").count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_logged_once_and_again_after_a_recovery() {
+        let periods = followed(&[(403, 200), (200, 200), (403, 200), (200, 403)]).await;
+        let failures: Vec<usize> = periods.iter().map(|(text, _)| failures_in(text)).collect();
+        assert_eq!(failures, [1, 1, 2, 3], "{}", periods[3].0);
+        assert!(
+            periods[3].0.contains("Secrets cannot be listed")
+                && periods[3].0.contains("Secrets cannot be watched")
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_management_cluster_that_refuses_watches_is_not_listed_without_a_pause() {
+        for (_, lists) in followed(&[(200, 200), (200, 403), (403, 403)]).await {
+            // A list every 30 to 36 seconds; after a watch of a minute, at once.
+            assert!((28..=66).contains(&lists), "{lists} lists in half an hour");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_management_cluster_that_never_answers_is_given_up_and_what_is_known_stays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mute = tokio::spawn(async move {
+            let mut held = Vec::new();
+            loop {
+                held.push(listener.accept().await.unwrap());
+            }
+        });
+        let settings = settings(port);
+        let reader = reader();
         assert_eq!(settings.missing().as_deref(), Some("not read yet"));
         let known = Secrets::from([("prod".to_owned(), Arc::default())]);
         settings.store.replace(settings.scope(), known);
-        let (began, mut backoff) = (Instant::now(), FIRST_BACKOFF);
-        let outcome = timeout(LIST_TIMEOUT * 2, reader.sync(&settings, &mut backoff)).await;
-        assert!(outcome.expect("it is given up").is_err());
+        let (began, mut follower, mut secrets) = (Instant::now(), reader.start(&settings), Secrets::new());
+        let given_up = async {
+            while follower.next_into(|event| reader.take(&settings, event, &mut secrets)).await.is_ok() {}
+        };
+        timeout(LIST_TIMEOUT * 2, given_up).await.expect("it is given up");
         assert!(began.elapsed() <= LIST_TIMEOUT);
         assert_eq!(settings.store.names(&settings.scope()), ["prod"]);
         mute.abort();

@@ -247,6 +247,10 @@ impl EndpointCheck {
         let sent = test_user();
         let (status, body) = match client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
             Ok(answer) => answer,
+            // The share of connections says nothing about the endpoint.
+            Err(error @ ProbeError::Send(SendError::Connect(ConnectError::NoPlace { .. }))) => {
+                return CheckOutcome::Inconclusive(error.to_string());
+            }
             Err(ProbeError::Send(SendError::Connect(error))) => {
                 return CheckOutcome::Unreachable(error);
             }

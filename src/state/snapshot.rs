@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 
@@ -19,7 +20,7 @@ use crate::cluster::{Cluster, ClusterError, settings};
 use crate::config::ConfigErrors;
 use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::PageSettings;
-use crate::config::settings::Shutdown;
+use crate::config::settings::{MaxBufferedBytes, Shutdown};
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
 
@@ -46,12 +47,16 @@ pub(crate) struct Snapshot {
     pub(crate) request_timeout: Duration,
     /// The requests of all clusters in flight; 0: no limit.
     max_requests_inflight_total: usize,
+    max_buffered_bytes: MaxBufferedBytes,
+    ledger: ByteLedger,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
     /// The management cluster, whose Secrets are clusters.
     pub(crate) management: Option<Arc<ManagementSettings>>,
     /// How long `/livez` reports success while the first self-checks run.
     pub(crate) livez_grace_period: Duration,
+    /// Whether every client of the admin listener sees the status of the clusters.
+    pub(crate) exposes_cluster_status: bool,
     /// The page of the clusters, if there is one.
     pub(crate) page: Option<Arc<PageSettings>>,
     /// The backends of audit, until the snapshot is in force.
@@ -127,21 +132,25 @@ impl Snapshot {
             strict_transport_security: serving.strict_transport_security.clone(),
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
+            max_buffered_bytes: settings.operation.max_buffered_bytes,
+            ledger: deps.dials.ledger().clone(),
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
+            exposes_cluster_status: settings.operation.exposes_cluster_status,
             page: settings.page.clone(),
             audit: Mutex::new(Some(audit)),
         })
     }
 
-    /// Puts the limits on requests in flight, and the options of audit backends, in force. All generations share them, so that is a step of its own:
+    /// Puts the limits on requests in flight and on buffered bytes, and the options of audit backends, in force. All generations share them, so that is a step of its own:
     /// a generation that is built but never used changes nothing.
     pub(super) fn apply_shared(&self) {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
         }
+        self.ledger.set_total(self.max_buffered_bytes.bytes());
         if let Some(audit) = lock(&self.audit).take() {
             audit.commit();
         }

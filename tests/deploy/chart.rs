@@ -18,7 +18,7 @@ use crate::{HELM, PORTCULLIS, Test};
 pub(crate) const CHART: &str = "deploy/chart/portcullis";
 
 /// The version of Kubernetes of the test servers.
-const KUBE_VERSION: &str = "--kube-version=1.36.3";
+pub(crate) const KUBE_VERSION: &str = "--kube-version=1.36.3";
 
 /// The keys of the configuration that the chart sets.
 const OWN_KEYS: [&str; 8] = [
@@ -60,7 +60,7 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
 }
 
 /// Values on the command line of helm that the schema refuses, and a part of its error.
-const REFUSED: [(&str, &[&str], &str); 7] = [
+const REFUSED: [(&str, &[&str], &str); 9] = [
     ("without_an_image", &["tls.secretName=t"], "image/repository"),
     ("without_a_certificate", &["image.repository=r"], "tls/secretName"),
     ("an_unknown_value", &["image.repository=r", "tls.secretName=t", "replica=3"], "'replica' not allowed"),
@@ -85,6 +85,16 @@ const REFUSED: [(&str, &[&str], &str); 7] = [
             "files[0].configMap=c",
         ],
         "files/0",
+    ),
+    (
+        "an_unknown_word_for_a_permission",
+        &["image.repository=r", "tls.secretName=t", "rbac.impersonate=yes"],
+        "rbac/impersonate",
+    ),
+    (
+        "a_pattern_of_extra_keys",
+        &["image.repository=r", "tls.secretName=t", "rbac.impersonateExtraKeys[0]=*"],
+        "rbac/impersonateExtraKeys/0",
     ),
 ];
 
@@ -214,7 +224,10 @@ fn copies() -> Result<(), String> {
     for entry in fs::read_dir(root.join("deploy")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if name.starts_with("rbac") {
-            pairs.push((format!("deploy/{name}"), format!("{CHART}/files/{name}")));
+            // The chart's own template has the rules of these two, as far as they are needed (`derived`).
+            if name != "rbac.yaml" && name != "rbac-impersonate.yaml" {
+                pairs.push((format!("deploy/{name}"), format!("{CHART}/files/{name}")));
+            }
             pairs.push((format!("deploy/{name}"), format!("deploy/kustomize/permissions/{name}")));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo test --test deploy                         all groups
-//! cargo test --test deploy -- chart::              what helm renders, and the files that the chart copies
+//! cargo test --test deploy -- chart::              what helm renders, what it derives from the configuration, and copied files
 //! cargo test --test deploy -- manifests::          a real API server accepts everything, unknown fields are errors
 //! cargo test --test deploy -- monitoring::         metrics, alerts and their pages
 //! cargo test --test deploy -- permissions::        without any one of its rules a feature of the gateway fails
@@ -16,6 +16,7 @@
 
 mod chart;
 mod cluster;
+mod derived;
 mod manifests;
 mod monitoring;
 mod page;
@@ -63,11 +64,15 @@ fn main() -> ExitCode {
             Trial::test(format!("{group}::{name}"), move || test(&cluster).map_err(Into::into))
         }
     };
+    let rendering = trial_of("chart", cluster);
     let groups = [
-        (chart::trials(&trial_of("chart", cluster)), without_go.clone()),
+        (
+            [chart::trials(&rendering), derived::trials(&rendering)].into_iter().flatten().collect(),
+            without_go.clone(),
+        ),
         (manifests::trials(&trial_of("manifests", cluster)), absent.clone().or(without_go.clone())),
         (page::trials(&trial_of("page", page)), absent.clone().or(without_go.clone())),
-        (permissions::trials(&trial_of("permissions", permissions)), absent.clone()),
+        (permissions::trials(&trial_of("permissions", permissions)), absent.clone().or(without_go.clone())),
         (monitoring::trials(&trial_of("monitoring", cluster)), without_go),
     ];
     let mut trials = Vec::new();

@@ -33,6 +33,7 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
         trials.push(trial(&format!("kustomize_{name}"), Box::new(|cluster| kustomization(cluster, name))));
     }
     trials.push(trial("the_endpoints_of_the_sidecar", Box::new(endpoints)));
+    trials.push(trial("the_management_cluster", Box::new(management)));
     trials.push(trial("an_unknown_field_is_an_error", Box::new(unknown_field)));
     trials
 }
@@ -87,4 +88,10 @@ pub(crate) fn kustomized(running: &Running, name: &str) -> Result<String, String
 fn endpoints(cluster: &Cluster) -> Result<(), String> {
     let slice = include_str!("../../deploy/kustomize/sidecar/kubernetes-service.yaml");
     counted(&prepared(cluster)?.apply("kubernetes-service", slice, &[])?, 1)
+}
+
+/// The namespace of the Secrets that are clusters, the role and its binding.
+fn management(cluster: &Cluster) -> Result<(), String> {
+    let manifest = include_str!("../../deploy/management-cluster.yaml");
+    counted(&prepared(cluster)?.apply("management-cluster", manifest, &[])?, 3)
 }

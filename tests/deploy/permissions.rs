@@ -1,5 +1,6 @@
 //! Each rule and binding of deploy/rbac*.yaml is necessary: with all of them a feature of the gateway works at a real API
-//! server, and without any one of them it fails, with a message that an operator finds.
+//! server, and without any one of them it fails, with a message that an operator finds. The permissions that the chart derives
+//! suffice, also if they are bounded by names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,7 @@ use testkit::real::{ServerProcess, free_ports};
 
 use crate::chart::documents;
 use crate::cluster::{Cluster, Running};
+use crate::derived::rendered_with;
 use crate::{PORTCULLIS, Test};
 
 /// How long a feature may take to work or to fail: leases and watches are retried after seconds.
@@ -360,11 +362,17 @@ static ROWS: [Row; 38] = [
     ),
 ];
 
+/// The permissions are those of one user.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 const FILES: [&str; 6] =
     ["", "-controllers", "-bootstrap", "-bootstrap-tokens", "-secret-tokens", "-impersonate"];
 
 pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
-    let mut trials = vec![trial("every_rule_and_binding_has_a_test", Box::new(|_| complete()))];
+    let mut trials = vec![
+        trial("every_rule_and_binding_has_a_test", Box::new(|_| complete())),
+        trial("the_chart_bounds_impersonation", Box::new(bounded)),
+    ];
     trials.extend(ROWS.iter().map(|row| {
         let rule = row.rule.map(|rule| format!(" rule {rule}")).unwrap_or_default();
         trial(
@@ -431,20 +439,59 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
 
 /// The feature works with all permissions, and fails without the row's.
 fn necessary(row: &Row, cluster: &Cluster) -> Result<(), String> {
-    // The permissions are those of one user.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();
     let running = cluster.running()?;
     set_up(running)?;
     for (is_complete, expected, unexpected) in [(true, row.works, ""), (false, row.fails, row.works)] {
         grant(running, row, is_complete)?;
-        let trial = Attempt::start(running, row, is_complete)?;
+        let number = ROWS.iter().position(|other| std::ptr::eq(other, row)).unwrap_or_default();
+        let name = format!("gateway-{number}-{is_complete}");
+        let trial = Attempt::start(running, row.feature, &name)?;
         let evidence = trial.until(expected)?;
         // The cleaner also holds its lease when it may not list.
         let is_told_apart = row.works != LEADS || row.fails == NO_LEASE;
         if !unexpected.is_empty() && is_told_apart && evidence.contains(unexpected) {
             return Err(format!("it works without {} {:?}: {}", row.object, row.rule, tail(&evidence)));
         }
+    }
+    Ok(())
+}
+
+/// With the permissions that the chart derives, and names that bound them, the API server passes its self-check, users within the
+/// bounds are forwarded, and others are refused by the API server.
+fn bounded(cluster: &Cluster) -> Result<(), String> {
+    let _guard = ONE_AT_A_TIME.lock();
+    let running = cluster.running()?;
+    set_up(running)?;
+    revoke(running)?;
+    let permissions = documents(&rendered_with(&[
+        r#"rbac.subject="user""#,
+        r#"config.clusters=[{"name": "a", "kubeconfig": "a", "identity": "impersonate"}]"#,
+        r#"config.authentication={"serviceAccountIssuer": ["https://kubernetes.default.svc"],
+            "serviceAccountKeyFile": ["sa.pub"]}"#,
+        r#"rbac.impersonateUsers=["alice"]"#,
+        r#"rbac.impersonateGroups=["system:serviceaccounts", "system:serviceaccounts:default"]"#,
+        r#"rbac.impersonateExtraKeys=["authentication.kubernetes.io/credential-id"]"#,
+    ])?)?;
+    let permissions: Vec<String> = permissions
+        .iter()
+        .filter(|object| object["apiVersion"] == "rbac.authorization.k8s.io/v1")
+        .map(ToString::to_string)
+        .collect();
+    running.apply("permissions", &permissions.join("\n---\n"), &[])?;
+    let question = |group: &str| json!({"resourceAttributes": {"verb": "impersonate", "group": "", "resource": "groups", "name": group}});
+    until_allowed(running, &question("system:serviceaccounts"), true)?;
+    until_allowed(running, &question("system:masters"), false)?;
+    let attempt = Attempt::start(running, Impersonating, "gateway-bounded")?;
+    // A service account.
+    attempt.until("credential-id")?;
+    let alice = attempt.curl("selfsubjectreviews", &[], "alice");
+    let admin = attempt.curl("selfsubjectreviews", &[], "admin");
+    if !alice.contains("201 Created") || !alice.contains("\"alice\"") {
+        return Err(format!("alice, who is listed: {alice}"));
+    }
+    if !admin.contains("403 Forbidden") || !admin.contains("cannot impersonate") {
+        return Err(format!("admin, who is not listed: {admin}"));
     }
     Ok(())
 }
@@ -467,8 +514,8 @@ fn set_up(running: &Running) -> Result<(), String> {
     running.apply("permissions-objects", &documents.join("\n---\n"), &[]).map(drop)
 }
 
-/// Grants the permissions of the feature, all or without the row's, and waits until the API server knows.
-fn grant(running: &Running, row: &Row, is_complete: bool) -> Result<(), String> {
+/// Takes all permissions away.
+fn revoke(running: &Running) -> Result<(), String> {
     let kinds = "clusterrole,clusterrolebinding,role,rolebinding";
     for namespace in ["kube-system", "kube-public", "default"] {
         let own = running.kubectl(&["--namespace", namespace, "get", kinds, "--output=name"])?;
@@ -477,6 +524,12 @@ fn grant(running: &Running, row: &Row, is_complete: bool) -> Result<(), String> 
             running.kubectl(&[&["--namespace", namespace, "delete"], &*own].concat())?;
         }
     }
+    Ok(())
+}
+
+/// Grants the permissions of the feature, all or without the row's, and waits until the API server knows.
+fn grant(running: &Running, row: &Row, is_complete: bool) -> Result<(), String> {
+    revoke(running)?;
     let mut granted = Vec::new();
     for (file, name) in needed(row.feature) {
         for (object_name, mut object) in objects(file)? {
@@ -559,7 +612,7 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn start(running: &'a Running, row: &Row, is_complete: bool) -> Result<Self, String> {
+    fn start(running: &'a Running, feature: Feature, name: &str) -> Result<Self, String> {
         let file = |name: &str| running.dir.join(name).display().to_string();
         // Leases of a killed gateway, and what an earlier attempt wrote.
         running.kubectl(&["--namespace=kube-system", "delete", "lease", "--all"])?;
@@ -580,7 +633,7 @@ impl<'a> Attempt<'a> {
             "--from-literal=kubeconfig=x",
         ])?;
         let [port] = free_ports()?;
-        let user = if row.feature == Impersonating { "own" } else { "front" };
+        let user = if feature == Impersonating { "own" } else { "front" };
         fs::write(running.dir.join("gateway.kubeconfig"), running.kubeconfig_of(user)).unwrap();
         let mut flags = vec![
             "serve".to_owned(),
@@ -595,19 +648,17 @@ impl<'a> Attempt<'a> {
             format!("--client-ca-file={}", file("pki/ca.crt")),
             format!("--backend-kubeconfig={}", file("gateway.kubeconfig")),
         ];
-        flags.extend(feature_flags(running, row.feature));
-        let number = ROWS.iter().position(|other| std::ptr::eq(other, row)).unwrap_or_default();
-        let name = format!("gateway-{number}-{is_complete}");
-        let process = ServerProcess::start(&running.dir, &name, Path::new(PORTCULLIS), &flags)?;
+        flags.extend(feature_flags(running, feature));
+        let process = ServerProcess::start(&running.dir, name, Path::new(PORTCULLIS), &flags)?;
         let log = running.dir.join(format!("{name}.log"));
         let attempt = Self {
             running,
-            feature: row.feature,
+            feature,
             process: Mutex::new(process),
             log,
             url: format!("https://127.0.0.1:{port}"),
         };
-        attempt.request_certificate(&name)?;
+        attempt.request_certificate(name)?;
         Ok(attempt)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
+use testkit::client::Client;
 use testkit::self_check;
 use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time, text, until};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -363,6 +364,37 @@ async fn trusts_not_any(gateway: &Gateway) {
         while send(gateway, Method::GET).await.await.unwrap().0 != StatusCode::SERVICE_UNAVAILABLE {}
     })
     .await;
+}
+
+/// A client that keeps many requests in progress, and another one.
+// threat: endpoint-flood
+#[tokio::test]
+async fn one_user_does_not_take_all_that_an_endpoint_carries() {
+    let pki = Pki::new();
+    let server = Server::start(&pki, "only").await;
+    pki.write("two.csv", "good-token,carol,7\nother-token,alice,8\n");
+    let keys = ", maxRequestsPerEndpoint: 16, authentication: {tokenAuthFile: two.csv}";
+    let gateway = at_with(&pki, &[server.backend.address], keys);
+    trusts(&gateway, &server.backend, true).await;
+    server.answers.send_replace(Answers::Probes);
+    let mut flood = Vec::new();
+    // Half of the bound, and an eighth.
+    for sent in 1..=10 {
+        flood.push(send(&gateway, Method::POST).await);
+        until("its arrival", || server.requests() == sent).await;
+    }
+    for _ in 0..3 {
+        let (code, _) = in_time(send(&gateway, Method::POST).await).await.unwrap();
+        assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
+    }
+    let mut other = Client::connect(&gateway, true, None).await;
+    let calm = tokio::spawn(async move { other.code(&[("authorization", "Bearer other-token")]).await });
+    until("her request", || server.requests() == 11).await;
+    server.answers.send_replace(Answers::All);
+    assert_eq!(in_time(calm).await.unwrap(), StatusCode::OK);
+    for pending in flood {
+        assert_eq!(in_time(pending).await.unwrap().0, StatusCode::OK);
+    }
 }
 
 /// Clients that keep many requests in progress.

@@ -5,6 +5,7 @@ mod backends;
 mod crowds;
 mod descriptors;
 mod handshakes;
+mod hoarded_connections;
 mod http2_floods;
 mod hung_endpoints;
 mod large_headers;

@@ -231,3 +231,40 @@ clusters:
         assert_eq!(text(client.get(path, &token).await).await, expected, "{path}");
     }
 }
+
+/// A reload shows the status of the clusters to clients on other machines, here behind a proxy on this one, and hides it again.
+#[tokio::test]
+async fn the_status_of_the_clusters_is_shown_to_others_while_it_is_configured() {
+    let pki = Pki::new();
+    let backend = FakeBackend::plain(&pki).await;
+    flags(&pki, backend.address);
+    let file = pki.directory.path().join("gateway.yaml");
+    let write = |exposed: bool| {
+        let content = format!(
+            "apiVersion: portcullis.dev/v1alpha1
+kind: GatewayConfiguration
+serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key}}
+operation: {{metricsBindAddress: '127.0.0.1:0', workers: 1, metricsExposeClusterStatus: {exposed}}}
+authentication: {{tokenAuthFile: tokens.csv}}
+clusters: [{{name: one, kubeconfig: backend.kubeconfig}}]
+"
+        );
+        replace(&file, content);
+    };
+    write(false);
+    let gateway = Gateway::with(vec![format!("--config={}", file.display())]);
+    gateway.checked().await;
+    for (generation, exposed) in [(1, false), (2, true), (3, false)] {
+        if generation > 1 {
+            write(exposed);
+            gateway.server().reload();
+            gateway.reloaded(generation - 1).await;
+        }
+        let code = if exposed { "HTTP/1.1 200" } else { "HTTP/1.1 403" };
+        let forwarded = gateway.admin("/clusters", "X-Forwarded-For: 192.0.2.1\r\n").await;
+        assert!(forwarded.starts_with(code), "{generation}: {forwarded}");
+        assert_eq!(forwarded.contains("\"one\""), exposed, "{generation}: {forwarded}");
+        let local = gateway.metrics("/clusters").await;
+        assert!(local.starts_with("HTTP/1.1 200") && local.contains("\"one\""), "{generation}: {local}");
+    }
+}

@@ -5,6 +5,7 @@ mod compared;
 mod flows;
 mod places;
 mod settings;
+mod tenants;
 
 use std::sync::Arc;
 

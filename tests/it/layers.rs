@@ -147,6 +147,26 @@ fn packages_are_listed_and_depend_downwards() {
     }
 }
 
+/// A privilege in the process is that of a user whom the operator names: one file vouches for these, and few compare groups.
+#[test]
+fn only_the_origin_of_a_cluster_vouches_for_users() {
+    let code = product_code();
+    let with = |text: &str| {
+        let files = code.iter().filter(|(_, code)| code.contains(text));
+        let mut files: Vec<_> = files.map(|(file, _)| file.to_str().unwrap()).collect();
+        files.sort_unstable();
+        files
+    };
+    assert_eq!(with("OperatorUser::vouched("), ["src/cluster/settings.rs"]);
+    // Within one cluster, as its API server does; and for the whole process, of an operator's user.
+    let comparing =
+        ["src/authz/impersonation.rs", "src/dev/auth.rs", "src/operator.rs", "src/pipeline/stages.rs"];
+    assert_eq!(with(" == MASTERS").len() + with("is_in(MASTERS)").len(), comparing.len());
+    assert!(
+        comparing.iter().all(|file| [with(" == MASTERS"), with("is_in(MASTERS)")].concat().contains(file))
+    );
+}
+
 /// All PEM is parsed by Go's rules, which decide about approval and trust; another parser may find other blocks in a
 /// text.
 #[test]

@@ -159,6 +159,17 @@ managementCluster: {kubeconfig: management.kubeconfig, namespace: tenants, pathP
     vec![format!("--config={}", file.display())]
 }
 
+/// Adds the cluster `own` of the operator, below `/own`, to the configuration file.
+pub(crate) fn add_own_cluster(pki: &Pki, config: &str, tokens: &str) {
+    pki.write("of-operator.kubeconfig", config);
+    pki.write("of-operator.csv", tokens);
+    let main = pki.directory.path().join("gateway.yaml");
+    let head = std::fs::read_to_string(&main).unwrap();
+    let own = "clusters: [{name: own, kubeconfig: of-operator.kubeconfig, match: {pathPrefix: /own}, \
+               authentication: {tokenAuthFile: of-operator.csv}}]\n";
+    std::fs::write(&main, format!("{head}{own}")).unwrap();
+}
+
 async fn code(gateway: &Gateway, path: &str, token: &str) -> StatusCode {
     let mut client = Client::connect(gateway, false, None).await;
     client.code_at(path, &[("authorization", &format!("Bearer {token}"))]).await

@@ -1,6 +1,6 @@
 //! The evaluator: walks the tree of an expression.
 //!
-//! It knows operators that are no functions (conditions, selections, macros), and calls all others as the checker
+//! It evaluates the operators that are not functions (conditions, selections, macros), and calls all others as the checker
 //! resolved them ([`Callee`]).
 
 mod fold;

@@ -16,6 +16,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{Shared, select};
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use portcullis_limits::Owner;
 use portcullis_system::sync::lock;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
@@ -26,7 +27,7 @@ pub use replay::{Replay, ReplayBudget};
 use replay::ReplayedBody;
 
 use crate::hop_by_hop::strip_hop_by_hop;
-use crate::transport::{BodyError, Incoming};
+use crate::transport::{BodyError, CountedBody, Direction, ExchangeBuffers, Incoming};
 
 /// A guard whose drop marks the end of a body: a permit, a count, a log line.
 pub type EndGuard = Box<dyn std::any::Any + Send + Sync>;
@@ -49,6 +50,10 @@ pub struct Body {
     guard: Option<EndGuard>,
     /// `None` for almost every body.
     watchers: Option<Box<Watchers>>,
+    /// In whose share it counts, for a response.
+    owner: Option<Owner>,
+    /// Where it counts while hyper may hold bytes of it that are not written, if it is sent over HTTP/1.1.
+    http1: Option<(Arc<ExchangeBuffers>, Direction)>,
 }
 
 /// What looks at a body while it passes.
@@ -121,7 +126,7 @@ enum BodyDeadline {
 
 impl Body {
     fn new(kind: BodyKind) -> Self {
-        Self { kind, failed: None, guard: None, watchers: None }
+        Self { kind, failed: None, guard: None, watchers: None, owner: None, http1: None }
     }
 
     /// A body of these bytes.
@@ -237,6 +242,39 @@ impl Body {
         self.watchers.get_or_insert_default().observer = Some(observer);
     }
 
+    /// Names the owner in whose share a response counts.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Option<Owner>) -> Self {
+        self.owner = owner;
+        self
+    }
+
+    /// Takes the owner in whose share a response counts.
+    pub fn take_owner(&mut self) -> Option<Owner> {
+        self.owner.take()
+    }
+
+    /// Where the exchange of a request counts, if it does.
+    pub fn buffers(&self) -> Option<Arc<ExchangeBuffers>> {
+        match &self.kind {
+            BodyKind::Request(incoming) => incoming.buffers().cloned(),
+            BodyKind::Replayed(body) => body.buffers(),
+            BodyKind::Read(read) => read.rest.as_ref()?.buffers(),
+            BodyKind::Bytes(_) | BodyKind::Response { .. } => None,
+        }
+    }
+
+    /// Counts what hyper may hold of a request, which is sent over HTTP/1.1, if the exchange counts.
+    pub fn count_over_http1(&mut self) {
+        self.http1 = self.buffers().map(|buffers| (buffers, Direction::Request));
+    }
+
+    /// Counts what is held of a response that is sent over HTTP/1.1.
+    pub fn count_response_over_http1(&mut self, buffers: &Arc<ExchangeBuffers>) {
+        self.count_in(buffers);
+        self.http1 = Some((Arc::clone(buffers), Direction::Response));
+    }
+
     /// Attaches a guard, which is dropped when the body ends.
     #[must_use]
     pub fn with_guard(mut self, guard: EndGuard) -> Self {
@@ -298,6 +336,9 @@ impl HttpBody for Body {
                 return Poll::Ready(None);
             }
         }
+        if let Some((buffers, direction)) = &this.http1 {
+            note_polled_by_http1(buffers, *direction, &polled);
+        }
         if let (Poll::Ready(Some(Err(_))), Some(failed)) = (&polled, &this.failed) {
             failed.store(true, Ordering::Relaxed);
         }
@@ -344,6 +385,43 @@ impl HttpBody for Body {
             }
             // The length of a partly buffered body is unknown.
             BodyKind::Read(_) | BodyKind::Response { .. } => SizeHint::default(),
+        }
+    }
+}
+
+/// hyper has polled a body that it sends. Of a response it is known when all is written; of a request, only that hyper asks for
+/// more than there is.
+fn note_polled_by_http1(
+    buffers: &ExchangeBuffers,
+    direction: Direction,
+    polled: &Poll<Option<Result<Frame<Bytes>, BodyError>>>,
+) {
+    let has_piece = matches!(polled, Poll::Ready(Some(Ok(_))));
+    if has_piece || direction == Direction::Request {
+        buffers.note_unsent_by_http1(direction, has_piece);
+    }
+}
+
+impl CountedBody for Body {
+    fn count_in(&mut self, buffers: &Arc<ExchangeBuffers>) {
+        match &mut self.kind {
+            BodyKind::Response { source: ResponseSource::Own(Some(stream)), .. } => {
+                stream.incoming.count_in(buffers, Direction::Response);
+            }
+            BodyKind::Response { source: ResponseSource::Watched { shared, .. }, .. } => {
+                if let Some((stream, _)) = lock(shared).as_mut() {
+                    stream.incoming.count_in(buffers, Direction::Response);
+                }
+            }
+            BodyKind::Read(read) => {
+                if let Some(rest) = &mut read.rest {
+                    rest.count_in(buffers);
+                }
+            }
+            BodyKind::Response { .. }
+            | BodyKind::Bytes(_)
+            | BodyKind::Request(_)
+            | BodyKind::Replayed(_) => {}
         }
     }
 }

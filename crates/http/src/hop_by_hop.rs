@@ -4,7 +4,9 @@
 //! `Connection` and have the gateway's own header removed.
 
 use http::HeaderMap;
-use http::header::{CONNECTION, COOKIE, HeaderName, HeaderValue, TE, UPGRADE};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, COOKIE, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
 
 /// Whether a header is hop-by-hop. `TE` is not in the list: `TE: trailers` is forwarded, as responses keep their
 /// trailers.
@@ -38,10 +40,15 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
             .collect();
         for name in nominated {
             // Keeps the framing headers: without them, hyper would find another end of the body.
-            if name != http::header::CONTENT_LENGTH && name != TE {
+            if name != CONTENT_LENGTH && name != TRANSFER_ENCODING && name != TE {
                 headers.remove(name);
             }
         }
+    }
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // The coding delimits the body. A receiver that sees the length alone would find another end of it.
+        // RFC 9112, section 6.3
+        headers.remove(CONTENT_LENGTH);
     }
     strip_where(headers, is_hop_by_hop);
     if headers.contains_key(TE) {
@@ -127,6 +134,20 @@ mod tests {
         strip_hop_by_hop(&mut map);
         assert_eq!(names(&map), ["content-length", "te"]);
         assert_eq!(map["te"], "trailers");
+    }
+
+    #[test]
+    fn a_length_beside_a_transfer_coding_is_removed() {
+        for nominated in ["close", "transfer-encoding, content-length"] {
+            let mut map = headers(&[
+                ("connection", nominated),
+                ("content-length", "3"),
+                ("transfer-encoding", "chunked"),
+                ("x-kept", "1"),
+            ]);
+            strip_hop_by_hop(&mut map);
+            assert_eq!(names(&map), ["x-kept"], "{nominated}");
+        }
     }
 
     #[test]

@@ -14,10 +14,18 @@ pub const MAX_HEADER_LINES: usize = 4096;
 // Go: net/http DefaultMaxHeaderBytes, as kube-apiserver announces it in SETTINGS_MAX_HEADER_LIST_SIZE
 pub const MAX_HEADER_LIST_SIZE: usize = 1 << 20;
 
-/// The `SETTINGS_MAX_HEADER_LIST_SIZE` of the gateway's HTTP/2 connections to the backend. Far more than
-/// [`MAX_HEADER_LIST_SIZE`], because h2 ends the shared connection when a response header exceeds this several times.
-/// Any workload behind `services/proxy` can send one: 10 MiB in lines of four bytes, each of which counts as 35.
-pub const MAX_BACKEND_HEADER_LIST_SIZE: u32 = 32 << 20;
+/// The `SETTINGS_MAX_HEADER_LIST_SIZE` of connections to the backend on which only the API server itself, or one user, can cause
+/// a response header that is larger. h2 ends the connection when a header exceeds it four times.
+pub const MAX_BACKEND_HEADER_LIST_SIZE: u32 = 1 << 20;
+
+/// The same where users share connections to an aggregated API server, whose headers kube-apiserver relays up to 10 MiB: in
+/// lines of four bytes, each of which counts as 33, that is four times this.
+// Go: net/http Transport.MaxResponseHeaderBytes
+pub const MAX_RELAYED_HEADER_LIST_SIZE: u32 = 24 << 20;
+
+/// The most informational (1xx) responses to one request. They are not forwarded, and the final response, which alone ends a
+/// request without a deadline, may never come.
+pub const MAX_INFORMATIONAL_RESPONSES: usize = 10;
 
 /// The size of a field in a header list beyond its name and value.
 // RFC 9113, section 6.5.2

@@ -18,6 +18,9 @@ pub const ALL_AUTHENTICATED: &str = "system:authenticated";
 /// The group whose members may do everything.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
 pub const MASTERS: &str = "system:masters";
+/// The group of the nodes.
+// apiserver: pkg/authentication/user/user.go, NodesGroup
+pub const NODES: &str = "system:nodes";
 /// The user of the gateway itself. It may read every Secret, so the credential of a client must not name it.
 pub const GATEWAY: &str = "system:portcullis";
 /// The extra key for the name of the node that a service-account token is bound to.

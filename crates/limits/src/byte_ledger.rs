@@ -35,6 +35,7 @@ struct Ledger {
     /// In bytes.
     total: AtomicUsize,
     next: AtomicUsize,
+    registered: AtomicUsize,
     hasher: RandomState,
     shards: [Mutex<BTreeMap<usize, (Owner, Weak<dyn Holder>)>>; SHARDS],
 }
@@ -46,13 +47,22 @@ pub struct Registration {
     number: usize,
 }
 
-/// What was done to bring the memory down.
+/// What all hold, and what was done to bring it down.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Relief {
-    /// Who gave way, and the bytes that it held in what was ended.
-    pub owners: BTreeMap<Owner, usize>,
-    /// The bytes that all held before.
+pub struct Sample {
+    /// In bytes, before anything was ended.
     pub held: usize,
+    /// The owners that gave way, and what of theirs was ended. None, unless the total was exceeded.
+    pub gave_way: BTreeMap<Owner, Ended>,
+}
+
+/// What one owner held in what was ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Streams and connections.
+    pub holders: usize,
+    /// Their bytes.
+    pub bytes: usize,
 }
 
 impl ByteLedger {
@@ -61,6 +71,7 @@ impl ByteLedger {
         Self(Arc::new(Ledger {
             total: AtomicUsize::new(total),
             next: AtomicUsize::new(0),
+            registered: AtomicUsize::new(0),
             hasher: RandomState::new(),
             shards: Default::default(),
         }))
@@ -71,10 +82,21 @@ impl ByteLedger {
         self.0.total.store(total, Ordering::Relaxed);
     }
 
+    /// The total in force, in bytes.
+    pub fn total(&self) -> usize {
+        self.0.total.load(Ordering::Relaxed)
+    }
+
+    /// The number of holders.
+    pub fn registered(&self) -> usize {
+        self.0.registered.load(Ordering::Relaxed)
+    }
+
     /// Counts what a holder holds for its owner.
     pub fn register(&self, owner: Owner, holder: &Arc<impl Holder + 'static>) -> Registration {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let holder: Weak<dyn Holder> = Arc::downgrade(holder) as Weak<dyn Holder>;
+        self.0.registered.fetch_add(1, Ordering::Relaxed);
         lock(self.0.shard(number)).insert(number, (owner, holder));
         Registration { ledger: Arc::clone(&self.0), number }
     }
@@ -89,22 +111,22 @@ impl ByteLedger {
     }
 
     /// Looks at all holders. If they hold more than the total, the owner that holds the most ends what holds the most of it,
-    /// and so on until enough is free. `None` if nothing had to be done.
-    pub fn relieve(&self) -> Option<Relief> {
-        let total = self.0.total.load(Ordering::Relaxed);
+    /// and so on until enough is free.
+    pub fn sample(&self) -> Sample {
+        let total = self.total();
         let mut by_owner: BTreeMap<Owner, Held> = BTreeMap::new();
         for (owner, holder, held) in self.holders() {
             by_owner.entry(owner).or_default().add(holder, held);
         }
         let held: usize = by_owner.values().map(|held| held.sum).sum();
         if held <= total {
-            return None;
+            return Sample { held, gave_way: BTreeMap::new() };
         }
         // It has no streams but those that keep the process alive.
         by_owner.remove(&Owner::Gateway);
         let goal = total / 100 * RELIEVED_PERCENT;
         by_owner.values_mut().for_each(|held| held.holders.sort_by_key(|(held, _)| *held));
-        Some(Relief { owners: give_way(by_owner, held, goal), held })
+        Sample { held, gave_way: give_way(by_owner, held, goal) }
     }
 
     fn holders(&self) -> Vec<(Owner, Arc<dyn Holder>, usize)> {
@@ -143,17 +165,19 @@ impl Held {
 }
 
 /// Ends what the largest owner holds, one after the other, until all hold at most `goal`.
-fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BTreeMap<Owner, usize> {
+fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BTreeMap<Owner, Ended> {
     let mut by_size: BTreeMap<(usize, Owner), Vec<(usize, Arc<dyn Holder>)>> =
         by_owner.into_iter().map(|(owner, held)| ((held.sum, owner), held.holders)).collect();
-    let mut gave = BTreeMap::new();
+    let mut gave: BTreeMap<Owner, Ended> = BTreeMap::new();
     while held > goal
         && let Some(((sum, owner), mut holders)) = by_size.pop_last()
         && let Some((freed, holder)) = holders.pop()
     {
         holder.give_way();
         held -= freed;
-        *gave.entry(owner.clone()).or_default() += freed;
+        let ended = gave.entry(owner.clone()).or_default();
+        ended.holders += 1;
+        ended.bytes += freed;
         by_size.insert((sum - freed, owner), holders);
     }
     gave
@@ -167,8 +191,18 @@ impl Ledger {
     }
 }
 
+impl Registration {
+    /// Counts what the holder holds for another owner from now on.
+    pub fn set_owner(&self, owner: Owner) {
+        if let Some(registered) = lock(self.ledger.shard(self.number)).get_mut(&self.number) {
+            registered.0 = owner;
+        }
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
+        self.ledger.registered.fetch_sub(1, Ordering::Relaxed);
         lock(self.ledger.shard(self.number)).remove(&self.number);
     }
 }
@@ -222,13 +256,24 @@ mod tests {
         let mut registered: Vec<_> =
             calm.iter().map(|stream| ledger.register(Owner::flow("prod", "alice"), stream)).collect();
         registered.extend(flood.iter().map(|stream| ledger.register(tenant("b"), stream)));
-        let relief = ledger.relieve().expect("1100 bytes are too many");
-        assert_eq!(relief, Relief { owners: BTreeMap::from([(tenant("b"), 400)]), held: 1100 });
+        let gave_way = BTreeMap::from([(tenant("b"), Ended { holders: 4, bytes: 400 })]);
+        assert_eq!(ledger.sample(), Sample { held: 1100, gave_way });
         assert!(calm.iter().all(|stream| stream.held() == 10));
-        assert_eq!(ledger.relieve(), None);
+        assert_eq!(ledger.sample(), Sample { held: 700, gave_way: BTreeMap::new() });
         ledger.set_total(0);
-        assert!(ledger.relieve().is_some());
+        assert_eq!(ledger.sample().gave_way.len(), 2);
         assert!(ledger.held().values().all(|held| *held == 0));
+    }
+
+    #[test]
+    fn a_holder_counts_for_its_present_owner() {
+        let ledger = ByteLedger::new(1000);
+        let stream = stream(5);
+        let registered = ledger.register(Owner::Network([10, 0, 0, 1].into()), &stream);
+        registered.set_owner(tenant("a"));
+        assert_eq!((ledger.held(), ledger.registered()), (BTreeMap::from([(tenant("a"), 5)]), 1));
+        drop(registered);
+        assert_eq!((ledger.held(), ledger.registered()), (BTreeMap::new(), 0));
     }
 
     #[test]
@@ -243,7 +288,7 @@ mod tests {
     }
 
     proptest! {
-        // Random owners with random streams: enough is free afterwards, and nobody gave way who held less than another one
+        // Random owners with random streams: enough is free afterwards, and no owner gave way that held less than another one
         // still holds.
         #[test]
         fn whoever_gives_way_held_at_least_as_much_as_any_that_did_not(
@@ -254,14 +299,15 @@ mod tests {
             let streams: Vec<_> = streams.into_iter().map(|(owner, held)| (tenant(&owner.to_string()), stream(held))).collect();
             let registered: Vec<_> = streams.iter().map(|(owner, stream)| ledger.register(owner.clone(), stream)).collect();
             let before = ledger.held();
-            let relief = ledger.relieve();
+            let sample = ledger.sample();
             let after = ledger.held();
-            prop_assert_eq!(relief.is_some(), before.values().sum::<usize>() > total);
-            if let Some(relief) = relief {
+            prop_assert_eq!(sample.held, before.values().sum::<usize>());
+            prop_assert_eq!(sample.gave_way.is_empty(), sample.held <= total);
+            if !sample.gave_way.is_empty() {
                 prop_assert!(after.values().sum::<usize>() <= total / 100 * RELIEVED_PERCENT);
                 let most_kept = after.values().max().copied().unwrap_or_default();
-                for (owner, gave) in relief.owners {
-                    prop_assert_eq!(before[&owner] - after[&owner], gave);
+                for (owner, gave) in sample.gave_way {
+                    prop_assert_eq!(before[&owner] - after[&owner], gave.bytes);
                     prop_assert!(before[&owner] >= most_kept);
                 }
             }

@@ -70,6 +70,17 @@ impl Shares {
     }
 }
 
+/// What a limit counts at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The weight in service.
+    pub in_service: usize,
+    /// The requests that wait.
+    pub waiting: usize,
+    /// The owners with either.
+    pub owners: usize,
+}
+
 /// Why a request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -143,6 +154,16 @@ impl<O: OwnerKey> FairLimiter<O> {
         lock(&self.0).in_service()
     }
 
+    /// The weight in service of one owner.
+    pub fn in_service_of(&self, owner: &O) -> usize {
+        lock(&self.0).in_service_of(owner)
+    }
+
+    /// What is in service and what waits.
+    pub fn usage(&self) -> Usage {
+        lock(&self.0).usage()
+    }
+
     /// A place, if one is free for this owner.
     pub fn try_acquire(&self, owner: O, weight: usize) -> Option<Permit<O>> {
         let enters = lock(&self.0).enter(&owner, weight);
@@ -180,6 +201,14 @@ impl<O: OwnerKey> FairLimiter<O> {
         match self.enter(owner, weight)? {
             Entry::Permit(permit) => Ok(permit),
             Entry::Waiting(waiting) => waiting.permit(until).await,
+        }
+    }
+
+    /// Waits for a place, however long.
+    pub async fn acquire_untimed(&self, owner: O, weight: usize) -> Result<Permit<O>, Refused> {
+        match self.enter(owner, weight)? {
+            Entry::Permit(permit) => Ok(permit),
+            Entry::Waiting(mut waiting) => (&mut waiting.place).await.map_err(|_| Refused::QueueFull),
         }
     }
 

@@ -15,7 +15,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::OwnerKey;
-use crate::fair_limiter::Shares;
+use crate::fair_limiter::{Shares, Usage};
 
 /// Requests in service and waiting requests; `W` wakes one that waits.
 #[derive(Debug)]
@@ -95,9 +95,18 @@ impl<O: OwnerKey, W> FairQueue<O, W> {
         self.in_service
     }
 
+    /// The weight in service of one owner.
+    pub(crate) fn in_service_of(&self, owner: &O) -> usize {
+        self.lanes.get(owner).map_or(0, |lane| lane.in_service)
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        Usage { in_service: self.in_service, waiting: self.waiting, owners: self.lanes.len() }
+    }
+
     /// Takes a place, if one is free in the share of this owner.
     pub(crate) fn enter(&mut self, owner: &O, weight: usize) -> bool {
-        let of_owner = self.lanes.get(owner).map_or(0, |lane| lane.in_service);
+        let of_owner = self.in_service_of(owner);
         let enters = self.has_room(weight) && self.has_share(of_owner, weight);
         if enters {
             self.serve(owner, weight);
@@ -239,6 +248,7 @@ impl<O: OwnerKey, W> FairQueue<O, W> {
 impl<O: OwnerKey, W> FairQueue<O, W> {
     /// The weight in service, the waiting requests, and the owners that are known.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
-        (self.in_service, self.waiting, self.lanes.len())
+        let Usage { in_service, waiting, owners } = self.usage();
+        (in_service, waiting, owners)
     }
 }

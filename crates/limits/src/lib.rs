@@ -7,19 +7,25 @@
 //! | module | what is shared | who gives way |
 //! |---|---|---|
 //! | [`fair_limiter`] | places, such as requests in flight | who has used its share waits; a free place goes to the owner with the fewest |
+//! | [`budget`] | places without a queue, of owners of all kinds, such as descriptors | who is beyond the share of its kind is refused |
+//! | [`seats`] | places that are held for as long as one likes, such as connections | the owner with the most |
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
+//! | [`poll_turns`] | processor time, for futures that compute much | each poll is a turn; owners take turns, in a group and between groups |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
-//! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | nobody: each owner waits for lookups of its own |
+//! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |
 //! | [`weights`] | who holds how much of a bounded thing, such as the lanes of a buffer | the heaviest, for one that would then hold less |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most |
 
+pub mod budget;
 pub mod byte_ledger;
 pub mod fair_limiter;
 mod fair_queue;
 pub mod owner;
+pub mod poll_turns;
 pub mod rate;
+pub mod seats;
 pub mod shared_lookup;
 pub mod turn_queue;
 pub mod weights;
 
-pub use owner::{Owner, OwnerKey};
+pub use owner::{ClusterOwner, Owner, OwnerKey};

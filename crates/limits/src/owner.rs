@@ -33,7 +33,59 @@ impl Owner {
     }
 }
 
+/// A cluster, from which the owner of everything that happens in it follows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClusterOwner {
+    cluster: Arc<str>,
+    is_of_tenant: bool,
+}
+
+impl ClusterOwner {
+    /// A cluster that the operator configures.
+    pub fn operator(cluster: impl Into<Arc<str>>) -> Self {
+        Self { cluster: cluster.into(), is_of_tenant: false }
+    }
+
+    /// A cluster that a tenant configures.
+    pub fn tenant(cluster: impl Into<Arc<str>>) -> Self {
+        Self { cluster: cluster.into(), is_of_tenant: true }
+    }
+
+    /// Whether a tenant configures it.
+    pub fn is_of_tenant(&self) -> bool {
+        self.is_of_tenant
+    }
+
+    /// The owner of what clients of this flow do.
+    pub fn of_flow(&self, flow: impl Into<Arc<str>>) -> Owner {
+        if self.is_of_tenant { self.as_tenant() } else { Owner::flow(Arc::clone(&self.cluster), flow) }
+    }
+
+    /// The owner of what the gateway itself does at the cluster: a tenant chooses how many API servers it has to check.
+    pub fn of_gateway(&self) -> Owner {
+        if self.is_of_tenant { self.as_tenant() } else { Owner::Gateway }
+    }
+
+    fn as_tenant(&self) -> Owner {
+        Owner::Tenant(Arc::clone(&self.cluster))
+    }
+}
+
 /// Names whose share something counts in: an [`Owner`] in the process, a flow or a network within one cluster.
 pub trait OwnerKey: Clone + Eq + Hash + Debug + Send + 'static {}
 
 impl<T: Clone + Eq + Hash + Debug + Send + 'static> OwnerKey for T {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_of_a_tenants_cluster_has_one_owner() {
+        let (tenant, own) = (ClusterOwner::tenant("t"), ClusterOwner::operator("prod"));
+        let all = [tenant.of_flow("alice"), tenant.of_flow("bob"), tenant.of_gateway()];
+        assert!(all.iter().all(|owner| *owner == Owner::Tenant("t".into())));
+        assert_eq!(own.of_flow("alice"), Owner::flow("prod", "alice"));
+        assert_eq!(own.of_gateway(), Owner::Gateway);
+    }
+}

@@ -1,7 +1,7 @@
 //! Lookups whose result several requests share: one at a time for a key and an owner, and a result that counts until its end.
 //!
 //! Results that are there are shared by all owners: what is found does not depend on who looks. Lookups in progress are not:
-//! an owner that has used up its share of lookups waits for its own, and nobody waits behind it.
+//! an owner that has used up its share of lookups waits for its own, and no other owner waits behind it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,29 +16,38 @@ use tokio::time::Instant;
 use crate::{Owner, OwnerKey};
 
 /// The results of lookups of one kind, and the lookups in progress. Cheap to clone: a clone is the same.
-pub struct SharedLookups<K: Hash + Eq, V, O: OwnerKey = Owner>(Arc<Shards<K, V, O>>);
+///
+/// Clients choose some of the keys, so they are hashed with a secret. `S` hashes keys of which no client can choose the hash.
+pub struct SharedLookups<K, V, O: OwnerKey = Owner, S = RandomState>(Arc<Shards<K, V, O, S>>)
+where
+    K: Hash + Eq,
+    S: BuildHasher;
 
-struct Shards<K: Hash + Eq, V, O> {
-    /// Chooses the shard of a key. Clients choose some of the keys.
-    hasher: RandomState,
+struct Shards<K: Hash + Eq, V, O, S: BuildHasher> {
+    /// Chooses the shard of a key.
+    hasher: S,
     /// The first shard and the others: at least one exists.
-    shards: (Mutex<Shard<K, V, O>>, Vec<Mutex<Shard<K, V, O>>>),
+    shards: (Mutex<Shard<K, V, O, S>>, Vec<Mutex<Shard<K, V, O, S>>>),
 }
 
-struct Shard<K: Hash + Eq, V, O> {
-    known: ExpiringLru<K, V>,
+struct Shard<K: Hash + Eq, V, O, S: BuildHasher> {
+    known: ExpiringLru<K, V, S>,
     pending: HashMap<(K, O), Arc<watch::Sender<Option<V>>>>,
 }
 
 /// What there is for a key.
-#[derive(Debug)]
-pub enum Found<K: Hash + Eq + Clone, V: Clone, O: OwnerKey = Owner> {
+pub enum Found<K, V, O: OwnerKey = Owner, S = RandomState>
+where
+    K: Hash + Eq + Clone,
+    V: Clone,
+    S: BuildHasher,
+{
     /// A result.
     Known(V),
     /// A lookup of the same owner is in progress.
     Pending(Pending<V>),
     /// Nothing: the caller begins a lookup, which others may join from now on.
-    Vacant(Lookup<K, V, O>, Pending<V>),
+    Vacant(Lookup<K, V, O, S>, Pending<V>),
 }
 
 /// Waits for a lookup.
@@ -46,8 +55,13 @@ pub enum Found<K: Hash + Eq + Clone, V: Clone, O: OwnerKey = Owner> {
 pub struct Pending<V>(watch::Receiver<Option<V>>);
 
 /// A lookup in progress. Dropping it without a result ends it; one of those that wait begins another.
-pub struct Lookup<K: Hash + Eq + Clone, V: Clone, O: OwnerKey = Owner> {
-    lookups: SharedLookups<K, V, O>,
+pub struct Lookup<K, V, O: OwnerKey = Owner, S = RandomState>
+where
+    K: Hash + Eq + Clone,
+    V: Clone,
+    S: BuildHasher,
+{
+    lookups: SharedLookups<K, V, O, S>,
     key: (K, O),
     sender: Arc<watch::Sender<Option<V>>>,
 }
@@ -61,23 +75,20 @@ pub struct Term {
     pub until: Instant,
 }
 
-impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> SharedLookups<K, V, O> {
+impl<K, V, O, S> SharedLookups<K, V, O, S>
+where
+    K: Hash + Eq + Clone,
+    V: Clone,
+    O: OwnerKey,
+    S: BuildHasher + Default,
+{
     /// No results, which weigh at most `capacity` together, in this many shards with a lock of their own.
     pub fn new(capacity: usize, shards: usize) -> Self {
         let shards = shards.max(1);
         let shard =
             || Mutex::new(Shard { known: ExpiringLru::new(capacity / shards), pending: HashMap::new() });
         let shards = (shard(), (1..shards).map(|_| shard()).collect());
-        Self(Arc::new(Shards { hasher: RandomState::new(), shards }))
-    }
-
-    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V, O>> {
-        let Shards { hasher, shards: (first, others) } = &*self.0;
-        if others.is_empty() {
-            return lock(first);
-        }
-        let index = usize::try_from(hasher.hash_one(key) >> 32).unwrap_or_default() % (others.len() + 1);
-        lock(others.get(index).unwrap_or(first))
+        Self(Arc::new(Shards { hasher: S::default(), shards }))
     }
 
     /// The result for a key, if there is one.
@@ -86,7 +97,7 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> SharedLookups<K, V, O> {
     }
 
     /// What there is for a key of this owner. A result that `is_usable` refuses counts as none.
-    pub fn find(&self, key: &K, owner: &O, now: Instant, is_usable: impl Fn(&V) -> bool) -> Found<K, V, O> {
+    pub fn find(&self, key: &K, owner: &O, now: Instant, is_usable: impl Fn(&V) -> bool) -> Found<K, V, O, S> {
         let mut shard = self.shard(key);
         if let Some(known) = shard.known.get(key, now).filter(|known| is_usable(known)) {
             return Found::Known(known.clone());
@@ -100,11 +111,11 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> SharedLookups<K, V, O> {
     }
 
     /// Begins a lookup even if there is one, which later requests of this owner join instead of that one.
-    pub fn begin(&self, key: &K, owner: &O) -> (Lookup<K, V, O>, Pending<V>) {
+    pub fn begin(&self, key: &K, owner: &O) -> (Lookup<K, V, O, S>, Pending<V>) {
         self.begin_in(&mut self.shard(key), (key.clone(), owner.clone()))
     }
 
-    fn begin_in(&self, shard: &mut Shard<K, V, O>, key: (K, O)) -> (Lookup<K, V, O>, Pending<V>) {
+    fn begin_in(&self, shard: &mut Shard<K, V, O, S>, key: (K, O)) -> (Lookup<K, V, O, S>, Pending<V>) {
         let (sender, receiver) = watch::channel(None);
         let sender = Arc::new(sender);
         shard.pending.insert(key.clone(), Arc::clone(&sender));
@@ -121,9 +132,20 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> SharedLookups<K, V, O> {
         self.count(|shard| shard.pending.len())
     }
 
-    fn count(&self, of: impl Fn(&Shard<K, V, O>) -> usize) -> usize {
+    fn count(&self, of: impl Fn(&Shard<K, V, O, S>) -> usize) -> usize {
         let (first, others) = &self.0.shards;
         std::iter::once(first).chain(others).map(|shard| of(&lock(shard))).sum()
+    }
+}
+
+impl<K: Hash + Eq, V, O: OwnerKey, S: BuildHasher> SharedLookups<K, V, O, S> {
+    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V, O, S>> {
+        let Shards { hasher, shards: (first, others) } = &*self.0;
+        if others.is_empty() {
+            return lock(first);
+        }
+        let index = usize::try_from(hasher.hash_one(key) >> 32).unwrap_or_default() % (others.len() + 1);
+        lock(others.get(index).unwrap_or(first))
     }
 }
 
@@ -134,7 +156,7 @@ impl<V: Clone> Pending<V> {
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> Lookup<K, V, O> {
+impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> Lookup<K, V, O, S> {
     /// The key of the lookup.
     pub fn key(&self) -> &K {
         &self.key.0
@@ -145,8 +167,8 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> Lookup<K, V, O> {
         &self.key.1
     }
 
-    /// Completes when nobody waits for the lookup any longer.
-    pub fn abandoned(&self) -> impl Future<Output = ()> + Send + use<K, V, O>
+    /// Completes when no request waits for the lookup any longer.
+    pub fn abandoned(&self) -> impl Future<Output = ()> + Send + use<K, V, O, S>
     where
         V: Send + Sync,
     {
@@ -169,32 +191,42 @@ impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> Lookup<K, V, O> {
     }
 
     /// Later requests do not join it any more.
-    fn leave(&self, shard: &mut Shard<K, V, O>) {
+    fn leave(&self, shard: &mut Shard<K, V, O, S>) {
         if shard.pending.get(&self.key).is_some_and(|sender| Arc::ptr_eq(sender, &self.sender)) {
             shard.pending.remove(&self.key);
         }
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> Drop for Lookup<K, V, O> {
+impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> Drop for Lookup<K, V, O, S> {
     fn drop(&mut self) {
         self.leave(&mut self.lookups.shard(&self.key.0));
     }
 }
 
-impl<K: Hash + Eq, V, O: OwnerKey> Clone for SharedLookups<K, V, O> {
+impl<K: Hash + Eq, V, O: OwnerKey, S: BuildHasher> Clone for SharedLookups<K, V, O, S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<K: Hash + Eq, V, O: OwnerKey> fmt::Debug for SharedLookups<K, V, O> {
+impl<K: Hash + Eq, V, O: OwnerKey, S: BuildHasher> fmt::Debug for SharedLookups<K, V, O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedLookups").finish_non_exhaustive()
     }
 }
 
-impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey> fmt::Debug for Lookup<K, V, O> {
+impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> fmt::Debug for Found<K, V, O, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Known(_) => "Known",
+            Self::Pending(_) => "Pending",
+            Self::Vacant(..) => "Vacant",
+        })
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Clone, O: OwnerKey, S: BuildHasher> fmt::Debug for Lookup<K, V, O, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lookup").field("owner", &self.key.1).finish_non_exhaustive()
     }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::error::shortened;
 use crate::jwt::keys::VerificationKey;
-use crate::jwt::{Jwt, MalformedJwt};
+use crate::jwt::{Jwt, MalformedJwt, VerificationBudget};
 
 /// Clocks may differ by this much without a warning.
 const MAX_CLOCK_DIFFERENCE: u64 = 300;
@@ -77,7 +77,7 @@ pub fn verify(
     expected: &ExpectedIdToken<'_>,
 ) -> Result<IdTokenClaims, IdTokenError> {
     let jwt = Jwt::parse(token)?;
-    if !jwt.is_signed_by_one_of(keys) {
+    if !jwt.is_signed_by_one_of(keys, VerificationBudget::PUBLISHED) {
         return Err(IdTokenError::Signature(shortened(jwt.algorithm().unwrap_or("no algorithm"))));
     }
     check_claims(&jwt.claims()?, expected)

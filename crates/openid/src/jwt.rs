@@ -8,6 +8,7 @@ pub mod key_file;
 pub mod key_set;
 pub mod keys;
 pub mod members;
+mod verification_budget;
 
 use base64::Engine as _;
 use base64::alphabet::{STANDARD, URL_SAFE};
@@ -17,6 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use keys::{JwsAlgorithm, VerificationKey};
+pub use verification_budget::VerificationBudget;
 use portcullis_go::json::JsonObject;
 use portcullis_pki::x509::certificate::Certificate;
 
@@ -25,9 +27,6 @@ const MAX_HEADER_SIZE: usize = 64 << 10;
 
 /// Maximum size of an issuer: it stays in memory with the token, which may wait for keys.
 const MAX_ISSUER_SIZE: usize = 64 << 10;
-
-/// Maximum number of keys tried per token: any client can send a token without a `kid`.
-const MAX_KEYS_TRIED: usize = 100;
 
 /// Decodes base64url without padding as Go does: bits beyond the last whole byte are ignored.
 // Go: encoding/base64, RawURLEncoding
@@ -125,11 +124,14 @@ impl<'a> Jwt<'a> {
         self.header.key_id.as_deref().filter(|id| !id.is_empty())
     }
 
-    /// Whether one of the keys verifies the signature. Tries the keys with the ID in `kid`, or all keys without `kid`,
-    /// up to a limit.
-    pub fn is_signed_by_one_of(&self, keys: &[VerificationKey]) -> bool {
+    /// Whether one of the keys verifies the signature. Tries the keys with the ID in `kid`, or all keys without `kid`, of the
+    /// type that `alg` needs, as far as the budget goes.
+    pub fn is_signed_by_one_of(&self, keys: &[VerificationKey], budget: VerificationBudget) -> bool {
+        let Some(algorithm) = self.algorithm().and_then(JwsAlgorithm::named) else { return false };
         let named = |key: &&VerificationKey| self.key_id().is_none_or(|id| key.id() == id);
-        keys.iter().filter(named).take(MAX_KEYS_TRIED).any(|key| self.is_signed_by(key))
+        let keys = keys.iter().filter(named).filter(|key| key.fits(algorithm));
+        let affordable = budget.affordable(keys, self.signing_input.len());
+        affordable.into_iter().any(|key| self.is_signed_by(key))
     }
 
     /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads

@@ -26,7 +26,9 @@ impl<K: Hash + Eq, V, S: BuildHasher + Default> ExpiringLru<K, V, S> {
     pub fn new(capacity: usize) -> Self {
         Self { entries: LruCache::unbounded_with_hasher(S::default()), weight: 0, capacity }
     }
+}
 
+impl<K: Hash + Eq, V, S: BuildHasher> ExpiringLru<K, V, S> {
     /// The value of `key`, if it has not ended at `now`.
     pub fn get(&mut self, key: &K, now: Instant) -> Option<&V> {
         self.entries.get(key).filter(|entry| now < entry.until).map(|entry| &entry.value)

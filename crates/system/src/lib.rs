@@ -1,8 +1,9 @@
 //! What the process takes from its machine, with the rules that the gateway adds: an injected clock, input files that
-//! cannot block or fill the memory, locks that survive a panic, text of strangers on a terminal.
+//! cannot block or fill the memory, its memory limit, locks that survive a panic, text of strangers on a terminal.
 
 pub mod clock;
 pub mod expiring_lru;
 pub mod input_file;
+pub mod memory;
 pub mod sync;
 pub mod text;

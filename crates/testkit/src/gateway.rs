@@ -142,7 +142,8 @@ impl Gateway {
         self.admin("/metrics", &format!("Accept: {accept}\r\n")).await
     }
 
-    async fn admin(&self, path: &str, headers: &str) -> String {
+    /// The response of the metrics port to a GET with these header lines, with its header.
+    pub async fn admin(&self, path: &str, headers: &str) -> String {
         let mut stream = TcpStream::connect(self.metrics.unwrap()).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{headers}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -1,22 +1,49 @@
 //! Cache keys: a keyed hash, from which neither the token nor a part of it can be recovered.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 
 use super::super::{Audience, BearerToken};
 
-/// HMAC of a token and the requested audiences. A client without the cache's secret cannot compute one, so the hash map
-/// needs no protection against chosen collisions.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// HMAC of a token and the requested audiences. A client without the cache's secret cannot compute one, so a part of it is its
+/// hash: [`SecretKeyHash`].
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct CacheKey([u8; 32]);
 
-impl CacheKey {
-    /// An evenly distributed number, to select a shard.
-    pub(super) fn spread(&self) -> usize {
-        let [first, second, ..] = self.0;
-        usize::from(u16::from_le_bytes([first, second]))
+impl Hash for CacheKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let [.., a, b, c, d, e, f, g, h] = self.0;
+        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
+/// Hashes a [`CacheKey`], and nothing else, without the cost of a hash with a secret.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct SecretKeyHash(u64);
+
+impl BuildHasher for SecretKeyHash {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Hasher for SecretKeyHash {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, part: u64) {
+        self.0 = part;
+    }
+
+    /// No key has such parts. Should one have, it counts, however poorly it is spread.
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 }
 
@@ -87,6 +114,20 @@ mod tests {
                 assert!(key(one) != key(other), "{one:?} and {other:?}");
             }
             assert!(key(one) == key(one), "{one:?}");
+        }
+    }
+
+    /// Shards take the upper half of the hash, and maps the lower bits and the upper ones: all must differ.
+    #[test]
+    fn keys_are_spread_over_their_hashes() {
+        let hasher = CacheKeyHasher::random();
+        let hashes: Vec<u64> = (0..4096)
+            .map(|token| SecretKeyHash::default().hash_one(hasher.key(&BearerToken::new(token.to_string()), &[])))
+            .collect();
+        for shift in [0, 28, 32, 57] {
+            let mut buckets = [0; 16];
+            hashes.iter().for_each(|hash| buckets[usize::try_from((hash >> shift) % 16).unwrap()] += 1);
+            assert!(buckets.iter().all(|count| (128..384).contains(count)), "{shift}: {buckets:?}");
         }
     }
 

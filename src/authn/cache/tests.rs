@@ -1,13 +1,19 @@
+mod shares;
+
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
+use portcullis_system::clock::UnixTime;
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
-use tokio::time::advance;
+use tokio::time::{advance, timeout};
 
 use super::super::Authenticated;
 use super::super::testing::{audiences_of, success};
 use super::*;
-use crate::authn::trace::{Check, StepOutcome, TraceRecord};
+use crate::authn::check_pool::TokenCheckPool;
+use crate::authn::trace::{AuthnTrace, Check, StepOutcome, TraceRecord};
 use crate::metrics::Metrics;
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -85,8 +91,8 @@ impl TokenAuthenticator for FakeAuthenticator {
 }
 
 fn cache_with(fake: &Arc<FakeAuthenticator>, policy: CachePolicy, limits: CacheLimits) -> Arc<CachedTokens> {
-    let metrics = Metrics::new();
-    Arc::new(CachedTokens::new(fake.clone(), policy, Handle::current(), &metrics.token_cache, limits))
+    let (checks, metrics) = (TokenCheckPool::of_test().of_cluster("c"), Metrics::new());
+    Arc::new(CachedTokens::new(fake.clone(), policy, checks, &metrics.token_cache, limits))
 }
 
 fn cache(fake: &Arc<FakeAuthenticator>, policy: CachePolicy) -> Arc<CachedTokens> {
@@ -100,9 +106,13 @@ async fn authenticate_with(
     now: UnixTime,
     trace: &AuthnTrace,
 ) -> AuthnVerdict {
-    let audiences = audiences_of(audiences);
-    let context = TokenContext { audiences: &audiences, now, trace };
+    let (audiences, owner) = (audiences_of(audiences), &network(1));
+    let context = TokenContext { audiences: &audiences, owner, now, trace };
     cache.authenticate(&BearerToken::new(token), context).await
+}
+
+fn network(number: usize) -> Owner {
+    Owner::Network([10, 0, 0, u8::try_from(number).unwrap()].into())
 }
 
 async fn authenticate(cache: &CachedTokens, token: &str) -> AuthnVerdict {
@@ -121,9 +131,20 @@ fn name(verdict: AuthnVerdict) -> Option<String> {
 
 /// Starts an authentication in its own task.
 fn begin(cache: &Arc<CachedTokens>, token: &str) -> JoinHandle<AuthnVerdict> {
-    let (cache, token) = (Arc::clone(cache), token.to_owned());
-    tokio::spawn(async move { authenticate(&cache, &token).await })
+    begin_from(cache, token, network(1))
 }
+
+fn begin_from(cache: &Arc<CachedTokens>, token: &str, owner: Owner) -> JoinHandle<AuthnVerdict> {
+    let (cache, token) = (Arc::clone(cache), BearerToken::new(token));
+    tokio::spawn(async move {
+        let trace = AuthnTrace::default();
+        cache.authenticate(&token, TokenContext { audiences: &[], owner: &owner, now: NOW, trace: &trace }).await
+    })
+}
+
+/// Room for one check, and as many waiting tokens as a cluster may have.
+const ONE_CHECK: CacheLimits =
+    CacheLimits { checks: Shares::new(1, 1).with_queue(4096, 1024), ..CacheLimits::CLUSTER };
 
 /// Lets other tasks run until the condition holds.
 async fn until(event: &str, holds: impl Fn() -> bool) {
@@ -315,7 +336,7 @@ async fn a_lookup_continues_after_its_request_is_cancelled() {
 #[tokio::test]
 async fn another_request_takes_over_a_lookup_cancelled_before_its_start() {
     let fake = FakeAuthenticator::blocked(|token, _| Ok(Some(success(token, &[]))));
-    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::CLUSTER });
+    let cache = cache_with(&fake, SUCCESSES, ONE_CHECK);
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.call_count() == 1).await;
     let first = begin(&cache, "token");
@@ -414,18 +435,19 @@ async fn a_flood_of_made_up_tokens_is_bounded() {
     let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
     let limits = CacheLimits { memory: 1 << 20, ..CacheLimits::CLUSTER };
     let cache = cache_with(&fake, CachePolicy { failure: MINUTE, ..SUCCESSES }, limits);
-    let waiting: Vec<_> = (0..10_000).map(|number| begin(&cache, &format!("token{number}"))).collect();
-    until("the lookups", || fake.call_count() == limits.lookups).await;
+    let from = |number: usize| begin_from(&cache, &format!("token{number}"), network(number % 10));
+    let waiting: Vec<_> = (0..10_000).map(from).collect();
+    let (checks, checked) = (limits.checks.total(), limits.checks.total() + limits.checks.waiting());
+    until("the checks", || fake.call_count() == checks).await;
     settle().await;
-    assert_eq!(cache.len(), (0, limits.lookups + limits.waiting), "in flight");
+    assert_eq!(cache.len(), (0, checked), "in flight");
     fake.open();
     let verdicts: Vec<_> = join_all(waiting).await.into_iter().map(Result::unwrap).collect();
     let refused = Err(unavailable("too many tokens are being checked at once"));
-    let checked = limits.lookups + limits.waiting;
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == Ok(None)).count(), checked);
     assert_eq!(verdicts.iter().filter(|verdict| **verdict == refused).count(), 10_000 - checked);
     assert_eq!(fake.calls().len(), checked);
-    assert_eq!(fake.max_running.load(Ordering::SeqCst), limits.lookups);
+    assert_eq!(fake.max_running.load(Ordering::SeqCst), checks);
     let (stored, pending) = cache.len();
     assert!((1_000..4_000).contains(&stored), "{stored} entries in 1 MiB");
     assert_eq!(pending, 0);
@@ -459,8 +481,8 @@ impl TokenAuthenticator for SlowOnMadeUp {
 async fn recently_valid_tokens_do_not_wait_behind_a_flood_of_made_up_ones() {
     let policy = CachePolicy { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
     let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
-    let cache =
-        CachedTokens::new(delegate, policy, Handle::current(), &metrics.token_cache, CacheLimits::WEBHOOK);
+    let checks = TokenCheckPool::of_test().of_cluster("c");
+    let cache = CachedTokens::new(delegate, policy, checks, &metrics.token_cache, CacheLimits::WEBHOOK);
     let cache = Arc::new(cache);
     for number in 0..100 {
         assert!(authenticate(&cache, &format!("good{number}")).await.is_ok());
@@ -489,7 +511,7 @@ async fn recently_valid_tokens_do_not_wait_behind_a_flood_of_made_up_ones() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_slot_is_bounded() {
     let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
-    let cache = cache_with(&fake, SUCCESSES, CacheLimits { lookups: 1, ..CacheLimits::CLUSTER });
+    let cache = cache_with(&fake, SUCCESSES, ONE_CHECK);
     let blocking = begin(&cache, "other");
     until("the other lookup", || fake.call_count() == 1).await;
     let begun = Instant::now();
@@ -520,8 +542,8 @@ async fn requests_and_lookups_are_counted() {
     });
     let metrics = Metrics::new();
     let policy = CachePolicy { failure: MINUTE, errors: false, ..SUCCESSES };
-    let cache =
-        CachedTokens::new(fake, policy, Handle::current(), &metrics.token_cache, CacheLimits::CLUSTER);
+    let checks = TokenCheckPool::of_test().of_cluster("c");
+    let cache = CachedTokens::new(fake, policy, checks, &metrics.token_cache, CacheLimits::CLUSTER);
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         authenticate(&cache, token).await.ok();
     }
@@ -544,10 +566,6 @@ async fn requests_and_lookups_are_counted() {
 impl CachedTokens {
     /// The number of stored verdicts and of lookups in progress.
     fn len(&self) -> (usize, usize) {
-        let (first, others) = &self.0.shards;
-        let shards = others.iter().chain([first]).map(|shard| shard.lock().unwrap());
-        shards.fold((0, 0), |(stored, pending), shard| {
-            (stored + shard.stored_count(), pending + shard.pending_count())
-        })
+        (self.0.verdicts.known_count(), self.0.verdicts.pending_count())
     }
 }

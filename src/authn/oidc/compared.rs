@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::Owner;
 use portcullis_system::clock::{Clock, UnixTime};
 
 use super::OidcAuthenticator;
@@ -29,7 +30,7 @@ impl StaticIdTokenAuthenticator {
     /// The user of a token; `None` for a token of another issuer.
     pub async fn authenticate(&self, token: &str, now: UnixTime) -> Result<Option<UserInfo>, String> {
         let trace = AuthnTrace::default();
-        let context = TokenContext { audiences: &[], now, trace: &trace };
+        let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now, trace: &trace };
         let verdict = self.0.authenticate(&BearerToken::new(token), context).await;
         verdict.map(|found| found.map(|found| (*found.user).clone())).map_err(|error| error.to_string())
     }

@@ -10,11 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use portcullis_go::quote::Quoted;
-use portcullis_openid::jwt::{self, members};
-use portcullis_system::clock::UnixTime;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
+use portcullis_openid::jwt::{self, key_set, members};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::sync::Semaphore;
 
 use super::claim_issuers::ClaimIssuers;
 use super::fetch::DocumentFetcher;
@@ -22,12 +21,13 @@ use super::settings::JwtAuthenticator;
 use super::steps::StepRecorder;
 use super::verify::{IdToken, VerifiedIdToken};
 use super::with_prefix;
-use crate::authn::AuthnError;
 use crate::authn::trace::Check;
+use crate::authn::{AuthnError, TokenContext};
 
-/// Maximum number of tokens waiting for claims, limited for the same reason as in
+/// Maximum number of tokens waiting for claims, limited for the same reason, and as far, as in
 /// [`KeySet`](portcullis_openid::jwt::key_set::KeySet).
-const MAX_WAITING: usize = 32;
+// threat: key-fetch-flood
+const WAITING: Shares = key_set::WAITING;
 
 /// The sources of distributed claims: `_claim_names` and `_claim_sources`.
 ///
@@ -173,13 +173,13 @@ pub(super) struct ClaimResolver {
     claim: String,
     fetch: Arc<dyn DocumentFetcher>,
     issuers: Arc<ClaimIssuers>,
-    waiting: Semaphore,
+    waiting: FairLimiter,
 }
 
 impl ClaimResolver {
     /// A resolver that accepts claims signed by one of `issuers`.
     pub(super) fn new(claim: String, fetch: Arc<dyn DocumentFetcher>, issuers: Arc<ClaimIssuers>) -> Self {
-        Self { claim, fetch, issuers, waiting: Semaphore::new(MAX_WAITING) }
+        Self { claim, fetch, issuers, waiting: FairLimiter::new(WAITING) }
     }
 
     /// Adds the claim to the token, unless it is present or has no source.
@@ -187,14 +187,14 @@ impl ClaimResolver {
         &self,
         token: &mut VerifiedIdToken,
         settings: &JwtAuthenticator,
-        now: UnixTime,
+        context: TokenContext<'_>,
         steps: StepRecorder<'_>,
     ) -> Result<(), AuthnError> {
         if token.claims.contains_key(&self.claim) {
             return Ok(());
         }
         if let Some(endpoint) = token.sources.endpoint(&self.claim).map_err(AuthnError::Invalid)? {
-            let resolved = self.resolve(endpoint, settings, now, steps).await;
+            let resolved = self.resolve(endpoint, settings, context, steps).await;
             let resolved = steps.check(Check::Other("distributed claim"), resolved, |_| {
                 format!("{} from {}", self.claim, endpoint.url)
             })?;
@@ -207,13 +207,13 @@ impl ClaimResolver {
         &self,
         endpoint: &ClaimEndpoint,
         settings: &JwtAuthenticator,
-        now: UnixTime,
+        context: TokenContext<'_>,
         steps: StepRecorder<'_>,
     ) -> Result<Value, AuthnError> {
         let claim = &self.claim;
         let url = endpoint.url.as_str();
         let access_token = Some(endpoint.access_token.as_str()).filter(|token| !token.is_empty());
-        let _waiting = self.waiting.try_acquire().map_err(|_| {
+        let _waiting = self.waiting.try_acquire(context.owner.clone(), 1).ok_or_else(|| {
             AuthnError::Unavailable(format!(
                 "too many tokens are waiting for the distributed claim {}",
                 Quoted(claim)
@@ -246,7 +246,7 @@ impl ClaimResolver {
         let claim_issuer = token.issuer.to_owned();
         let steps = StepRecorder { label: &label, ..steps };
         let mut verified = token
-            .verify(keys, settings, now, steps)
+            .verify(keys, settings, context, steps)
             .await
             .map_err(|error| with_prefix("verify distributed claim token: ", error))?;
         self.issuers.note_verified(&claim_issuer);

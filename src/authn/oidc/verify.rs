@@ -21,7 +21,7 @@ use super::claims::{self, ClaimError, IdTokenClaims};
 use super::distributed::ClaimSources;
 use super::settings::JwtAuthenticator;
 use super::steps::StepRecorder;
-use crate::authn::AuthnError;
+use crate::authn::{AuthnError, TokenContext};
 use crate::authn::trace::{Check, StepOutcome};
 
 /// Clock skew accepted for `nbf`.
@@ -61,14 +61,14 @@ impl<'a> IdToken<'a> {
         self,
         keys: &KeySet,
         settings: &JwtAuthenticator,
-        now: UnixTime,
+        context: TokenContext<'_>,
         steps: StepRecorder<'_>,
     ) -> Result<VerifiedIdToken, AuthnError> {
         let malformed = |error| AuthnError::Invalid(format!("oidc: malformed jwt: {error}"));
         let jwt = Jwt::parse(self.token).map_err(malformed);
         let jwt = steps.check(Check::Token, jwt, |_| "well-formed".to_owned())?;
         steps.check(Check::Algorithm, check_algorithm(&jwt, settings), |()| algorithm_of(&jwt).to_owned())?;
-        let signed = keys.verify(&jwt).await;
+        let signed = keys.verify(&jwt, context.owner).await;
         let outcome = if signed.is_ok() { StepOutcome::Passed } else { StepOutcome::Failed };
         let check = match signed {
             Err(KeySetError::Unavailable(_)) => Check::KeysFetched,
@@ -93,7 +93,7 @@ impl<'a> IdToken<'a> {
             });
         let (claims, checks) =
             steps.check(Check::Other("claims"), read, |_| "all of the expected types".to_owned())?;
-        checks.run(&settings.issuer.audiences, now, steps).map_err(AuthnError::Invalid)?;
+        checks.run(&settings.issuer.audiences, context.now, steps).map_err(AuthnError::Invalid)?;
         Ok(VerifiedIdToken { claims, expiry: checks.expiry, sources: checks.sources })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::Owner;
 use portcullis_openid::jwt::keys::VerificationKey;
 use portcullis_system::clock::UnixTime;
 
@@ -48,7 +49,7 @@ impl StaticAccountAuthenticator {
         now: UnixTime,
     ) -> Result<Option<(UserInfo, Vec<Audience>)>, String> {
         let trace = AuthnTrace::default();
-        let context = TokenContext { audiences, now, trace: &trace };
+        let context = TokenContext { audiences, owner: &Owner::Gateway, now, trace: &trace };
         let verdict = self.0.authenticate(&BearerToken::new(token), context).await;
         verdict
             .map(|found| found.map(|found| ((*found.user).clone(), found.audiences)))

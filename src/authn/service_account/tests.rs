@@ -1,6 +1,7 @@
 //! Service-account tokens: the tables of Kubernetes' own tests, and more.
 
 mod bound;
+mod flood;
 mod form;
 mod keys;
 mod legacy;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use portcullis_limits::Owner;
 use portcullis_openid::jwt::testing::Signer;
 use portcullis_system::clock::UnixTime;
 use secrecy::SecretSlice;
@@ -157,7 +159,7 @@ impl TestBed {
     ) -> AuthnOutcome {
         let trace = AuthnTrace::with_steps();
         let audiences = audiences_of(audiences);
-        let context = TokenContext { audiences: &audiences, now: self.now, trace: &trace };
+        let context = TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: self.now, trace: &trace };
         let bearer = BearerToken::new(token);
         let verdict = authenticator.authenticate(&bearer, context).now_or_never().expect("does not wait");
         let noted = trace.take();

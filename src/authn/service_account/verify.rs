@@ -3,8 +3,9 @@
 
 use portcullis_go::json::DistinctObject;
 use portcullis_go::quote::{Quoted, QuotedList};
-use portcullis_openid::jwt::Jwt;
+use portcullis_limits::Owner;
 use portcullis_openid::jwt::key_set::KeySetError;
+use portcullis_openid::jwt::{Jwt, VerificationBudget};
 use serde::de::DeserializeOwned;
 
 use super::checks::CheckRecorder;
@@ -69,7 +70,7 @@ pub(super) async fn verify<P: DeserializeOwned>(
         return Ok(None);
     };
     checks.pass(Check::Other("iss"), || issuer.to_owned());
-    deps.keys.verify(&jwt, checks).await?;
+    deps.keys.verify(&jwt, checks, context.owner).await?;
     // The members that no struct has must be valid JSON too, within the depth that other parsers accept.
     jwt.claims().map_err(|error| checks.invalid(Check::Other("claims"), format!("json: {error}")))?;
     let read = |error: serde_json::Error| checks.invalid(Check::Other("claims"), unreadable(&error));
@@ -86,14 +87,21 @@ pub(super) async fn verify<P: DeserializeOwned>(
 }
 
 impl KeyRing {
-    async fn verify(&self, jwt: &Jwt<'_>, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
+    async fn verify(
+        &self,
+        jwt: &Jwt<'_>,
+        checks: CheckRecorder<'_>,
+        owner: &Owner,
+    ) -> Result<(), AuthnError> {
         let alg = Quoted(jwt.algorithm().unwrap_or_default());
         let kid = Quoted(jwt.key_id().unwrap_or_default());
         let check = Check::AccountSignature;
         let (signed, keys) = match self {
-            Self::Fixed(keys) => (jwt.is_signed_by_one_of(keys), Some(keys.clone())),
+            Self::Fixed(keys) => {
+                (jwt.is_signed_by_one_of(keys, VerificationBudget::CONFIGURED), Some(keys.clone()))
+            }
             Self::Fetched(set) => {
-                let verdict = set.verify(jwt).await;
+                let verdict = set.verify(jwt, owner).await;
                 if let Err(error @ KeySetError::Unavailable(_)) = &verdict {
                     return Err(checks.unavailable(check, error.to_string()));
                 }

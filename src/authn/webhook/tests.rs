@@ -8,6 +8,7 @@ use portcullis_http::https_client::testing::{
     H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting,
 };
 use portcullis_http::webhook::MAX_ATTEMPTS;
+use portcullis_limits::Owner;
 use portcullis_system::clock::UnixTime;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -16,6 +17,7 @@ use testkit::pki::{Ca, Issued};
 
 use super::super::testing::audiences_of;
 use super::*;
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::trace::{AuthnTrace, TraceStep};
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
@@ -124,7 +126,7 @@ async fn authenticate_traced(
     let (token, audiences, trace) =
         (BearerToken::new(token), audiences_of(audiences), AuthnTrace::with_steps());
     let context =
-        TokenContext { audiences: &audiences, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
+        TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
     let verdict = authenticator.authenticate(&token, context).await;
     (verdict, trace.take().steps)
 }
@@ -136,7 +138,7 @@ async fn verdict(webhook: &WebhookSettings) -> AuthnVerdict {
 /// Authenticates a token without recording steps.
 async fn authenticate_untraced(authenticator: &dyn TokenAuthenticator, token: &str) -> AuthnVerdict {
     let (token, trace) = (BearerToken::new(token), AuthnTrace::default());
-    let context = TokenContext { audiences: &[], now: UnixTime::from_secs(1_700_000_000), trace: &trace };
+    let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
     authenticator.authenticate(&token, context).await
 }
 
@@ -288,7 +290,7 @@ async fn verdicts_are_cached_and_errors_are_not() {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
         let authenticator = authenticator(&service.webhook(pki.tls(), version), &[], &metrics);
-        let cached = authenticator.cached(LONG, Handle::current(), &metrics.token_cache);
+        let cached = authenticator.cached(LONG, TokenCheckPool::of_test().of_cluster("c"), &metrics.token_cache);
         for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
             ("t0k3n", 404, true, false, 1),
@@ -330,7 +332,8 @@ async fn verdicts_are_cached_for_the_configured_ttl() {
     for (cache_ttl, attempts) in [(Duration::ZERO, 2), (LONG, 1)] {
         let webhook = WebhookSettings { cache_ttl, ..service.webhook(pki.tls(), TokenReviewVersion::V1) };
         let provider = Arc::new(default_provider());
-        let made = cached(&webhook, Vec::new(), &provider, Handle::current(), &Metrics::new()).unwrap();
+        let checks = TokenCheckPool::of_test().of_cluster("c");
+        let made = cached(&webhook, Vec::new(), &provider, checks, &Metrics::new()).unwrap();
         for _ in 0..2 {
             assert!(matches!(authenticate_untraced(&made, TOKEN).await, Ok(Some(_))));
         }

@@ -29,12 +29,7 @@ fn bundle(cas: &[&Ca]) -> Arc<CaBundle> {
 }
 
 fn connection(chain: Vec<CertificateDer<'static>>) -> ConnInfo {
-    ConnInfo {
-        peer: ([127, 0, 0, 1], 1).into(),
-        server_name: None,
-        peer_chain: UnverifiedChain::new(chain),
-        verdicts: VerdictMemo::default(),
-    }
+    ConnInfo::new(([127, 0, 0, 1], 1).into(), None, UnverifiedChain::new(chain))
 }
 
 /// Calls `body` with a request over `conn`.

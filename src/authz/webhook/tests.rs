@@ -533,7 +533,7 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
     let service = Service { ca, server, decision: Arc::default() };
     let webhook = AuthorizerSettings::Webhook(Box::new(service.webhook()));
     let authorizer = Arc::new(build(vec![webhook, AuthorizerSettings::AlwaysAllow], &metrics()));
-    let count = LIMITS.permits_per_client + LIMITS.queue_per_client + 100;
+    let count = SHARES.per_owner() + SHARES.waiting_per_owner() + 100;
     let mut flood = tokio::task::JoinSet::new();
     for number in 0..count {
         let authorizer = Arc::clone(&authorizer);
@@ -546,7 +546,7 @@ async fn a_flood_is_refused_and_disturbs_no_other_user() {
     }
     let calm = authorizer.authorize("calm", &on_pods("calm", "get", "n"), &NO_TRACE).await;
     assert_eq!(calm, forbidden("", true));
-    assert!(service.take().len() <= LIMITS.permits_per_client + 1);
+    assert!(service.take().len() <= SHARES.per_owner() + 1);
 }
 
 /// A webhook that accepts and never answers costs a request its timeout, and nothing is cached.
@@ -701,15 +701,15 @@ async fn an_equal_review_of_another_client_is_not_delayed() {
             authorizer.authorize(flow, &spec, &NO_TRACE).await
         })
     };
-    let flood: Vec<_> = (0..=LIMITS.permits_per_client).map(|number| ask("flood", number)).collect();
+    let flood: Vec<_> = (0..=SHARES.per_owner()).map(|number| ask("flood", number)).collect();
     let mut asked = 0;
     testkit::until("the flood's questions", || {
         asked += service.server.take().len();
-        asked >= LIMITS.permits_per_client
+        asked >= SHARES.per_owner()
     })
     .await;
     // The flood's last access review waits for its share.
-    let calm = ask("bob", LIMITS.permits_per_client);
+    let calm = ask("bob", SHARES.per_owner());
     until_asked(&service).await;
     released.add_permits(2 * flood.len());
     assert!(is_allowed(&calm.await.unwrap()));
@@ -726,7 +726,7 @@ async fn a_review_ends_with_its_requests() {
             authorizer.authorize("asker", &on_pods("alice", "get", &namespace), &NO_TRACE).await
         })
     };
-    let waiting: Vec<_> = (0..LIMITS.permits_per_client).map(|number| ask(format!("n{number}"))).collect();
+    let waiting: Vec<_> = (0..SHARES.per_owner()).map(|number| ask(format!("n{number}"))).collect();
     until_asked(&service).await;
     for request in waiting {
         request.abort();

@@ -53,6 +53,39 @@ fn short_and_long_requests_are_counted_apart() {
     assert_eq!((balance.in_flight(Load::Short), balance.in_flight(Load::Long)), (0, 1));
 }
 
+/// The requests that a flow can begin.
+fn begin_all(balance: &Arc<Balance>, load: Load, bound: usize, flow: &str) -> Vec<LoadTicket> {
+    std::iter::from_fn(|| balance.begin_within(load, bound, || flow.into())).collect()
+}
+
+// threat: endpoint-flood
+#[test]
+fn a_flow_that_takes_all_it_gets_leaves_places_to_others() {
+    for load in [Load::Short, Load::Long] {
+        let balance = Arc::new(Balance::default());
+        let flood = begin_all(&balance, load, 80, "mallory");
+        assert_eq!(flood.len(), 50, "half of the bound, and an eighth");
+        let others: Vec<_> = ["a", "b", "c", "d"].map(|flow| begin_all(&balance, load, 80, flow)).into();
+        assert_eq!(others.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 10, 0]);
+        assert!(balance.begin_within(load, usize::MAX, || "".into()).is_some(), "the gateway's own");
+        drop(others);
+        assert_eq!(begin_all(&balance, load, 80, "mallory").len(), 0);
+        // A lower bound holds for the next requests.
+        assert_eq!(begin_all(&balance, load, 60, "a").len(), 7);
+        drop(flood);
+        assert_eq!(begin_all(&balance, load, 80, "mallory").len(), 50);
+        assert_eq!(balance.in_flight(load), 0);
+    }
+}
+
+#[test]
+fn a_small_bound_is_used_up_by_one_flow() {
+    for bound in 1..4 {
+        let balance = Arc::new(Balance::default());
+        assert_eq!(begin_all(&balance, Load::Short, bound, "alice").len(), bound.min(bound.div_ceil(2) + 1));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn probes_and_failures_rank_an_endpoint() {
     let (balance, now) = (Balance::default(), Instant::now());

@@ -15,6 +15,7 @@ use socket2::SockRef;
 
 use super::*;
 use crate::backend::settings::TrustedRoots;
+use crate::backend::testing::dials;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
     let mut roots = RootCertStore::empty();
@@ -48,8 +49,13 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
     };
     Endpoint::new(
         &endpoint,
-        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default()).unwrap(),
+        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default(), dials()).unwrap(),
     )
+}
+
+/// Connects as the gateway itself.
+async fn connected(endpoint: &Endpoint, offer: AlpnOffer) -> Result<EndpointStream, ConnectError> {
+    endpoint.connect(offer, endpoint.connection_place(&RequestAuthor::Gateway).unwrap()).await
 }
 
 #[tokio::test]
@@ -76,22 +82,25 @@ async fn the_recorded_certificate_request_is_that_of_the_last_handshake_of_the_s
     };
     let check = endpoint.for_self_check();
     assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
-    let (stream, ()) = tokio::join!(check.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&front)));
+    let (stream, ()) = tokio::join!(connected(&check, AlpnOffer::Http2OrHttp1), accept(requesting(&front)));
     drop(stream);
     assert_eq!(check.certificate_request(), ClientCertificateRequest::OurCa);
     // The connection of a request, and another self-check, do not count.
-    let (stream, ()) = tokio::join!(endpoint.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
+    let (stream, ()) =
+        tokio::join!(connected(&endpoint, AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
     drop(stream);
     let another = endpoint.for_self_check();
-    let (stream, ()) = tokio::join!(another.connect(AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
+    let (stream, ()) = tokio::join!(connected(&another, AlpnOffer::Http2OrHttp1), accept(requesting(&other)));
     drop(stream);
     assert_eq!(
         (check.certificate_request(), another.certificate_request()),
         (ClientCertificateRequest::OurCa, ClientCertificateRequest::OtherCas)
     );
     // The server restarts without the flag.
-    let (stream, ()) =
-        tokio::join!(check.connect(AlpnOffer::Http2OrHttp1), accept(WebPkiClientVerifier::no_client_auth()));
+    let (stream, ()) = tokio::join!(
+        connected(&check, AlpnOffer::Http2OrHttp1),
+        accept(WebPkiClientVerifier::no_client_auth())
+    );
     stream.unwrap();
     assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
 }
@@ -108,7 +117,7 @@ async fn a_self_check_does_not_count_if_the_endpoint_went_away_meanwhile() {
     assert!(endpoint.set_trusted(before) && endpoint.is_trusted());
     // It refuses connections, and the port stays taken.
     SockRef::from(&listener).shutdown(std::net::Shutdown::Both).unwrap();
-    endpoint.connect(AlpnOffer::Http2OrHttp1).await.unwrap_err();
+    connected(&endpoint, AlpnOffer::Http2OrHttp1).await.unwrap_err();
     assert!(!endpoint.is_trusted());
     assert!(
         !endpoint.set_trusted(before) && !endpoint.is_trusted(),
@@ -136,7 +145,7 @@ async fn a_connection_is_not_used_again_after_a_break_of_the_trust() {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let accept = async || acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
     let connect = async |endpoint: &Endpoint| {
-        let (connected, _server) = tokio::join!(endpoint.connect(AlpnOffer::Http1Only), accept());
+        let (connected, _server) = tokio::join!(connected(endpoint, AlpnOffer::Http1Only), accept());
         connected.unwrap().trust
     };
     assert!(!connect(&endpoint).await.holds(), "made before the endpoint was trusted");

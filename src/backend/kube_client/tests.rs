@@ -18,7 +18,6 @@ use kube::api::{ListParams, PostParams, WatchParams};
 use portcullis_http::https_client::testing::{H1, H2, serving};
 use portcullis_http::loop_detection::GatewayId;
 use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs::default_provider;
 use testkit::pki::Ca;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -126,9 +125,7 @@ impl FaultyServer {
             balancing: settings::Balancing::default(),
             addresses: AddressPolicy::Any,
         };
-        let backend =
-            Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default())
-                .unwrap();
+        let backend = crate::backend::testing::with_settings(&settings);
         let endpoint = &backend.endpoints()[0];
         assert!(endpoint.set_trusted(endpoint.trust_version()));
         (Arc::new(backend), task)

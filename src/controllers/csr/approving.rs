@@ -236,6 +236,7 @@ mod tests {
 
     use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
+    use crate::backend::bounded_client::bounded;
     use crate::controllers::testing::FakeCluster;
 
     // kubernetes: pkg/controller/certificates/approver/sarapprove_test.go, TestRecognizers: each with and without key
@@ -311,7 +312,7 @@ mod tests {
             }
         });
         let mut context = FakeCluster::new().context();
-        context.client = crate::controllers::client::bounded(kube::Client::new(service, "default"));
+        context.client = bounded(kube::Client::new(service, "default"));
         let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();

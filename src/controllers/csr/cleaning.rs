@@ -21,10 +21,11 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::{Conditions, LenientTime};
-use super::error_message;
-use super::pages::{PATH, PagedList};
+use super::feed::POLICY;
+use super::{PATH, error_message, requests};
+use crate::backend::bounded_client::send;
+use crate::backend::follow::PagedList;
 use crate::controllers::ControllerContext;
-use crate::controllers::client::send;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::ATTEMPT_TIMEOUT;
 
@@ -105,7 +106,7 @@ struct CleanupStatus {
 
 /// Checks every request once.
 async fn pass(context: &ControllerContext) -> Result<(), String> {
-    let mut pages = PagedList::new(None);
+    let mut pages = PagedList::new(requests(None), &POLICY);
     loop {
         // Only one page of a cluster is in memory at a time.
         let turn = context.lists.acquire().await;
@@ -235,7 +236,7 @@ mod tests {
     use super::super::testing::CapturedLog;
     use super::super::{APPROVED, Condition, Csr, DENIED, FAILED};
     use super::*;
-    use crate::controllers::client::bounded;
+    use crate::backend::bounded_client::bounded;
     use crate::controllers::testing::FakeCluster;
 
     /// 2030-01-01T00:00:00Z.

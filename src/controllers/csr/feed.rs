@@ -2,8 +2,7 @@
 //!
 //! The API server selects the requests of a signer (`spec.signerName` is a field selector), so that those of other
 //! signers cost nothing here. The feed parses a few fields of each object; the controller reads the object again when
-//! it processes it. Follows client-go's reflector: a list, then a watch from its version; another list when that
-//! version has expired.
+//! it processes it.
 
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,28 +12,29 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::future::join_all;
-use kube::api::WatchParams;
-use kube::core::Request;
 use prometheus::IntGauge;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 use super::conditions::Conditions;
-use super::events::{CsrEvent, watch};
-use super::pages::{PATH, PagedList};
-use crate::backend::response_size::is_too_large;
+use super::{MAX_REQUEST, requests};
+use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, Follower};
 use crate::controllers::ControllerContext;
 use crate::controllers::queue::{FlowId, WorkItem};
 use crate::controllers::settings::ControllerName;
 
-/// The duration of a watch: even a silent one ends before `WATCH_IDLE_TIMEOUT` would abort it.
-const WATCH_TIMEOUT_SECONDS: u32 = 120;
-/// The back-off after a failure; doubled with each further one in a row.
-const INITIAL_WATCH_BACKOFF: Duration = Duration::from_millis(800);
-const MAX_WATCH_BACKOFF: Duration = Duration::from_secs(30);
+/// Even a silent watch ends before the client would abort it. An event is a request and its envelope.
+// threat: pending-requests-flood
+pub(super) const POLICY: FollowPolicy = FollowPolicy {
+    max_objects: 500,
+    watch_seconds: 120,
+    max_event: MAX_REQUEST + 1024,
+    skips_large_events: true,
+    ..FollowPolicy::DEFAULT
+};
 /// The interval between lists after the queue dropped requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
 /// The maximum length of a name. The API has no limit for requests, but kubelets keep to the limit of other objects.
@@ -83,7 +83,6 @@ pub(super) struct CsrSummary {
 #[serde(default, rename_all = "camelCase")]
 struct SummaryMetadata {
     name: String,
-    resource_version: String,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -135,13 +134,12 @@ impl<'a> CsrFeed<'a> {
                     signer,
                     requesters: &requesters,
                     sender: sender.clone(),
-                    backoff: INITIAL_WATCH_BACKOFF,
+                    follow: self.follow(signer),
                     listed: Instant::now(),
                     forgotten: 0,
-                    has_watch_failed: false,
                     has_logged_skip: false,
                 };
-                follower.follow()
+                follower.run()
             });
             join_all(follow).await;
             std::future::pending().await
@@ -151,14 +149,11 @@ impl<'a> CsrFeed<'a> {
         });
         (keys, following)
     }
-}
 
-/// How a watch ended.
-enum WatchEnd {
-    /// A new watch can resume from the last version.
-    Resumable,
-    /// A new list is necessary.
-    Expired,
+    fn follow(&self, signer: &str) -> Follower {
+        let resource = requests(Some(format!("spec.signerName={signer}")));
+        Follower::new(self.context.client.clone(), resource, POLICY)
+    }
 }
 
 /// Follows the requests for one signer.
@@ -167,107 +162,60 @@ struct SignerFollower<'a> {
     signer: &'a str,
     requesters: &'a RandomState,
     sender: mpsc::Sender<RequestKey>,
-    backoff: Duration,
+    follow: Follower,
     /// The time of the last list, and the value of `CsrFeed::forgotten` at that time.
     listed: Instant,
     forgotten: u64,
-    /// Whether the last watch failed, and no event has arrived since.
-    has_watch_failed: bool,
     /// Whether a skipped request was logged.
     has_logged_skip: bool,
 }
 
 impl SignerFollower<'_> {
-    async fn follow(mut self) {
+    async fn run(mut self) {
         loop {
-            match self.list().await {
-                Ok(version) => self.watch(version).await,
-                Err(error) => self.failed(&error).await,
-            }
+            self.step().await;
         }
     }
 
-    fn selector(&self) -> String {
-        format!("spec.signerName={}", self.signer)
-    }
-
-    /// Lists the requests and sends their keys; returns the version for the watch.
-    async fn list(&mut self) -> kube::Result<String> {
+    async fn step(&mut self) {
         let context = self.feed.context;
-        (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
-        let mut pages = PagedList::new(Some(self.selector()));
-        loop {
-            // Only one page of a cluster is in memory at a time.
-            let _turn = context.lists.acquire().await;
-            let Some(page) = pages.next::<CsrSummary>(&context.client).await? else { break };
-            for summary in page {
-                self.send(&summary).await;
-            }
-        }
-        if pages.has_skipped() {
-            self.log_skip("its name is not UTF-8, or has a prefix in common with one that is not");
-        }
-        // After a failed watch, a successful list does not mean that the next watch will work.
-        if !self.has_watch_failed {
-            self.works();
-        }
-        Ok(pages.version().to_owned())
-    }
-
-    /// Sends the keys of changed requests, until a new list is necessary.
-    async fn watch(&mut self, mut version: String) {
-        loop {
-            let begun = Instant::now();
-            match self.watch_once(&mut version).await {
-                Ok(WatchEnd::Expired) => return,
-                Ok(WatchEnd::Resumable) => {
-                    // A server may end each watch at once.
-                    if begun.elapsed() < INITIAL_WATCH_BACKOFF {
-                        sleep(INITIAL_WATCH_BACKOFF).await;
-                    }
-                }
-                Err(error) => {
-                    self.has_watch_failed = true;
-                    self.failed(&error).await;
-                    // A watch from the same version would deliver the same event again.
-                    if is_too_large(&error) || matches!(error, kube::Error::SerdeError(_)) {
-                        return;
-                    }
-                }
-            }
-        }
-    }
-
-    async fn watch_once(&mut self, version: &mut String) -> kube::Result<WatchEnd> {
-        let context = self.feed.context;
-        let params = WatchParams::default().fields(&self.selector()).timeout(WATCH_TIMEOUT_SECONDS);
-        let request = Request::new(PATH).watch(&params, version).map_err(kube::Error::BuildRequest)?;
-        let mut events = match watch(&context.client, request).await {
-            Err(kube::Error::Api(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
-            opened => opened?,
+        // Only one page of a cluster is in memory at a time.
+        let _turn = if self.follow.is_listing() { context.lists.acquire().await.ok() } else { None };
+        let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
+        let event = tokio::select! {
+            event = self.follow.next() => event,
+            () = sleep_until(self.listed + RELIST_INTERVAL), if is_due => return self.follow.list_again(),
         };
-        let relist = self.listed + RELIST_INTERVAL;
-        loop {
-            let is_due = self.feed.forgotten.load(Ordering::Relaxed) != self.forgotten;
-            let event = tokio::select! {
-                event = events.next() => event?,
-                () = sleep_until(relist), if is_due => return Ok(WatchEnd::Expired),
-            };
-            match event {
-                Some(CsrEvent::Failed(status)) if status.code == 410 => return Ok(WatchEnd::Expired),
-                Some(CsrEvent::Failed(status)) => return Err(kube::Error::Api(status)),
-                Some(CsrEvent::Changed(summary)) => {
-                    self.send(&summary).await;
-                    *version = summary.metadata.resource_version;
-                }
-                Some(CsrEvent::Passed(summary)) => *version = summary.metadata.resource_version,
-                Some(CsrEvent::TooLarge) => self.log_skip("the object is too large"),
-                None => {
-                    self.works();
-                    return Ok(WatchEnd::Resumable);
-                }
+        match event {
+            Ok(event) => self.take(event).await,
+            Err(FollowError::Expired) => {}
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    async fn take(&mut self, event: FollowEvent<CsrSummary>) {
+        match event {
+            FollowEvent::ListBegins => {
+                (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
+                return;
             }
-            // Only an event proves that the watch works, not its response head.
+            FollowEvent::Page(page) => {
+                for summary in &page {
+                    self.send(summary).await;
+                }
+                return;
+            }
+            FollowEvent::Listed { has_skipped_names: true, .. } => {
+                self.log_skip("its name is not UTF-8, or has a prefix in common with one that is not");
+            }
+            FollowEvent::Applied(summary) => self.send(&summary).await,
+            FollowEvent::Skipped => self.log_skip("the object is too large"),
+            FollowEvent::Listed { .. }
+            | FollowEvent::Deleted(_)
+            | FollowEvent::Bookmark { .. }
+            | FollowEvent::WatchEnded { .. } => {}
+        }
+        if !self.follow.is_failing() {
             self.works();
         }
     }
@@ -298,11 +246,11 @@ impl SignerFollower<'_> {
         }
     }
 
-    /// Logs a failure once, and waits for the back-off.
-    async fn failed(&mut self, error: &kube::Error) {
+    /// Logs a failure once.
+    fn failed(&self, error: &FollowError) {
         self.gauge().set(1);
-        let (cluster, signer, problem) =
-            (&*self.feed.context.cluster, self.signer, super::error_message(error));
+        let problem = error.of_request().map_or_else(|| error.to_string(), super::error_message);
+        let (cluster, signer) = (&*self.feed.context.cluster, self.signer);
         let controller = self.feed.controller.alias();
         if self.feed.context.problems.begins(&self.cause()) {
             warn!(
@@ -315,14 +263,10 @@ impl SignerFollower<'_> {
         } else {
             debug!(cluster, controller, signer, "cannot watch: {problem}");
         }
-        sleep(self.backoff).await;
-        self.backoff = (self.backoff * 2).min(MAX_WATCH_BACKOFF);
     }
 
-    fn works(&mut self) {
-        self.has_watch_failed = false;
+    fn works(&self) {
         self.gauge().set(0);
-        self.backoff = INITIAL_WATCH_BACKOFF;
         if self.feed.context.problems.ends(&self.cause()) {
             let controller = self.feed.controller.alias();
             info!(cluster = &*self.feed.context.cluster, controller, signer = self.signer, "watching again");

@@ -71,10 +71,10 @@ pub(super) fn decided(csr: Csr, kinds: &[&str]) -> Csr {
 
 /// A log writer that captures its lines.
 #[derive(Clone, Default)]
-pub(super) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedLog {
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }

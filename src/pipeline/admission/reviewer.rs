@@ -17,15 +17,17 @@ use portcullis_go::quote::Quoted;
 use portcullis_go::url::query;
 use portcullis_http::body::Body;
 use portcullis_http::warning;
+use portcullis_limits::fair_limiter::Refused;
 use portcullis_system::sync::lock;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::subject::{Action, Subject};
 use super::{connect, is_pinned};
-use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
+use crate::admission::{
+    ClusterAdmission, DryRun, DryRunError, RequestSurroundings, ReservedReview, is_never_dry_run,
+};
 use crate::backend::pool::SendError;
-use crate::backend::shares::{SharePermit, SharesExhausted};
 use crate::backend::sharing::extension_group;
 use crate::listener::Connection;
 use crate::pipeline::Gateway;
@@ -48,7 +50,7 @@ pub(super) struct Reviewer<'a> {
     /// The share in which what the request costs counts.
     pub(super) share: &'a str,
     /// The memory of the current review.
-    pub(super) memory: Mutex<Option<SharePermit>>,
+    pub(super) memory: Mutex<Option<ReservedReview>>,
 }
 
 /// Why there is nothing to send.
@@ -131,7 +133,7 @@ impl Reviewer<'_> {
         // That of a review before, whose object has changed.
         drop(lock(&self.memory).take());
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let memory = self.admission.reserve(self.share, bytes).await.map_err(|SharesExhausted| busy())?;
+        let memory = self.admission.reserve(self.share, bytes).await.map_err(|_: Refused| busy())?;
         *lock(&self.memory) = Some(memory);
         Ok(())
     }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::prefix::{self, PathPrefixes};
 use super::{ForwardContext, forwarded};
 use crate::backend::Backend;
-use crate::backend::pools::HeaderAuthor;
+use crate::backend::author::{ClientAuthor, RequestAuthor};
 use crate::backend::sharing;
 use crate::pipeline::forward_error::PrepareError;
 use crate::pipeline::stages::{Admitted, ForwardParts};
@@ -34,7 +34,7 @@ pub(crate) struct Prepared {
     pub(super) info: Arc<RequestInfo>,
     /// The client on whose connections the request is sent; `None` if the client or the user it acts as is anonymous.
     pub(super) owner: Option<Identity>,
-    pub(super) author: HeaderAuthor,
+    pub(super) author: RequestAuthor,
     pub(super) deadline: Option<Instant>,
     /// The protocol of a requested upgrade, and the client's side of the connection.
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
@@ -86,9 +86,11 @@ pub(super) fn prepare_parts(
     // kube-apiserver closes a connection after a request of an anonymous user, also of an impersonated one. Otherwise the
     // client counts, and not the user it acts as: one that may act as many users has the share of one.
     // threat: anonymous-lockout
+    let author =
+        ClientAuthor { removed: further_names, requester: requester.clone(), address: context.client };
     let owner = (!identity.is_unauthenticated() && !requester.is_unauthenticated()).then_some(requester);
     let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
-    let author = HeaderAuthor::Client(further_names);
+    let author = RequestAuthor::Client(author);
     Ok(Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span })
 }
 

@@ -3,7 +3,6 @@
 //!
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
-use std::future::pending;
 use std::io;
 use std::time::Duration;
 
@@ -64,7 +63,6 @@ pub(super) async fn tunnel(
                 Err(error) => debug!(%error, "the tunnel did not open"),
             }
         };
-        let end = end.unwrap_or_else(|| Box::pin(pending()));
         let tunnel = async {
             tokio::select! {
                 () = tunnel => {}

@@ -7,92 +7,78 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::TryStreamExt as _;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::api::{ListParams, WatchEvent, WatchParams};
-use kube::{Api, ResourceExt as _};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use kube::Resource as _;
 
 use super::Discovery;
+use crate::backend::bounded_client::bounded;
 use crate::backend::endpoint_list::MAX_DISCOVERED;
+use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
 use crate::backend::settings::{Endpoint, HostPort};
-use crate::controllers::client::bounded;
 
 const NAMESPACE: &str = "default";
 const SELECTOR: &str = "kubernetes.io/service-name=kubernetes";
 /// The name of the port at which an API server serves.
 const PORT_NAME: &str = "https";
-/// A list with more slices is not of this service.
-const MAX_SLICES: u32 = 100;
+/// More slices are not of this service.
+const MAX_SLICES: usize = 100;
 /// How long a list, and the head of a watch, may take.
 // threat: silent-backend
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a watch lasts, and how long the gateway waits for its end.
-const WATCH_SECONDS: u32 = 30;
-const WATCH_TIMEOUT: Duration = Duration::from_secs(40);
 /// After a round that has failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// The shortest round: an API server may end watches at once.
-const MIN_ROUND: Duration = Duration::from_secs(1);
+
+const POLICY: FollowPolicy = FollowPolicy {
+    page_size: 100,
+    list: TimeLimit::Each(RESPONSE_TIMEOUT),
+    watch_seconds: 30,
+    head_timeout: RESPONSE_TIMEOUT,
+    watch: TimeLimit::Whole(Duration::from_secs(40)),
+    resumes: false,
+    first_backoff: RETRY_INTERVAL,
+    max_backoff: RETRY_INTERVAL,
+    ..FollowPolicy::DEFAULT
+};
 
 /// Keeps the endpoints up to date. Never returns.
 pub(super) async fn follow(discovery: &Discovery<'_>) {
+    let path = EndpointSlice::url_path(&(), Some(NAMESPACE));
+    let resource =
+        FollowedResource { path, label_selector: Some(SELECTOR.to_owned()), ..FollowedResource::default() };
     // threat: endless-response
-    let api = Api::namespaced(bounded(kube_client::client(discovery.backend)), NAMESPACE);
+    let client = bounded(kube_client::client(discovery.backend));
+    let mut follower = Follower::new(client, resource, POLICY);
+    let mut slices = BTreeMap::new();
     loop {
-        discovery.backend.until_trusted().await;
-        let began = Instant::now();
-        let wait = match round(discovery, &api).await {
-            Ok(()) => MIN_ROUND.saturating_sub(began.elapsed()),
-            Err(error) => {
-                discovery.report(Err(error));
-                RETRY_INTERVAL
-            }
-        };
-        sleep(wait).await;
+        if follower.is_listing() {
+            discovery.backend.until_trusted().await;
+        }
+        let taken = follower.next_into(|event| take(discovery, event, &mut slices)).await;
+        match taken.map_err(|error| cause(&error)) {
+            Ok(()) => {}
+            Err(Some(cause)) => discovery.report(Err(cause)),
+            // The next round lists again, whatever ended this one.
+            Err(None) => follower.forgive(),
+        }
     }
 }
 
-/// Lists the slices, and follows them for a while.
-async fn round(discovery: &Discovery<'_>, api: &Api<EndpointSlice>) -> Result<(), String> {
-    let params = ListParams::default().labels(SELECTOR).limit(MAX_SLICES);
-    let listed = timeout(RESPONSE_TIMEOUT, api.list(&params)).await;
-    let late = |_| format!("no response to the list of EndpointSlices within {RESPONSE_TIMEOUT:?}");
-    let listed = listed.map_err(late)?.map_err(|error| cause(&error))?;
-    let version = listed.metadata.resource_version.unwrap_or_default();
-    let mut slices: BTreeMap<String, EndpointSlice> =
-        listed.items.into_iter().map(|slice| (slice.name_any(), slice)).collect();
-    let server = discovery.backend.discovery().1.first().cloned();
-    let report = |slices: &BTreeMap<String, EndpointSlice>| {
-        let server_name = server.as_ref().map(|server| &server.server_name);
-        discovery.report(Ok(server_name.map(|name| endpoints(slices.values(), name)).unwrap_or_default()));
-    };
-    report(&slices);
-    let deadline = Instant::now() + WATCH_TIMEOUT;
-    let params = WatchParams::default().labels(SELECTOR).timeout(WATCH_SECONDS);
-    let watching = timeout(RESPONSE_TIMEOUT, api.watch(&params, &version)).await;
-    // The next round lists again, whatever ends this one.
-    let Ok(events) = watching else { return Ok(()) };
-    let mut events = pin!(events.map_err(|error| cause(&error))?);
-    while let Ok(Ok(Some(event))) = timeout_at(deadline, events.try_next()).await {
-        match event {
-            WatchEvent::Added(slice) | WatchEvent::Modified(slice) => {
-                slices.insert(slice.name_any(), slice);
-            }
-            WatchEvent::Deleted(slice) => {
-                slices.remove(&slice.name_any());
-            }
-            WatchEvent::Bookmark(_) => continue,
-            WatchEvent::Error(_) => break,
-        }
-        if slices.len() > usize::try_from(MAX_SLICES).unwrap_or_default() {
-            break;
-        }
-        report(&slices);
+fn take(
+    discovery: &Discovery<'_>,
+    event: FollowEvent<EndpointSlice>,
+    slices: &mut BTreeMap<String, EndpointSlice>,
+) -> Result<(), FollowError> {
+    let is_complete = event.apply_to(slices, |slice| slice);
+    if slices.len() > MAX_SLICES {
+        return Err(FollowError::Description(format!("there are more than {MAX_SLICES} EndpointSlices")));
+    }
+    if is_complete {
+        let server = discovery.backend.discovery().1.first();
+        let found = server.map(|server| endpoints(slices.values(), &server.server_name));
+        discovery.report(Ok(found.unwrap_or_default()));
     }
     Ok(())
 }
@@ -125,23 +111,35 @@ fn endpoints<'a>(
     found
 }
 
-/// The cause of a failure, with the fix.
-fn cause(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if status.code == 403 => format!(
-            "{}; grant system:portcullis the verbs get, list and watch of endpointslices in namespace default \
-             (deploy/rbac.yaml)",
-            status.message
-        ),
-        error => error.to_string(),
-    }
+/// The cause of a failure, with the fix; none of a watch that has begun, or that is not answered.
+fn cause(error: &FollowError) -> Option<String> {
+    Some(match error {
+        FollowError::List(kube::Error::Api(status)) | FollowError::Watch(kube::Error::Api(status))
+            if status.code == 403 =>
+        {
+            format!(
+                "{}; grant system:portcullis the verbs get, list and watch of endpointslices in namespace default \
+                 (deploy/rbac.yaml)",
+                status.message
+            )
+        }
+        FollowError::List(error) | FollowError::Watch(error) => error.to_string(),
+        FollowError::ListTimeout(limit) => {
+            format!("no response to the list of EndpointSlices within {limit:?}")
+        }
+        FollowError::NoResourceVersion | FollowError::Description(_) => error.to_string(),
+        _ => return None,
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
+    use crate::backend::testing::backend;
 
     fn found(slices: serde_json::Value) -> Vec<String> {
         let slices: Vec<EndpointSlice> = serde_json::from_value(slices).unwrap();
@@ -167,6 +165,19 @@ mod tests {
         ]);
         assert_eq!(found(slices), ["10.0.0.1:6443", "10.0.0.2:6443", "[fd00::1]:443"]);
         assert_eq!(found(json!([])), [""; 0]);
+    }
+
+    #[test]
+    fn more_slices_than_one_service_has_are_an_error() {
+        for (count, fits) in [(MAX_SLICES, true), (MAX_SLICES + 1, false)] {
+            let backend = Arc::new(backend());
+            let discovery = Discovery::new("c", &backend, None, &|| ());
+            let slice = |n: usize| json!({"metadata": {"name": n.to_string()}, "addressType": "IPv4", "endpoints": []});
+            let page: Vec<_> = (0..count).map(slice).collect();
+            let page = serde_json::from_value(json!(page)).unwrap();
+            let taken = take(&discovery, FollowEvent::Page(page), &mut BTreeMap::new());
+            assert_eq!(taken.is_ok(), fits, "{count}");
+        }
     }
 
     #[test]

@@ -5,17 +5,18 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use testkit::body::fed;
+use testkit::client::Client;
 use testkit::frames::{
     self, CONTINUATION, END_HEADERS, END_STREAM, GOAWAY, HEADERS, RST_STREAM, SETTINGS, frame, ok, reset,
 };
 use testkit::gateway_process::GatewayProcess;
 use testkit::pki::{Ca, Issued};
 use testkit::wire::{acceptor_with, bare, bare_with, head};
-use testkit::{Gateway, H1, H2, Pki, ResponseFuture, flags, full, get, in_time, status, until};
+use testkit::{Gateway, H1, H2, Pki, ResponseFuture, flags, full, get, in_time, status, text, until};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -161,6 +162,121 @@ async fn an_invalid_response_is_a_502_and_its_cause_is_logged() {
         ),
     ] {
         refused(name, &pki, backend, StatusCode::BAD_GATEWAY, why).await;
+    }
+}
+
+/// Informational responses over HTTP/2, with the status 103.
+fn early_hints(id: u32, count: usize) -> Vec<u8> {
+    // RFC 7541: a literal whose name is entry 8 of the static table, `:status`.
+    frame(HEADERS, END_HEADERS, id, &[8, 3, b'1', b'0', b'3']).repeat(count)
+}
+
+/// A request that has no deadline.
+const WATCH: &str = "/api/v1/pods?watch=true";
+
+// threat: endless-informational-responses
+#[tokio::test]
+async fn a_request_has_at_most_ten_informational_responses() {
+    let pki = Pki::new();
+    let bytes = |count: usize, last: &str| {
+        let hints = "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n".repeat(count);
+        format!("{hints}{last}").into_bytes()
+    };
+    let last = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+    for (name, backend, code) in [
+        ("HTTP/2, ten", http2(&pki, |id| [early_hints(id, 10), ok(id)].concat()).await, StatusCode::OK),
+        ("HTTP/2, eleven", http2(&pki, |id| early_hints(id, 11)).await, StatusCode::BAD_GATEWAY),
+        ("HTTP/1.1, ten", http1(&pki, bytes(10, last)).await, StatusCode::OK),
+        ("HTTP/1.1, eleven", http1(&pki, bytes(11, last)).await, StatusCode::BAD_GATEWAY),
+        ("HTTP/1.1, endless", endless_hints(&pki).await, StatusCode::BAD_GATEWAY),
+    ] {
+        let gateway = Gateway::with(flags(&pki, backend));
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut client = gateway.http2(Some(&alice)).await;
+        let response = in_time(client.get(WATCH, &[])).await;
+        assert_eq!(response.status(), code, "{name}");
+        let failed = u64::from(code == StatusCode::BAD_GATEWAY);
+        let counted = "portcullis_backend_errors_total{cause=\"informational_responses\"}";
+        assert_eq!(gateway.count(counted).await, failed, "{name}");
+    }
+}
+
+/// An HTTP/1.1 backend whose informational responses never end.
+async fn endless_hints(pki: &Pki) -> SocketAddr {
+    let (address, mut streams) = bare(pki, H1).await;
+    tokio::spawn(async move {
+        while let Some(mut stream) = streams.recv().await {
+            tokio::spawn(async move {
+                head(&mut stream).await.ok();
+                while stream.write_all(b"HTTP/1.1 103 Early Hints\r\n\r\n").await.is_ok() {}
+            });
+        }
+    });
+    address
+}
+
+// Only the stream is reset: the others of the connection go on.
+#[tokio::test]
+async fn informational_responses_of_one_request_end_no_other() {
+    let pki = Pki::new();
+    let (begun, mut resets) = tokio::sync::mpsc::unbounded_channel();
+    let address = frames::backend(&pki, &[], move |_| {
+        let begun = begun.clone();
+        move |kind, id, payload| {
+            match (kind, id) {
+                (HEADERS, 1) => begun.send((id, 0)).unwrap(),
+                (HEADERS, _) => return early_hints(id, 1000),
+                (RST_STREAM, _) => {
+                    begun.send((id, u32::from(payload[3]))).unwrap();
+                    return ok(1);
+                }
+                _ => {}
+            }
+            Vec::new()
+        }
+    })
+    .await;
+    let gateway = Gateway::with(flags(&pki, address));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut waiting = gateway.http2(Some(&alice)).await;
+    let waiting = tokio::spawn(async move { waiting.get(WATCH, &[]).await.status() });
+    assert_eq!(in_time(resets.recv()).await, Some((1, 0)));
+    let mut client = gateway.http2(Some(&alice)).await;
+    assert_eq!(client.get(WATCH, &[]).await.status(), StatusCode::BAD_GATEWAY);
+    assert_eq!(in_time(resets.recv()).await, Some((3, frames::CANCEL)));
+    assert_eq!(in_time(waiting).await.unwrap(), StatusCode::OK);
+}
+
+// RFC 9112, section 6.3: the coding overrides the length, which would cut the response short.
+#[tokio::test]
+async fn a_response_with_a_transfer_coding_and_a_length_is_whole() {
+    let pki = Pki::new();
+    let both = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let backend = http1(&pki, both.as_bytes().to_vec()).await;
+    let gateway = Gateway::with(flags(&pki, backend));
+    let alice = pki.clients.leaf().cn("alice").issue();
+    for http2 in [false, true] {
+        let mut client = Client::connect(&gateway, http2, Some(&alice)).await;
+        let response = client.get("/api/v1/pods", &[]).await;
+        assert!(!response.headers().contains_key("content-length"), "{:?}", response.headers());
+        assert_eq!(text(response).await, "hello");
+    }
+}
+
+// RFC 9110, section 6.2: the version is that of the sender's own connection.
+#[tokio::test]
+async fn a_response_over_http_1_0_reaches_the_client_over_its_own_version() {
+    let pki = Pki::new();
+    for answer in ["HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello", "HTTP/1.0 200 OK\r\n\r\nhello"] {
+        let backend = http1(&pki, answer.as_bytes().to_vec()).await;
+        let gateway = Gateway::with(flags(&pki, backend));
+        let alice = pki.clients.leaf().cn("alice").issue();
+        let mut client = gateway.http1(Some(&alice)).await;
+        for _ in 0..2 {
+            let response = client.get("/api/v1/pods", &[]).await;
+            assert_eq!(response.version(), Version::HTTP_11, "{answer}");
+            assert_eq!(text(response).await, "hello", "{answer}");
+        }
     }
 }
 

@@ -18,10 +18,10 @@ use crate::gateway::InProcess as _;
 /// lanes of all users, self-checks and probes.
 const MAX_CONNECTS_PER_USER: usize = 32;
 const OTHER_CONNECTS: usize = 24;
-/// The most requests that wait for a connection.
-const MAX_WAITING: usize = 1024;
+/// The most requests of one user that wait for a connection that users share.
+const MAX_WAITING: usize = 512;
 /// The same for the connections of one user alone.
-const MAX_WAITING_OF_USER: usize = MAX_WAITING / 4;
+const MAX_WAITING_OF_USER: usize = 256;
 /// The default of `--http2-max-streams-per-connection`.
 const MAX_STREAMS: usize = 100;
 
@@ -131,6 +131,20 @@ impl HungCluster {
     }
 }
 
+/// Sends a request of another user, which waits beside those of the flood.
+async fn other_user_waits(setup: &HungCluster, flood: &mut JoinSet<()>, path: &'static str, others: usize) {
+    let mut other = setup.gateway.http2(None).await;
+    flood.spawn(async move {
+        loop {
+            let response = other.get(path, &[OTHER_TOKEN]).await;
+            let (_, body) = status(response).await;
+            let message = body["message"].as_str().unwrap();
+            assert!(!message.contains("too many requests in progress"), "{message}");
+        }
+    });
+    setup.until_in_progress(others + 1).await;
+}
+
 /// Each tunnel has a connection of its own.
 // threat: hung-endpoint
 #[tokio::test]
@@ -159,7 +173,7 @@ async fn tunnels_to_a_hung_endpoint_open_a_bounded_number_of_connections() {
     assert!(flood.try_join_next().is_none());
 }
 
-/// Watches share connections, and one attempt. Those beyond the bound are refused at once.
+/// Watches share connections, and one attempt. Those beyond the bound of their user are refused at once.
 // threat: hung-endpoint
 #[tokio::test]
 async fn a_bounded_number_of_requests_waits_for_a_hung_endpoint() {
@@ -169,6 +183,7 @@ async fn a_bounded_number_of_requests_waits_for_a_hung_endpoint() {
     setup.until_refused(WATCH).await;
     let connections = held(setup.port).len();
     assert!((1..=OTHER_CONNECTS).contains(&connections), "{connections}");
+    other_user_waits(&setup, &mut flood, WATCH, MAX_WAITING).await;
     setup.others.were_undisturbed().await;
     assert!(flood.try_join_next().is_none());
 }
@@ -181,16 +196,7 @@ async fn requests_of_one_user_leave_places_to_wait_to_others() {
     let setup = HungCluster::start().await;
     let mut flood = setup.flood(LOG, MAX_WAITING_OF_USER).await;
     setup.until_refused(LOG).await;
-    let mut other = setup.gateway.http2(None).await;
-    flood.spawn(async move {
-        loop {
-            let response = other.get(LOG, &[OTHER_TOKEN]).await;
-            let (_, body) = status(response).await;
-            let message = body["message"].as_str().unwrap();
-            assert!(!message.contains("too many requests in progress"), "{message}");
-        }
-    });
-    setup.until_in_progress(MAX_WAITING_OF_USER + 1).await;
+    other_user_waits(&setup, &mut flood, LOG, MAX_WAITING_OF_USER).await;
     setup.others.were_undisturbed().await;
     assert!(flood.try_join_next().is_none());
 }

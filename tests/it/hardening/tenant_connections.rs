@@ -8,7 +8,7 @@ use testkit::client::Client;
 use testkit::{FakeBackend, Gateway, Pki, in_time, text, until};
 
 use crate::gateway::InProcess as _;
-use crate::management_cluster::{DOCUMENT, Management, flags, inline, trusted};
+use crate::management_cluster::{DOCUMENT, Management, add_own_cluster, flags, inline, trusted};
 use crate::tunnels::echoing;
 
 /// `--max-connections`, and the share of one tenant.
@@ -50,13 +50,7 @@ async fn start(pki: &Pki, backend: &FakeBackend) -> (Management, Gateway) {
     let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]});
     flags.push(format!("--audit-policy-file={}", pki.write("policy.yaml", policy.to_string()).display()));
     flags.push(format!("--audit-log-path={}", audit_log(pki).display()));
-    let main = pki.directory.path().join("gateway.yaml");
-    let head = std::fs::read_to_string(&main).unwrap();
-    pki.write("of-operator.kubeconfig", &config);
-    pki.write("of-operator.csv", "three,alice,7\n");
-    let own = "clusters: [{name: own, kubeconfig: of-operator.kubeconfig, match: {pathPrefix: /own}, \
-               authentication: {tokenAuthFile: of-operator.csv}}]\n";
-    std::fs::write(&main, format!("{head}{own}")).unwrap();
+    add_own_cluster(pki, &config, "three,alice,7\n");
     let gateway = Gateway::with(flags);
     for name in ["flood", "calm", "own"] {
         trusted(&gateway, name).await;

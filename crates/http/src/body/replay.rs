@@ -17,7 +17,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use portcullis_system::sync::lock;
 
 use super::{Body, BodyKind};
-use crate::transport::BodyError;
+use crate::transport::{BodyError, ExchangeBuffers};
 
 /// The longest body that is kept. Objects in etcd have at most 1.5 MiB, and almost all have less than this.
 const MAX_BODY_BYTES: usize = 256 << 10;
@@ -175,6 +175,11 @@ impl ReplayedBody {
         self.next = self.next.saturating_add(1).min(kept.chunks.len());
         self.sent = self.sent.saturating_add(u64::try_from(data.len()).unwrap_or(u64::MAX));
         Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    /// Where the exchange counts, if it does.
+    pub(super) fn buffers(&self) -> Option<Arc<ExchangeBuffers>> {
+        lock(&self.shared).rest.buffers()
     }
 
     pub(super) fn is_end_stream(&self) -> bool {

@@ -17,6 +17,9 @@ use tokio::sync::oneshot;
 
 use portcullis_system::sync::lock;
 
+use super::connection_buffers::ConnectionBuffers;
+use super::header_blocks::{HeaderBlocks, Role};
+
 /// The size of the buffer; a writer waits when it is full.
 const MAX_BUFFERED_BYTES: usize = 64 * 1024;
 /// The number of empty buffers that a thread keeps. A connection has a buffer only while it has data to write.
@@ -45,11 +48,16 @@ struct CorkState<S> {
     read_waiter: Option<oneshot::Sender<()>>,
     /// The number of reads that returned bytes.
     read_count: u64,
+    /// Whether the writer has more, for which there was no room.
+    is_blocked: bool,
+    header_blocks: HeaderBlocks,
+    buffers: Arc<ConnectionBuffers>,
 }
 
 impl<S> CorkedStream<S> {
-    /// Wraps a stream; nothing is collected before the first poll of its connection.
-    pub fn new(stream: S) -> Self {
+    /// Wraps the stream of an HTTP/2 connection that accepts header lists of this size; nothing is collected before the first
+    /// poll of its connection.
+    pub fn new(stream: S, role: Role, max_header_list: usize) -> Self {
         Self(Arc::new(Mutex::new(CorkState {
             stream,
             has_uncorker: false,
@@ -58,7 +66,15 @@ impl<S> CorkedStream<S> {
             write_error: None,
             read_waiter: None,
             read_count: 0,
+            is_blocked: false,
+            header_blocks: HeaderBlocks::new(role),
+            buffers: ConnectionBuffers::new(max_header_list),
         })))
+    }
+
+    /// What the connection holds beside its streams.
+    pub fn buffers(&self) -> Arc<ConnectionBuffers> {
+        Arc::clone(&self.state().buffers)
     }
 
     /// The number of reads that returned bytes; changes whenever the peer sends.
@@ -98,7 +114,10 @@ impl<S: AsyncWrite + Unpin> CorkState<S> {
 
     /// Waits until the buffer has room.
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.buffered.len() < MAX_BUFFERED_BYTES { Poll::Ready(()) } else { self.poll_drain(cx) }
+        let polled =
+            if self.buffered.len() < MAX_BUFFERED_BYTES { Poll::Ready(()) } else { self.poll_drain(cx) };
+        self.is_blocked = polled.is_pending();
+        polled
     }
 
     /// Sends the whole buffer. Keeps an error for the reader.
@@ -137,9 +156,11 @@ impl<S: AsyncWrite + Unpin> CorkState<S> {
 impl<S: AsyncRead + Unpin> AsyncRead for CorkedStream<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         let polled = Pin::new(&mut state.stream).poll_read(cx, buf);
-        if buf.filled().len() > before {
+        if let Some(read) = buf.filled().get(before..).filter(|read| !read.is_empty()) {
+            state.buffers.note_header_block(state.header_blocks.pass(read));
             state.read_count = state.read_count.wrapping_add(1);
             if let Some(waiter) = state.read_waiter.take() {
                 waiter.send(()).ok();
@@ -217,8 +238,11 @@ impl<F: Future, S: AsyncWrite + Unpin> Future for UncorkOnPoll<F, S> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let polled = this.future.poll(cx);
+        let mut state = this.corked.state();
         // If the stream is not writable, the task wakes when it is.
-        let _sent = this.corked.state().poll_drain(cx);
+        if state.poll_drain(cx).is_ready() && !state.is_blocked {
+            state.buffers.note_drained();
+        }
         polled
     }
 }
@@ -279,7 +303,8 @@ mod tests {
     }
 
     fn corked(results: impl IntoIterator<Item = WriteResult>) -> CorkedStream<Sink> {
-        CorkedStream::new(Sink { results: results.into_iter().collect(), ..Sink::default() })
+        let sink = Sink { results: results.into_iter().collect(), ..Sink::default() };
+        CorkedStream::new(sink, Role::Client, 1 << 20)
     }
 
     fn written(corked: &CorkedStream<Sink>) -> Vec<Vec<u8>> {

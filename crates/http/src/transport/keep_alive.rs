@@ -65,6 +65,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+    use crate::transport::Role;
 
     /// The time until a peer counts as dead that sends its settings and then only pongs, if `answers`. `None` if it
     /// never does.
@@ -77,7 +78,7 @@ mod tests {
             }
             pending::<()>().await;
         });
-        let corked = CorkedStream::new(near);
+        let corked = CorkedStream::new(near, Role::Client, 1 << 20);
         let (_sender, mut connection) = h2::client::handshake(corked.clone()).await.unwrap();
         let mut keep_alive = Http2KeepAlive::new(corked, connection.ping_pong());
         let started = Instant::now();

@@ -1,5 +1,6 @@
 //! Receives a body over HTTP/2.
 
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use http::header::CONTENT_LENGTH;
 use http_body::Frame;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::buffers::{Direction, ExchangeBuffers};
 use super::{BodyError, TransportError};
 
 /// A body received on an HTTP/2 stream. Releases flow-control capacity for each frame as soon as it is read: a frame is
@@ -22,6 +24,8 @@ pub struct Http2Body {
     /// For a response: the task that sends the request body. It may continue after the response, and is aborted if the
     /// response is dropped early.
     upload: Option<AbortOnDropHandle<()>>,
+    /// Where what is not read counts.
+    counted: Option<(Arc<ExchangeBuffers>, Direction)>,
 }
 
 impl Http2Body {
@@ -30,7 +34,18 @@ impl Http2Body {
         // h2 has validated the number, and enforces the length.
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let left = length.or_else(|| stream.is_end_stream().then_some(0));
-        Self { stream, left, data_ended: false, upload }
+        Self { stream, left, data_ended: false, upload, counted: None }
+    }
+
+    /// Counts what is received and not read.
+    pub fn count_in(&mut self, buffers: &Arc<ExchangeBuffers>, direction: Direction) {
+        buffers.receive(direction, self.stream.flow_control().clone());
+        self.counted = Some((Arc::clone(buffers), direction));
+    }
+
+    /// Where what is not read counts, if it does.
+    pub(crate) fn buffers(&self) -> Option<&Arc<ExchangeBuffers>> {
+        self.counted.as_ref().map(|(buffers, _)| buffers)
     }
 
     pub(super) fn poll_frame(
@@ -81,6 +96,9 @@ impl Http2Body {
 
 impl Drop for Http2Body {
     fn drop(&mut self) {
+        if let Some((buffers, direction)) = &self.counted {
+            buffers.forget(*direction);
+        }
         // The response is complete, but the server may still read the rest of the request.
         let is_whole = self.left == Some(0) || self.stream.is_end_stream();
         if let Some(upload) = self.upload.take_if(|_| is_whole) {

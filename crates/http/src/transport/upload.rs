@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use portcullis_system::sync::lock;
 
+use super::buffers::{Direction, ExchangeBuffers};
+
 /// How much of an unread body is discarded before the response, and for how long. hyper closes the connection if the
 /// body was not read, and a client that is still sending may lose the response to the following TCP reset.
 // Go: net/http/server.go, maxPostHandlerReadBytes; it waits for these bytes without a timeout
@@ -26,6 +28,8 @@ pub struct Http1Upload {
     body: Option<Incoming>,
     was_read: bool,
     rest: Arc<Mutex<UnreadState>>,
+    /// Where it counts while hyper may hold bytes that are not read.
+    buffers: Arc<ExchangeBuffers>,
 }
 
 /// The rest of a body that its reader has dropped.
@@ -44,10 +48,16 @@ enum UnreadState {
 }
 
 impl Http1Upload {
-    /// Wraps the body of a request; the second part tells how it was read.
-    pub fn new(body: Incoming) -> (Self, UnreadBody) {
+    /// Wraps the body of a request, which counts in `buffers`; the second part tells how it was read.
+    pub fn new(body: Incoming, buffers: &Arc<ExchangeBuffers>) -> (Self, UnreadBody) {
         let rest = Arc::new(Mutex::new(UnreadState::Unknown));
-        (Self { body: Some(body), was_read: false, rest: Arc::clone(&rest) }, UnreadBody(rest))
+        buffers.note_unread_by_http1(Direction::Request, true);
+        let buffers = Arc::clone(buffers);
+        (Self { body: Some(body), was_read: false, rest: Arc::clone(&rest), buffers }, UnreadBody(rest))
+    }
+
+    pub(super) fn buffers(&self) -> &Arc<ExchangeBuffers> {
+        &self.buffers
     }
 
     pub(super) fn body(&self) -> Option<&Incoming> {
@@ -57,7 +67,9 @@ impl Http1Upload {
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         self.was_read = true;
-        let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        let polled = Pin::new(&mut *body).poll_frame(cx);
+        self.buffers.note_unread_by_http1(Direction::Request, matches!(polled, Poll::Ready(Some(_))));
+        let frame = ready!(polled);
         if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
             *lock(&self.rest) = UnreadState::Nothing;
         }
@@ -67,6 +79,7 @@ impl Http1Upload {
 
 impl Drop for Http1Upload {
     fn drop(&mut self) {
+        self.buffers.forget(Direction::Request);
         let mut rest = lock(&self.rest);
         if let (UnreadState::Unknown, Some(body)) = (&*rest, self.body.take()) {
             *rest = UnreadState::Dropped { body, was_read: self.was_read };

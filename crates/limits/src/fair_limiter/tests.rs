@@ -93,6 +93,31 @@ async fn a_place_that_its_request_no_longer_takes_goes_to_the_next_one() {
     assert_eq!(counts(&limiter), (0, 0, 0));
 }
 
+// On two threads: one has taken the request from the queue, and the other drops it before the place is sent.
+#[tokio::test]
+async fn a_place_for_requests_that_have_just_left_goes_to_the_next_one() {
+    let limiter = limiter(Shares::new(1, 1).with_queue(9, 9));
+    let waits = |of: &str| match limiter.enter(owner(of), 1) {
+        Ok(Entry::Waiting(waiting)) => waiting,
+        entered => panic!("{of} waits: {entered:?}"),
+    };
+    let mut held = at_once(&limiter, "a").unwrap();
+    let (leaving, mut next) = (waits("b"), waits("c"));
+    held.limiter = None;
+    let granted = {
+        let mut queue = lock(&limiter.0);
+        queue.release(&owner("a"), 1);
+        queue.next()
+    };
+    assert_eq!(granted.as_ref().map(|granted| &granted.owner), Some(&owner("b")));
+    drop(leaving);
+    limiter.hand_out(granted);
+    let place = next.place.try_recv().expect("c has the place");
+    assert_eq!(limiter.usage(), Usage { in_service: 1, waiting: 0, owners: 1 });
+    drop((next, place));
+    assert_eq!(counts(&limiter), (0, 0, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn raised_shares_serve_those_that_wait() {
     let limiter = limiter(Shares::new(1, 1).with_queue(9, 9));

@@ -35,7 +35,7 @@ pub fn read(pem: &[u8]) -> Result<Vec<VerificationKey>, KeyFileError> {
         match parse_key(&block.content) {
             Ok(key) => keys.push(key),
             Err(UnsupportedKey::Unknown) => {}
-            Err(unsupported @ UnsupportedKey::RsaBits(_)) => {
+            Err(unsupported @ (UnsupportedKey::RsaBits(_) | UnsupportedKey::RsaExponentBits(_))) => {
                 return Err(KeyFileError::Unsupported(unsupported));
             }
         }

@@ -2,9 +2,12 @@
 //!
 //! Follows `github.com/coreos/go-oidc/oidc/jwks.go`: a token that no cached key verifies triggers a fetch. In addition,
 //! fetches are rate limited, so that bad tokens cannot multiply them; callers that arrive sooner wait and share the
-//! next fetch. The number of waiting callers is limited, so that tokens with unknown keys cannot use up the capacity
-//! for tokens with cached keys. Cached keys stay in use while the issuer is unreachable. A periodic refresh removes
+//! next fetch. The number of waiting callers is limited, for all owners and for each one, so that tokens with unknown keys cannot
+//! use up the capacity for tokens with cached keys, nor one client that of the others. Cached keys stay in use while the issuer is unreachable. A periodic refresh removes
 //! keys that the issuer has revoked, even if no token triggers a fetch.
+//!
+//! A fetch is no lookup of `portcullis_limits::shared_lookup`: a caller may share only a fetch that began after it came, and the
+//! keys count until others replace them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,22 +18,25 @@ use arc_swap::ArcSwapOption;
 use jsonwebtoken::jwk::Jwk;
 use portcullis_go::json::JsonValue;
 use portcullis_go::json::Object;
+use portcullis_limits::Owner;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use serde::Deserialize;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::Jwt;
-use super::keys::VerificationKey;
+use super::keys::{UnsupportedKey, VerificationKey};
+use super::{Jwt, VerificationBudget};
 use futures_util::future::BoxFuture;
 
 /// Minimum time between two fetches.
 const MIN_FETCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of the periodic refresh: how long a revoked key may stay valid while the issuer is reachable.
 pub const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
-/// Maximum number of tokens waiting for a fetch. Each occupies a slot of the cluster's token cache, and one unreachable
+/// Maximum number of tokens waiting for a fetch. Each occupies a place in the cluster's token cache, and one unreachable
 /// issuer must not occupy all of them.
-const MAX_WAITING: usize = 32;
+// threat: key-fetch-flood
+pub const WAITING: Shares = Shares::new(128, 32);
 
 /// Fetches the key set of an issuer.
 pub trait JwksSource: Send + Sync + fmt::Debug {
@@ -47,9 +53,11 @@ pub struct KeySet {
     source: Box<dyn JwksSource>,
     keys: ArcSwapOption<Vec<VerificationKey>>,
     last: Mutex<Option<LastFetch>>,
-    waiting: Semaphore,
+    waiting: FairLimiter,
     /// Whether the last refresh failed.
     is_failing: AtomicBool,
+    /// Whether the log has a warning of keys that cannot be used.
+    has_warned: AtomicBool,
 }
 
 /// The last fetch.
@@ -74,9 +82,10 @@ pub enum KeySetError {
 impl KeySet {
     /// Returns an empty set; the first [`Self::verify`] fetches the keys.
     pub fn new(source: Box<dyn JwksSource>) -> Self {
-        let waiting = Semaphore::new(MAX_WAITING);
         let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
-        Self { source, keys, last, waiting, is_failing: AtomicBool::new(false) }
+        let waiting = FairLimiter::new(WAITING);
+        let [is_failing, has_warned] = [false, false].map(AtomicBool::new);
+        Self { source, keys, last, waiting, is_failing, has_warned }
     }
 
     /// The cached keys, once a fetch has succeeded.
@@ -116,8 +125,8 @@ impl KeySet {
         }
     }
 
-    /// Verifies the signature of a token; fetches the keys if no cached key does.
-    pub async fn verify(&self, jwt: &Jwt<'_>) -> Result<(), KeySetError> {
+    /// Verifies the signature of a token; fetches the keys if no cached key does, which counts in the share of `owner`.
+    pub async fn verify(&self, jwt: &Jwt<'_>, owner: &Owner) -> Result<(), KeySetError> {
         let requested = Instant::now();
         if self.is_signed(jwt) {
             return Ok(());
@@ -125,14 +134,14 @@ impl KeySet {
         // Fails instead of queueing: one fetch caches every existing key, and the client can retry.
         let _waiting = self
             .waiting
-            .try_acquire()
-            .map_err(|_| KeySetError::Unavailable("refused: too many tokens are waiting".to_owned()))?;
+            .try_acquire(owner.clone(), 1)
+            .ok_or_else(|| KeySetError::Unavailable("refused: too many tokens are waiting".to_owned()))?;
         self.fetch_since(requested).await?;
         if self.is_signed(jwt) { Ok(()) } else { Err(KeySetError::NotSigned) }
     }
 
     fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
-        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys))
+        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys, VerificationBudget::PUBLISHED))
     }
 
     /// Completes a fetch that began at or after `requested`, or shares one.
@@ -150,12 +159,28 @@ impl KeySet {
         // Recorded before the fetch: requests cancelled during a fetch must not multiply fetches.
         *last = Some(LastFetch { began, outcome: None });
         let outcome = match self.source.fetch().await {
-            Ok(json) => read(&json).map(|keys| self.keys.store(Some(Arc::new(keys)))),
+            Ok(json) => parse(&json).map(|parsed| self.replace(parsed)),
             Err(error) => Err(error),
         };
         *last = Some(LastFetch { began, outcome: Some(outcome.clone()) });
         outcome.map_err(KeySetError::Unavailable)
     }
+
+    fn replace(&self, parsed: ParsedKeys) {
+        self.keys.store(Some(Arc::new(parsed.usable)));
+        if let Some(problem) = parsed.problem
+            && !self.has_warned.swap(true, Ordering::Relaxed)
+        {
+            warn!(source = self.source.name(), %problem, "skipped a token signing key that is published");
+        }
+    }
+}
+
+/// The keys of a key set.
+struct ParsedKeys {
+    usable: Vec<VerificationKey>,
+    /// Why the first key is skipped that has a supported type, if there is one.
+    problem: Option<UnsupportedKey>,
 }
 
 #[derive(Deserialize)]
@@ -163,12 +188,24 @@ struct JwksDocument {
     keys: Vec<JsonValue>,
 }
 
-/// Parses a key set, without the keys of unsupported types.
+/// Parses a key set, without the keys that are not supported.
 pub fn read(json: &[u8]) -> Result<Vec<VerificationKey>, String> {
+    parse(json).map(|parsed| parsed.usable)
+}
+
+fn parse(json: &[u8]) -> Result<ParsedKeys, String> {
     let Object(document): Object<JwksDocument> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
     let keys = document.keys.into_iter().filter_map(|JsonValue(key)| serde_json::from_value::<Jwk>(key).ok());
-    Ok(keys.filter_map(|key| VerificationKey::from_jwk(&key)).collect())
+    let mut parsed = ParsedKeys { usable: Vec::new(), problem: None };
+    for key in keys {
+        match VerificationKey::from_jwk(&key) {
+            Ok(key) => parsed.usable.push(key),
+            Err(UnsupportedKey::Unknown) => {}
+            Err(problem) => parsed.problem = parsed.problem.or(Some(problem)),
+        }
+    }
+    Ok(parsed)
 }
 
 #[cfg(test)]

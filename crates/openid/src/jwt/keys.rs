@@ -20,7 +20,12 @@ use super::BASE64_URL;
 /// Supported sizes of RSA keys.
 const RSA_KEY_BITS: RangeInclusive<usize> = 2048..=8192;
 /// Maximum size of an RSA public exponent.
-const MAX_EXPONENT_BITS: usize = 32;
+// Go: crypto/internal/fips140/rsa/rsa.go, checkPublicKey
+const MAX_EXPONENT_BITS: usize = 31;
+/// The cost of a verification by an RSA key of 4096 bits with the exponent 65537. One on P-521 takes about as long.
+pub(super) const RSA_4096_COST: u64 = 4 * 4 * 17;
+/// How many bytes are hashed at the cost of 1.
+const HASHED_PER_COST: usize = 256;
 /// Maximum size of a signature in bytes: that of the largest RSA key.
 const MAX_SIGNATURE_SIZE: usize = 1024;
 
@@ -83,7 +88,8 @@ pub struct VerificationKey {
 
 #[derive(Clone)]
 enum KeyMaterial {
-    Rsa(DecodingKey),
+    /// With the cost of a verification.
+    Rsa(DecodingKey, u64),
     P256(DecodingKey),
     P384(DecodingKey),
     P521(Vec<u8>),
@@ -98,6 +104,9 @@ pub enum UnsupportedKey {
     /// The size of the RSA key is outside the supported range.
     #[error("an RSA key has {0} bits; it must have 2048 to 8192")]
     RsaBits(usize),
+    /// The exponent of the RSA key is too large: a verification would cost as much as a signature, or more.
+    #[error("an RSA key has an exponent of {0} bits; it must have at most 31")]
+    RsaExponentBits(usize),
 }
 
 impl VerificationKey {
@@ -105,16 +114,19 @@ impl VerificationKey {
     // kubernetes: pkg/serviceaccount/jwt.go, keyIDFromPublicKey
     pub fn from_spki(der: &[u8]) -> Result<Self, UnsupportedKey> {
         let Ok(([], info)) = SubjectPublicKeyInfo::from_der(der) else { return Err(UnsupportedKey::Unknown) };
-        let bits = info.subject_public_key.data.as_ref();
+        let key_bits = info.subject_public_key.data.as_ref();
         let material = match info.parsed().map_err(|_| UnsupportedKey::Unknown)? {
-            x509_parser::public_key::PublicKey::RSA(key) => match key.key_size() {
-                size if RSA_KEY_BITS.contains(&size) => KeyMaterial::Rsa(DecodingKey::from_rsa_der(bits)),
-                size => return Err(UnsupportedKey::RsaBits(size)),
-            },
+            x509_parser::public_key::PublicKey::RSA(key) => {
+                let size = key.key_size();
+                if !RSA_KEY_BITS.contains(&size) {
+                    return Err(UnsupportedKey::RsaBits(size));
+                }
+                KeyMaterial::Rsa(DecodingKey::from_rsa_der(key_bits), rsa_cost(size, bits(key.exponent)))
+            }
             x509_parser::public_key::PublicKey::EC(_) => {
                 let curve = info.algorithm.parameters.as_ref().and_then(|curve| curve.as_oid().ok());
                 curve
-                    .and_then(|curve| KeyMaterial::from_point(&curve, bits))
+                    .and_then(|curve| KeyMaterial::from_point(&curve, key_bits))
                     .ok_or(UnsupportedKey::Unknown)?
             }
             _ => return Err(UnsupportedKey::Unknown),
@@ -123,38 +135,65 @@ impl VerificationKey {
         Ok(Self { id: URL_SAFE_NO_PAD.encode(digest), material })
     }
 
-    /// Converts a key of a key set; `None` if its type or use is unsupported.
-    pub(crate) fn from_jwk(jwk: &Jwk) -> Option<Self> {
+    /// Converts a key of a key set.
+    pub(crate) fn from_jwk(jwk: &Jwk) -> Result<Self, UnsupportedKey> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
-            return None;
+            return Err(UnsupportedKey::Unknown);
         }
+        let number = |text: &str| BASE64_URL.decode(text).map_err(|_| UnsupportedKey::Unknown);
         let material = match &jwk.algorithm {
             AlgorithmParameters::RSA(key) => {
-                let [modulus, exponent] = [&key.n, &key.e].map(|number| BASE64_URL.decode(number).ok());
-                let (modulus, exponent) = (modulus?, exponent?);
-                // With a larger exponent a verification would cost as much as a signature, or more.
-                let fits = RSA_KEY_BITS.contains(&bits(&modulus)) && bits(&exponent) <= MAX_EXPONENT_BITS;
-                fits.then(|| KeyMaterial::Rsa(DecodingKey::from_rsa_raw_components(&modulus, &exponent)))?
+                let (modulus, exponent) = (number(&key.n)?, number(&key.e)?);
+                let (size, exponent_size) = (bits(&modulus), bits(&exponent));
+                if !RSA_KEY_BITS.contains(&size) {
+                    return Err(UnsupportedKey::RsaBits(size));
+                }
+                if exponent_size > MAX_EXPONENT_BITS {
+                    return Err(UnsupportedKey::RsaExponentBits(exponent_size));
+                }
+                let key = DecodingKey::from_rsa_raw_components(&modulus, &exponent);
+                KeyMaterial::Rsa(key, rsa_cost(size, exponent_size))
             }
             AlgorithmParameters::EllipticCurve(curve) => {
                 let mut point = vec![4];
-                point.extend(BASE64_URL.decode(&curve.x).ok()?);
-                point.extend(BASE64_URL.decode(&curve.y).ok()?);
+                point.extend(number(&curve.x)?);
+                point.extend(number(&curve.y)?);
                 match (&curve.curve, point.len()) {
                     (EllipticCurve::P256, 65) => KeyMaterial::P256(DecodingKey::from_ec_der(&point)),
                     (EllipticCurve::P384, 97) => KeyMaterial::P384(DecodingKey::from_ec_der(&point)),
                     (EllipticCurve::P521, 133) => KeyMaterial::P521(point),
-                    _ => return None,
+                    _ => return Err(UnsupportedKey::Unknown),
                 }
             }
-            _ => return None,
+            _ => return Err(UnsupportedKey::Unknown),
         };
-        Some(Self { id: jwk.common.key_id.clone().unwrap_or_default(), material })
+        Ok(Self { id: jwk.common.key_id.clone().unwrap_or_default(), material })
     }
 
     /// The key ID that tokens name in `kid`; may be empty.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Whether the key is of the type that an algorithm needs.
+    pub(super) fn fits(&self, algorithm: JwsAlgorithm) -> bool {
+        use JwsAlgorithm::{ES256, ES384, ES512, PS256, PS384, PS512, RS256, RS384, RS512};
+        match &self.material {
+            KeyMaterial::Rsa(..) => matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
+            KeyMaterial::P256(_) => algorithm == ES256,
+            KeyMaterial::P384(_) => algorithm == ES384,
+            KeyMaterial::P521(_) => algorithm == ES512,
+        }
+    }
+
+    /// The cost of verifying the signature of a message of this length: the unit is a multiplication of numbers of 1024 bits.
+    pub(super) fn cost(&self, message: usize) -> u64 {
+        let key = match &self.material {
+            KeyMaterial::Rsa(_, cost) => *cost,
+            KeyMaterial::P256(_) => 120,
+            KeyMaterial::P384(_) | KeyMaterial::P521(_) => RSA_4096_COST,
+        };
+        key.saturating_add(u64::try_from(message / HASHED_PER_COST).unwrap_or(u64::MAX))
     }
 
     /// Whether the key verifies the signature. False for an algorithm that does not fit the key type.
@@ -164,12 +203,12 @@ impl VerificationKey {
             return false;
         }
         let (key, rfc7518) = match (&self.material, algorithm) {
-            (KeyMaterial::Rsa(key), JwsAlgorithm::RS256) => (key, Rfc7518::RS256),
-            (KeyMaterial::Rsa(key), JwsAlgorithm::RS384) => (key, Rfc7518::RS384),
-            (KeyMaterial::Rsa(key), JwsAlgorithm::RS512) => (key, Rfc7518::RS512),
-            (KeyMaterial::Rsa(key), JwsAlgorithm::PS256) => (key, Rfc7518::PS256),
-            (KeyMaterial::Rsa(key), JwsAlgorithm::PS384) => (key, Rfc7518::PS384),
-            (KeyMaterial::Rsa(key), JwsAlgorithm::PS512) => (key, Rfc7518::PS512),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::RS256) => (key, Rfc7518::RS256),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::RS384) => (key, Rfc7518::RS384),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::RS512) => (key, Rfc7518::RS512),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::PS256) => (key, Rfc7518::PS256),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::PS384) => (key, Rfc7518::PS384),
+            (KeyMaterial::Rsa(key, _), JwsAlgorithm::PS512) => (key, Rfc7518::PS512),
             (KeyMaterial::P256(key), JwsAlgorithm::ES256) => (key, Rfc7518::ES256),
             (KeyMaterial::P384(key), JwsAlgorithm::ES384) => (key, Rfc7518::ES384),
             (KeyMaterial::P521(point), JwsAlgorithm::ES512) => {
@@ -181,6 +220,13 @@ impl VerificationKey {
         let signature = URL_SAFE_NO_PAD.encode(signature);
         jsonwebtoken::crypto::verify(&signature, message, key, rfc7518).unwrap_or(false)
     }
+}
+
+/// The cost of a verification by an RSA key: a multiplication for each bit of the exponent, whose cost grows with the square of
+/// the size.
+fn rsa_cost(size: usize, exponent_size: usize) -> u64 {
+    let size = size.div_ceil(1024);
+    u64::try_from(size * size * exponent_size).unwrap_or(u64::MAX)
 }
 
 impl KeyMaterial {

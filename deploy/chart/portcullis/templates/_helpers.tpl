@@ -79,6 +79,101 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/*
+What the clusters of config.clusters need in the cluster of the chart, as a JSON object of booleans. Clusters of
+clusterDirectory and managementCluster are not in the values, and need nothing here.
+The pod's ServiceAccount is used by clusters that impersonate without a kubeconfig; the user system:portcullis is seen by the API
+servers of the other clusters, any of which may be the cluster of the chart.
+*/}}
+{{- define "portcullis.needs" -}}
+{{- $needs := dict -}}
+{{- range $cluster := default list .Values.config.clusters -}}
+{{- $impersonates := eq (default "requestHeader" $cluster.identity) "impersonate" -}}
+{{- $usesPod := and $impersonates (not $cluster.kubeconfig) -}}
+{{- if $usesPod }}{{ $_ := set $needs "podToken" true }}{{ end -}}
+{{- if eq $usesPod (eq $.Values.rbac.subject "serviceAccount") -}}
+{{- /* A cluster's own key replaces that of the section; null restores the default. */ -}}
+{{- $authentication := deepCopy (default dict $.Values.config.authentication) -}}
+{{- range $key, $value := default dict $cluster.authentication }}{{ $_ := set $authentication $key $value }}{{ end -}}
+{{- $admission := deepCopy (default dict $.Values.config.admission) -}}
+{{- range $key, $value := default dict $cluster.admission }}{{ $_ := set $admission $key $value }}{{ end -}}
+{{- $tokens := or $authentication.serviceAccountIssuer $authentication.serviceAccountKeyFile -}}
+{{- $webhooks := $admission.admissionControlConfigFile -}}
+{{- $discovery := default "none" $cluster.endpointDiscovery -}}
+{{- $several := or (gt (len (default list $cluster.endpoints)) 1) (ne $discovery "none") -}}
+{{- range $need, $isNeeded := dict
+  "impersonate" $impersonates
+  "serviceAccountTokens" $tokens
+  "impersonateServiceAccounts" (or $tokens $authentication.authenticationTokenWebhookConfigFile $authentication.requestheaderClientCAFile)
+  "publishedKeys" (and $tokens (not $authentication.serviceAccountKeyFile))
+  "accessReviews" (or $webhooks (ne (default "gateway" $cluster.impersonation) "backend"))
+  "namespaces" $webhooks
+  "kubeSystem" (and $several (or $impersonates $cluster.requestheaderUsernameHeaders))
+  "authenticationReader" (not (or $usesPod $cluster.requestheaderUsernameHeaders))
+  "endpointSlices" (eq $discovery "kubernetes")
+-}}
+{{- if $isNeeded }}{{ $_ := set $needs $need true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $needs -}}
+{{- end -}}
+
+{{/* The same, after the values of rbac that are not `auto`. */}}
+{{- define "portcullis.permissions" -}}
+{{- $needs := include "portcullis.needs" . | fromJson -}}
+{{- range $value, $keys := dict
+  "serviceAccountTokens" (list "serviceAccountTokens" "publishedKeys")
+  "accessReviews" (list "accessReviews")
+  "namespaces" (list "namespaces" "kubeSystem")
+  "authenticationReader" (list "authenticationReader")
+  "endpointSlices" (list "endpointSlices")
+  "impersonate" (list "impersonate")
+  "impersonateServiceAccounts" (list "impersonateServiceAccounts")
+-}}
+{{- $given := get $.Values.rbac $value -}}
+{{- if kindIs "bool" $given }}{{ range $keys }}{{ $_ := set $needs . $given }}{{ end }}{{ end -}}
+{{- end -}}
+{{- if and (not (kindIs "bool" .Values.rbac.impersonateServiceAccounts)) (get $needs "serviceAccountTokens") -}}
+{{- $_ := set $needs "impersonateServiceAccounts" true -}}
+{{- end -}}
+{{- if not (get $needs "impersonate") }}{{ $_ := unset $needs "impersonateServiceAccounts" }}{{ end -}}
+{{- toJson $needs -}}
+{{- end -}}
+
+{{/* Whether the pod mounts the token of its ServiceAccount: `true`, or empty. */}}
+{{- define "portcullis.podToken" -}}
+{{- $mount := .Values.serviceAccount.automount -}}
+{{- if kindIs "bool" $mount -}}
+{{- if $mount }}true{{ end -}}
+{{- else if (include "portcullis.needs" . | fromJson).podToken -}}
+true
+{{- else if and (eq .Values.rbac.subject "serviceAccount") (eq (toString .Values.rbac.impersonate) "true") -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The egress rules. */}}
+{{- define "portcullis.egress" -}}
+{{- if not (kindIs "invalid" .Values.networkPolicy.egress) -}}
+{{- /* A flow sequence needs a deeper indentation than the key. */ -}}
+{{- empty .Values.networkPolicy.egress | ternary "  []" (toYaml .Values.networkPolicy.egress) -}}
+{{- else if .Values.config.managementCluster -}}
+{{- fail "networkPolicy.egress is required with config.managementCluster: the owners of its Secrets choose the addresses to which the gateway connects. List DNS, the management cluster, the issuers, and the networks in which API servers may be; or set networkPolicy.enabled=false if another policy bounds them" -}}
+{{- else -}}
+- ports:
+  - port: 53
+    protocol: UDP
+  - port: 53
+    protocol: TCP
+- ports:
+  - port: 443
+    protocol: TCP
+  - port: 6443
+    protocol: TCP
+{{- end -}}
+{{- end -}}
+
 {{- define "portcullis.containerSecurity" -}}
 allowPrivilegeEscalation: false
 capabilities: {drop: [ALL]}

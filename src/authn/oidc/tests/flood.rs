@@ -3,13 +3,13 @@
 use futures_util::future::join_all;
 use portcullis_openid::jwt;
 use serde_json::json;
-use tokio::runtime::Handle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use super::support::{
     FakeWeb, KEYS, RSA, authenticate, authenticator, claims, new, settings, unsigned, user,
 };
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::testing::TestRequest;
 use crate::authn::{BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
@@ -63,7 +63,7 @@ async fn tokens_with_cached_keys_do_not_wait_behind_unknown_keys() {
     let cached = CachedTokens::new(
         authenticator,
         CachePolicy::TOKENS,
-        Handle::current(),
+        TokenCheckPool::of_test().of_cluster("c"),
         &metrics.token_cache,
         CacheLimits::CLUSTER,
     );

@@ -140,7 +140,7 @@ async fn keys_of_the_api_server_are_fetched_once_for_both_kinds_of_tokens() {
     let [legacy, bound] = both.as_slice() else { panic!("{both:?}") };
     let ask = async |authenticator: &dyn TokenAuthenticator, token: String| {
         let trace = AuthnTrace::default();
-        let context = TokenContext { audiences: &[], now: bed.now, trace: &trace };
+        let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: bed.now, trace: &trace };
         describe(&authenticator.authenticate(&BearerToken::new(token), context).await)
     };
     let sign = |header: &str, payload: &str| bed.signer.sign(header, payload);
@@ -169,7 +169,7 @@ async fn a_failed_key_fetch_is_unavailable_not_invalid() {
         let deps = AccountTokenDeps { keys: KeyRing::Fetched(set), ..bed.deps() };
         let bound = BoundTokenAuthenticator::new(vec!["iss".to_owned()], deps);
         let trace = AuthnTrace::default();
-        let context = TokenContext { audiences: &[], now: bed.now, trace: &trace };
+        let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: bed.now, trace: &trace };
         let token = BearerToken::new(bed.signer.sign(&bed.signer.header(), &claims("iss")));
         let verdict = describe(&bound.authenticate(&token, context).await);
         assert!(verdict.starts_with("unavailable: fetching keys "), "{source:?}: {verdict}");

@@ -11,12 +11,14 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use kube::client::Body;
+use portcullis_limits::Owner;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tower::service_fn;
 
 use super::super::*;
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
+use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::testing::success;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnVerdict, BearerToken, TokenAuthenticator, TokenContext};
@@ -606,7 +608,7 @@ async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_a
             let cache = CachedTokens::new(
                 Arc::new(AccountTokens(Arc::clone(&objects))),
                 CachePolicy::TOKENS,
-                Handle::current(),
+                TokenCheckPool::of_test().of_cluster("c"),
                 &metrics.token_cache,
                 CacheLimits::CLUSTER,
             );
@@ -622,7 +624,7 @@ async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_a
                 let (cache, deleted, last) = (Arc::clone(&cache), Arc::clone(&deleted), Arc::clone(&last));
                 tokio::spawn(async move {
                     let (token, trace) = (BearerToken::new("token"), AuthnTrace::default());
-                    let context = TokenContext { audiences: &[], now: UnixTime::ZERO, trace: &trace };
+                    let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: UnixTime::ZERO, trace: &trace };
                     let verdict = cache.authenticate(&token, context).await;
                     let deleted = *deleted.lock().unwrap();
                     if let (Ok(Some(_)), Some(deleted)) = (verdict, deleted) {

@@ -11,14 +11,15 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower::service_fn;
 use tracing::instrument::WithSubscriber as _;
 
 use super::super::testing::CapturedLog;
-use super::super::{APPROVED, DENIED};
+use super::super::{APPROVED, DENIED, PATH};
 use super::*;
-use crate::controllers::client::bounded;
+use crate::backend::bounded_client::bounded;
+use crate::backend::follow::PagedList;
 use crate::controllers::testing::{FakeCluster, Silent};
 
 const SIGNER: &str = "example.com/mine";
@@ -114,6 +115,31 @@ async fn an_api_server_that_stops_answering_is_logged_once_and_retried_until_it_
 }
 
 #[tokio::test(start_paused = true)]
+async fn watches_that_always_expire_do_not_cause_lists_in_a_loop() {
+    let lists = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&lists);
+    let service = service_fn(move |request: HttpRequest<Body>| {
+        let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
+        counted.fetch_add(u64::from(!is_watch), Ordering::Relaxed);
+        let (code, body) = match is_watch {
+            true => (410, json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410})),
+            false => (200, json!({"metadata": {"resourceVersion": "7"}, "items": []})),
+        };
+        let body = Body::from(body.to_string().into_bytes());
+        let response = Response::builder().status(code).body(body).unwrap();
+        async move {
+            sleep(Duration::from_millis(1)).await;
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let mut context = FakeCluster::new().context();
+    context.client = kube::Client::new(service, "default");
+    assert_eq!(names(&context, Duration::from_mins(10)).await, [""; 0]);
+    let lists = lists.load(Ordering::Relaxed);
+    assert!((15..=30).contains(&lists), "{lists} lists in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_page_of_large_objects_is_requested_again_with_a_smaller_limit() {
     const OBJECTS: usize = 40;
     let limits = Arc::new(Mutex::new(Vec::new()));
@@ -137,7 +163,7 @@ async fn a_page_of_large_objects_is_requested_again_with_a_smaller_limit() {
         std::future::ready(Ok::<_, Infallible>(Response::new(body)))
     });
     let client = bounded(kube::Client::new(service, "default"));
-    let mut pages = PagedList::new(None);
+    let mut pages = PagedList::new(requests(None), &POLICY);
     let mut names = Vec::new();
     while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
         names.extend(page.into_iter().map(|summary| summary.metadata.name));
@@ -255,7 +281,7 @@ async fn a_list_continues_after_a_name_that_is_too_long_for_a_url() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = bounded(kube::Client::new(service, "default"));
-        let mut pages = PagedList::new(None);
+        let mut pages = PagedList::new(requests(None), &POLICY);
         let mut found = 0;
         while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
             found += page.len();
@@ -344,13 +370,18 @@ async fn a_list_continues_after_a_name_that_is_not_utf_8() {
             signer: SIGNER,
             requesters: &requesters,
             sender,
-            backoff: INITIAL_WATCH_BACKOFF,
+            follow: feed.follow(SIGNER),
             listed: Instant::now(),
             forgotten: 0,
-            has_watch_failed: false,
             has_logged_skip: false,
         };
-        assert_eq!(follower.list().with_subscriber(log).await.unwrap(), "7");
+        let listing = async {
+            while follower.follow.listed_version().is_none() {
+                follower.step().await;
+            }
+        };
+        listing.with_subscriber(log).await;
+        assert_eq!(follower.follow.listed_version(), Some("7"));
         drop(follower);
         let mut found = Vec::new();
         while let Some(key) = receiver.recv().await {
@@ -382,7 +413,7 @@ async fn a_list_whose_continue_token_does_not_advance_fails() {
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
         let client = kube::Client::new(service, "default");
-        let mut pages = PagedList::new(None);
+        let mut pages = PagedList::new(requests(None), &POLICY);
         let end = loop {
             match pages.next::<CsrSummary>(&client).await {
                 Ok(Some(_)) => {}
@@ -401,7 +432,9 @@ async fn a_page_with_more_objects_than_the_limit_fails() {
             let body = Body::from(list.clone().into_bytes());
             std::future::ready(Ok::<_, Infallible>(Response::new(body)))
         });
-        let page = PagedList::new(None).next::<CsrSummary>(&kube::Client::new(service, "default")).await;
+        let page = PagedList::new(requests(None), &POLICY)
+            .next::<CsrSummary>(&kube::Client::new(service, "default"))
+            .await;
         assert_eq!(page.is_ok(), expected, "{count}");
     }
 }

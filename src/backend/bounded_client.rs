@@ -1,6 +1,7 @@
-//! The API client of the controllers: every request has a deadline, every response a maximum size.
+//! The API client of what runs beside requests: controllers and endpoint discovery. Every request has a deadline, every
+//! response a maximum size, tighter than those of [`kube_client`](super::kube_client).
 //!
-//! An API server that accepts requests and never answers must not block a controller for ever, and one that sends an
+//! An API server that accepts requests and never answers must not block its caller for ever, and one that sends an
 //! endless response must not exhaust the memory of a process that also serves other clusters.
 
 use std::pin::{Pin, pin};
@@ -15,33 +16,33 @@ use kube::client::Body;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tower::{BoxError, service_fn};
 
-use crate::backend::response_size::{ResponseSize, ResponseTooLarge};
+use super::response_size::{ResponseSize, ResponseTooLarge};
 
 /// The deadline for the head of a response, and for the end of a response that is not a watch.
-pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The maximum silence of a watch: kube-apiserver sends a bookmark each minute.
-pub(super) const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
+const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
 /// The maximum size of a response with one object, unless the request sets a lower one ([`MaxBytes`]).
-pub(super) const MAX_OBJECT: usize = 4 * 1024 * 1024;
+const MAX_OBJECT: usize = 4 * 1024 * 1024;
 /// The maximum size of a list page with a limit of more than one object.
-pub(super) const MAX_PAGE: usize = 8 * 1024 * 1024;
+const MAX_PAGE: usize = 8 * 1024 * 1024;
 /// The maximum size of a list page with one object, and of a watch event. etcd stores objects of 1.5 MiB, in which Go's
 /// JSON encodes each `<`, `>` and `&` as six bytes.
-pub(super) const MAX_SINGLE: usize = 16 * 1024 * 1024;
+const MAX_SINGLE: usize = 16 * 1024 * 1024;
 
 /// Why the client aborted a response, beside its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ResponseError {
+enum ResponseError {
     #[error("the API server does not answer in time")]
     TimedOut,
 }
 
 /// A request extension that sets a maximum response size below [`MAX_OBJECT`].
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MaxBytes(pub(super) usize);
+pub(crate) struct MaxBytes(pub(crate) usize);
 
 /// Sends a request and discards the body of its response.
-pub(super) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> kube::Result<()> {
+pub(crate) async fn send(client: &kube::Client, request: Request<Vec<u8>>) -> kube::Result<()> {
     let answer = pin!(client.request_stream(request).await?);
     // The request has succeeded, even if the body breaks off.
     io::copy_buf(answer, &mut io::sink()).await.ok();

@@ -1,9 +1,9 @@
-//! Lists certificate signing requests page by page. Only the fields of `T` stay in memory; a page that exceeds the
-//! maximum response size is requested again with a smaller limit.
+//! Lists the objects of a resource page by page. Only the fields of `T` stay in memory; a page that exceeds the maximum
+//! response size is requested again with a smaller limit.
 //!
-//! A continue token contains the name of the last object. Names have no maximum length, so a token may be too long for
-//! a URL; the next page then begins after all names with the same prefix. The same holds for a name that is not UTF-8,
-//! which a token cannot contain.
+//! A continue token contains the name of the last object. Names may have no maximum length, so a token may be too long
+//! for a URL; the next page then begins after all names with the same prefix. The same holds for a name that is not
+//! UTF-8, which a token cannot contain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,62 +14,70 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
 use kube::api::ListParams;
-use kube::core::Request;
 use serde::de::{DeserializeOwned, Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer as _, Serialize};
+use serde_json::value::RawValue;
 
+use super::policy::{FollowPolicy, FollowedResource};
 use crate::backend::response_size::is_too_large;
 
-/// The path of the collection.
-pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
-/// The maximum number of objects in a page.
-const MAX_OBJECTS: u16 = 500;
 /// The maximum length of a token to send: a URL has at most 64 KiB, and also contains a selector.
 const MAX_TOKEN: usize = 48 * 1024;
 /// The length of the prefix to keep from a name whose token is too long. A byte takes at most eight bytes in a token.
 const MAX_START: usize = 4 * 1024;
 
-/// A page. The parser skips fields that `T` does not have.
-#[derive(Debug, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct ListPage<T> {
+#[derive(Deserialize)]
+struct ListPage<'a> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default = "Vec::new", deserialize_with = "items")]
-    items: Vec<T>,
+    #[serde(borrow)]
+    items: &'a RawValue,
 }
 
-/// Parses at most `MAX_OBJECTS` objects: many small ones would take more memory than their text.
-fn items<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    struct Items<T>(PhantomData<T>);
+/// Parses at most `max` objects. The parser skips fields that `T` does not have.
+struct Objects<T> {
+    max: usize,
+    objects: PhantomData<T>,
+}
 
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Items<T> {
-        type Value = Vec<T>;
+// threat: endless-response
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Objects<T> {
+    type Value = Vec<T>;
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {MAX_OBJECTS} objects")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
-            let mut items = Vec::new();
-            while let Some(item) = list.next_element()? {
-                if items.len() == usize::from(MAX_OBJECTS) {
-                    return Err(A::Error::invalid_length(items.len() + 1, &self));
-                }
-                items.push(item);
-            }
-            Ok(items)
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {} objects", self.max)
     }
 
-    deserializer.deserialize_seq(Items(PhantomData))
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            if items.len() == self.max {
+                return Err(A::Error::invalid_length(items.len() + 1, &self));
+            }
+            items.push(item);
+        }
+        Ok(items)
+    }
+
+    // Go's `null` is an empty slice.
+    fn visit_unit<E>(self) -> Result<Vec<T>, E> {
+        Ok(Vec::new())
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str, max: usize) -> serde_json::Result<(ListMeta, Vec<T>)> {
+    let ListPage { metadata, items } = serde_json::from_str(text)?;
+    let objects = Objects { max, objects: PhantomData };
+    Ok((metadata, serde_json::Deserializer::from_str(items.get()).deserialize_any(objects)?))
 }
 
 /// A list in pages.
 #[derive(Debug)]
-pub(super) struct PagedList {
-    selector: Option<String>,
-    limit: u16,
+pub(crate) struct PagedList {
+    resource: FollowedResource,
+    page_size: u32,
+    max_objects: usize,
+    limit: u32,
     /// The token of the next page, empty for the first; `None` after the last.
     next: Option<String>,
     /// The last token that the API server sent.
@@ -82,11 +90,12 @@ pub(super) struct PagedList {
 }
 
 impl PagedList {
-    /// A list of all requests that match a field selector.
-    pub(super) fn new(selector: Option<String>) -> Self {
+    pub(crate) fn new(resource: FollowedResource, policy: &FollowPolicy) -> Self {
         Self {
-            selector,
-            limit: MAX_OBJECTS,
+            resource,
+            page_size: policy.page_size,
+            max_objects: policy.max_objects,
+            limit: policy.page_size,
             next: Some(String::new()),
             last: String::new(),
             start: String::new(),
@@ -96,37 +105,33 @@ impl PagedList {
     }
 
     /// The version from which a watch continues.
-    pub(super) fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
     /// Whether the list may have skipped names because one is not UTF-8.
-    pub(super) fn has_skipped(&self) -> bool {
+    pub(crate) fn has_skipped(&self) -> bool {
         self.has_skipped
     }
 
     /// The objects of the next page; `None` after the last.
-    pub(super) async fn next<T: DeserializeOwned>(
+    pub(crate) async fn next<T: DeserializeOwned>(
         &mut self,
         client: &Client,
     ) -> kube::Result<Option<Vec<T>>> {
         let Some(token) = self.next.clone() else { return Ok(None) };
         loop {
-            let mut params = ListParams::default().limit(self.limit.into());
-            if !token.is_empty() {
-                params = params.continue_token(&token);
-            }
-            if let Some(selector) = &self.selector {
-                params = params.fields(selector);
-            }
-            let request = Request::new(PATH).list(&params).map_err(kube::Error::BuildRequest)?;
-            match client.request::<ListPage<T>>(request).await {
-                Ok(page) => {
-                    self.limit = (self.limit * 2).min(MAX_OBJECTS);
-                    let token = page.metadata.continue_.filter(|token| !token.is_empty());
+            let mut params = ListParams::default().limit(self.limit);
+            params.continue_token = Some(token.clone()).filter(|token| !token.is_empty());
+            match client.request_text(self.resource.list(params)?).await {
+                Ok(text) => {
+                    let (metadata, objects) =
+                        parse(&text, self.max_objects).map_err(kube::Error::SerdeError)?;
+                    self.limit = (self.limit * 2).min(self.page_size);
+                    let token = metadata.continue_.filter(|token| !token.is_empty());
                     self.next = token.map(|token| self.follow(token)).transpose()?.flatten();
-                    self.version = page.metadata.resource_version.unwrap_or_default();
-                    return Ok(Some(page.items));
+                    self.version = metadata.resource_version.unwrap_or_default();
+                    return Ok(Some(objects));
                 }
                 Err(error) if self.limit > 1 && is_too_large(&error) => {
                     self.limit = (self.limit / 8).max(1);

@@ -1,0 +1,98 @@
+//! Owners of each kind, of which one takes all that it gets.
+
+use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
+
+use super::*;
+
+const SHARES: BudgetShares = BudgetShares::new(40).with_reserve(4).with_tenants(5, 20).with_flows(10);
+
+fn tenant(name: &str) -> Owner {
+    Owner::Tenant(name.into())
+}
+
+fn flow(name: &str) -> Owner {
+    Owner::flow("prod", name)
+}
+
+/// Takes places until the owner gets none.
+fn flood(budget: &Budget, owner: &Owner) -> Vec<BudgetPermit> {
+    std::iter::from_fn(|| budget.try_acquire(owner.clone())).collect()
+}
+
+#[test]
+fn each_tenant_has_its_share_all_have_theirs_and_others_have_the_rest() {
+    let budget = Budget::new(SHARES);
+    let tenants: Vec<_> = ["a", "b", "c", "d", "e"].map(|name| flood(&budget, &tenant(name))).into();
+    assert_eq!(tenants.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 5, 5, 0]);
+    let flows: Vec<_> = ["x", "y"].map(|name| flood(&budget, &flow(name))).into();
+    assert_eq!(flows.iter().map(Vec::len).collect::<Vec<_>>(), [10, 6], "all but the reserve");
+    assert!(budget.try_acquire(flow("z")).is_none());
+    assert!(budget.try_acquire_reserved(tenant("z")).is_none(), "no tenant is ever privileged");
+    let reserved: Vec<_> = std::iter::from_fn(|| budget.try_acquire_reserved(Owner::Gateway)).collect();
+    assert_eq!(reserved.len(), 4);
+    assert_eq!(budget.usage(), BudgetUsage { privileged: 4, tenants: 20, others: 16 });
+    drop((tenants, flows, reserved));
+    assert_eq!(budget.usage(), BudgetUsage::default());
+    assert!(lock(&budget.0).owners.is_empty(), "nothing is kept of owners without a place");
+}
+
+#[test]
+fn privileged_places_are_in_no_share_and_end_at_the_total() {
+    let budget = Budget::new(SHARES);
+    let privileged: Vec<_> = (0..30).map(|_| budget.try_acquire_reserved(flow("x")).unwrap()).collect();
+    assert_eq!(flood(&budget, &flow("x")).len(), 10, "the total is reached");
+    let held = flood(&budget, &flow("x"));
+    assert!(budget.try_acquire_reserved(flow("x")).is_none());
+    drop((privileged, held));
+    assert_eq!(budget.usage(), BudgetUsage::default());
+}
+
+#[test]
+fn a_place_passes_to_another_owner_within_its_share() {
+    let budget = Budget::new(SHARES);
+    let mut place = budget.try_acquire_reserved(Owner::Gateway).unwrap();
+    assert!(place.pass_to(flow("x")));
+    assert_eq!(budget.usage(), BudgetUsage { privileged: 0, tenants: 0, others: 1 });
+    let full = flood(&budget, &flow("y"));
+    assert!(!place.pass_to(flow("y")) && place.owner() == &flow("x"), "its share is used up");
+    assert!(place.pass_to(flow("x")) && place.pass_to(tenant("a")));
+    assert_eq!(budget.usage(), BudgetUsage { privileged: 0, tenants: 1, others: 10 });
+    drop((place, full));
+    assert_eq!(budget.usage(), BudgetUsage::default());
+}
+
+#[test]
+fn lower_shares_take_nothing_back() {
+    let budget = Budget::new(SHARES);
+    let mut held = flood(&budget, &flow("x"));
+    budget.set_shares(BudgetShares::new(5));
+    assert!(budget.try_acquire(flow("y")).is_none());
+    held.truncate(4);
+    assert!(budget.try_acquire(flow("y")).is_some());
+}
+
+proptest! {
+    // Random owners, of which one tenant and one flow take all that they get: each of the others gets what it asks for
+    // within its share, as long as the shares of all that ask fit.
+    #[test]
+    fn owners_that_take_all_take_nothing_from_the_others(steps in proptest::collection::vec((0_u8..4, any::<bool>()), 1..200)) {
+        let budget = Budget::new(SHARES);
+        let mut flooded = Vec::new();
+        let mut calm: HashMap<u8, Vec<BudgetPermit>> = HashMap::new();
+        for (of, ends) in steps {
+            flooded.extend(flood(&budget, &tenant("flood")));
+            flooded.extend(flood(&budget, &flow("flood")));
+            let held = calm.entry(of).or_default();
+            if ends {
+                held.pop();
+            } else if held.len() < 5 {
+                let owner = if of < 2 { tenant(&of.to_string()) } else { flow(&of.to_string()) };
+                let place = budget.try_acquire(owner);
+                prop_assert!(place.is_some());
+                held.extend(place);
+            }
+            let of_calm: usize = calm.values().map(Vec::len).sum();
+            prop_assert_eq!((flooded.len(), budget.usage().total()), (15, 15 + of_calm));
+        }
+    }
+}
