@@ -23,6 +23,8 @@ pub(super) struct Buffer {
     /// While owners contend.
     lanes: Option<Box<Lanes>>,
     held: PerGroup<Held>,
+    /// That of all groups.
+    held_by_all: Held,
     /// The events that wait and for which a request waits.
     awaited: usize,
     /// Whether an event found no room for its bytes or in the part of its group, or a batch left events behind because of
@@ -65,14 +67,20 @@ struct Scope {
 
 impl Buffer {
     pub(super) fn held(&self) -> Held {
-        self.held_by(&OwnerGroup::ALL)
+        self.held_by_all
     }
 
-    fn held_by(&self, groups: &[OwnerGroup]) -> Held {
-        groups.iter().fold(Held::default(), |sum, group| {
-            let held = self.held.of(*group);
-            Held { waiting: sum.waiting + held.waiting, storing: sum.storing + held.storing }
-        })
+    fn held_by(&self, scope: &Scope) -> Held {
+        match scope.groups {
+            [group] => *self.held.of(*group),
+            _ => self.held_by_all,
+        }
+    }
+
+    /// Changes what a group holds.
+    fn change(&mut self, group: OwnerGroup, change: impl Fn(&mut Held)) {
+        change(self.held.of_mut(group));
+        change(&mut self.held_by_all);
     }
 
     /// The events that wait and for which a request waits.
@@ -86,6 +94,9 @@ impl Buffer {
 
     /// Whether there is room for an event with so much text.
     pub(super) fn entry(&mut self, owner: &EventOwner, text: usize, max: Load) -> Entry {
+        if self.has_room(owner, text, max) {
+            return Entry::Room;
+        }
         let Some(first) = self.shortage(owner, text, max) else { return Entry::Room };
         if !self.has_others(owner) {
             return Entry::Full(first.cause());
@@ -93,7 +104,7 @@ impl Buffer {
         let lanes = self.contended();
         let own = lanes.load_of(owner) + Load::of(1, text);
         for scope in Scope::of(owner) {
-            let shortage = self.held_by(scope.groups).shortage(Load::of(1, text).bytes, scope.bound(max));
+            let shortage = self.held_by(&scope).shortage(Load::of(1, text).bytes, scope.bound(max));
             for measure in Measure::ALL {
                 let missing = shortage.by(measure);
                 let lanes = self.contended();
@@ -105,11 +116,19 @@ impl Buffer {
         Entry::WithinPart
     }
 
-    /// What an event lacks first; `None` if there is room.
+    /// Whether an event keeps all bounds: of nearly every event, so it costs little.
+    fn has_room(&self, owner: &EventOwner, text: usize, max: Load) -> bool {
+        let (group, size) = (owner.group(), Load::of(1, text).bytes);
+        let fits = |held: &Held, max: Load| held.shortage(size, max).is_none();
+        fits(&self.held_by_all, max)
+            && (group == OwnerGroup::Operator || fits(self.held.of(group), max.divided_by(group.divisor())))
+    }
+
+    /// What an event lacks first.
     fn shortage(&mut self, owner: &EventOwner, text: usize, max: Load) -> Option<Measure> {
         let mut lacking = None;
         for scope in Scope::of(owner) {
-            let held = self.held_by(scope.groups);
+            let held = self.held_by(&scope);
             if let Some((measure, _)) = held.shortage(Load::of(1, text).bytes, scope.bound(max)).first() {
                 self.is_pressed |= measure == Measure::Bytes || scope.divisor > 1;
                 lacking = lacking.or(Some(measure));
@@ -123,9 +142,9 @@ impl Buffer {
         let mut displaced = Vec::new();
         for scope in Scope::of(owner) {
             let lacks = |held: Held| held.shortage(Load::of(1, text).bytes, scope.bound(max)).first();
-            while let Some((measure, _)) = lacks(self.held_by(scope.groups)) {
+            while let Some((measure, _)) = lacks(self.held_by(&scope)) {
                 let Some(line) = self.contended().evict(scope.groups, measure) else { break };
-                self.held.of_mut(line.owner.group()).waiting -= line.load;
+                self.change(line.owner.group(), |held| held.waiting -= line.load);
                 self.awaited -= usize::from(line.stored.is_some());
                 displaced.push(Displaced { line, cause: measure.cause() });
             }
@@ -135,7 +154,8 @@ impl Buffer {
 
     /// Adds an event.
     pub(super) fn push(&mut self, owner: &EventOwner, line: &[u8], stored: Option<Sender<bool>>) {
-        self.held.of_mut(owner.group()).waiting += Load::of(1, line.len());
+        let load = Load::of(1, line.len());
+        self.change(owner.group(), |held| held.waiting += load);
         self.awaited += usize::from(stored.is_some());
         match &mut self.lanes {
             Some(lanes) => lanes.push(owner, line, stored),
@@ -222,9 +242,10 @@ impl Buffer {
             self.awaited -= chunk.awaited();
         }
         for (group, load) in loads.iter() {
-            let held = self.held.of_mut(group);
-            held.waiting -= *load;
-            held.storing += *load;
+            self.change(group, |held| {
+                held.waiting -= *load;
+                held.storing += *load;
+            });
         }
         Taken { chunks, loads }
     }
@@ -232,7 +253,7 @@ impl Buffer {
     /// Frees what a batch has taken: it is stored, or lost.
     pub(super) fn stored(&mut self, loads: &PerGroup<Load>) {
         for (group, load) in loads.iter() {
-            self.held.of_mut(group).storing -= *load;
+            self.change(group, |held| held.storing -= *load);
         }
     }
 

@@ -97,17 +97,26 @@ impl Lines {
 
     /// Adds a line. `stored` takes whether it was stored.
     pub(super) fn push(&mut self, owner: &EventOwner, line: &[u8], stored: Option<Sender<bool>>) {
-        self.is_mixed = self.has_others(owner);
-        if !self.chunks.back().is_some_and(|chunk| chunk.has_room(line.len())) {
-            let spare = if line.len() <= CHUNK_BYTES { self.spare.pop() } else { None };
-            let least = if self.is_lean { 0 } else { CHUNK_BYTES };
-            self.chunks.push_back(spare.unwrap_or_else(|| Chunk::with_capacity(line.len().max(least))));
-        }
+        self.count += 1;
+        self.text += line.len();
         if let Some(chunk) = self.chunks.back_mut() {
-            chunk.push(owner, line, stored);
-            self.count += 1;
-            self.text += line.len();
+            let is_other = !chunk.ends_with(owner);
+            self.is_mixed |= is_other;
+            if chunk.has_room(line.len()) {
+                chunk.push(is_other.then_some(owner), line, stored);
+                return;
+            }
         }
+        let mut chunk = self.new_chunk(line.len());
+        chunk.push(Some(owner), line, stored);
+        self.chunks.push_back(chunk);
+    }
+
+    /// A chunk for a line of this length, and for further ones.
+    fn new_chunk(&mut self, length: usize) -> Chunk {
+        let spare = if length <= CHUNK_BYTES { self.spare.pop() } else { None };
+        let least = if self.is_lean { 0 } else { CHUNK_BYTES };
+        spare.unwrap_or_else(|| Chunk::with_capacity(length.max(least)))
     }
 
     /// Takes lines from the front, within the limits. Returns also whether the next line was left behind because of its text.
@@ -212,11 +221,15 @@ impl Chunk {
         self.owners.last().is_some_and(|(_, last)| last == owner)
     }
 
-    fn push(&mut self, owner: &EventOwner, line: &[u8], stored: Option<Sender<bool>>) {
-        if !self.ends_with(owner) {
-            self.owners.push((self.ends.len(), owner.clone()));
+    /// Adds a line, of the owner of the last one if no other is given.
+    fn push(&mut self, owner: Option<&EventOwner>, line: &[u8], stored: Option<Sender<bool>>) {
+        let at = self.ends.len();
+        if let Some(owner) = owner {
+            self.owners.push((at, owner.clone()));
         }
-        self.stored.extend(stored.map(|stored| (self.ends.len(), stored)));
+        if let Some(stored) = stored {
+            self.stored.push_back((at, stored));
+        }
         self.text.extend_from_slice(line);
         self.ends.push(self.text.len());
     }

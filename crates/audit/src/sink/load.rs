@@ -86,6 +86,10 @@ impl Shortage {
         }
     }
 
+    pub(super) fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
     pub(super) fn by(self, measure: Measure) -> usize {
         match measure {
             Measure::Events => self.events,

@@ -197,6 +197,7 @@ impl Queue {
         }
     }
 
+    #[inline]
     fn pushed(&self, pushed: Pushed) {
         self.changed(pushed.load, 1);
         if pushed.wakes {
