@@ -84,8 +84,7 @@ impl NamespaceLabels {
             return Err(not_found(namespace));
         }
         let (cache, client, name) = (Arc::clone(&self.cache), self.client.clone(), namespace.to_owned());
-        let (shares, flow, cluster) =
-            (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
+        let (shares, flow, cluster) = (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             if let Some(known) = cache.get("", &name) {
                 return Ok(Labels::clone(&known));

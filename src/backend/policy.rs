@@ -146,7 +146,8 @@ mod tests {
         next.identity_headers = Some(names("X-Corp-User"));
         next.policy = BackendPolicy { max_requests: 3, max_watches: 2, watch_moves: None, ..next.policy };
         let (provider, policy) = (Arc::new(default_provider()), Arc::clone(in_force.policy()));
-        let pending = Backend::with_policy(&next, &provider, BackendTimings::default(), testing::dials(), policy);
+        let pending =
+            Backend::with_policy(&next, &provider, BackendTimings::default(), testing::dials(), policy);
         let pending = pending.unwrap();
         let bounds = |backend: &Backend| [Load::Short, Load::Long].map(|load| backend.max_load(load));
         assert_eq!(bounds(&pending), [usize::MAX; 2], "it is only built");
