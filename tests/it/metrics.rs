@@ -15,6 +15,7 @@ use crate::balancing::freezable;
 use crate::connections::answering;
 use crate::endpoints::{at, trusts_at};
 use crate::gateway::InProcess as _;
+use crate::tunnels::echoing;
 
 const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 const WATCH: &str = "/api/v1/pods?watch=true";
@@ -58,6 +59,30 @@ async fn client_connections_are_counted_while_they_are_open() {
     gateway.until_counted("portcullis_client_connections{protocol=\"http/1.1\"} 0").await;
     gateway.until_counted("portcullis_client_connections{protocol=\"h2\"} 0").await;
     assert_eq!(gateway.count("portcullis_tls_handshake_duration_seconds_count").await, 2);
+}
+
+/// Over HTTP/2, and as a tunnel; `hardening/descriptors.rs` has those over HTTP/1.1.
+#[tokio::test]
+async fn connections_to_api_servers_are_counted_by_owner() {
+    let pki = Pki::new();
+    let backend = echoing(&pki, "websocket").await;
+    let gateway = Gateway::start(&pki, &backend);
+    let of_users = |count: usize| format!("portcullis_backend_connections{{owner=\"user\"}} {count}");
+    let mut client = gateway.http1(None).await;
+    assert!(gateway.count("portcullis_backend_connections{owner=\"gateway\"}").await > 0, "the self-check");
+    gateway.until_counted(&of_users(0)).await;
+    for _ in 0..2 {
+        text(client.get("/api", &[TOKEN]).await).await;
+        gateway.until_counted(&of_users(1)).await;
+    }
+    let headers = [TOKEN, ("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-key", "AAAA")];
+    let request = testkit::get("/api/v1/namespaces/n/pods/p/exec?command=sh", &headers);
+    let response = client.send(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    let tunnel = in_time(hyper::upgrade::on(response)).await.unwrap();
+    gateway.until_counted(&of_users(2)).await;
+    drop(tunnel);
+    gateway.until_counted(&of_users(1)).await;
 }
 
 #[tokio::test]
