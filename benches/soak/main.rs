@@ -143,7 +143,7 @@ async fn main() -> ExitCode {
         return replicas::run(options.seconds).await;
     }
     if options.tenants {
-        return tenants::run(&options.only, Duration::from_secs(options.seconds)).await;
+        return Box::pin(tenants::run(&options.only, Duration::from_secs(options.seconds))).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);

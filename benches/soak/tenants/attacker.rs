@@ -26,6 +26,8 @@ use servers::{LARGE_HEADERS, Servers, UNREAD};
 
 /// Requests in progress on one connection.
 const STREAMS: usize = 100;
+/// Connections with unread watches, which have smaller windows than other requests.
+const WATCHING_CONNECTIONS: usize = 100;
 /// Users in the tenant's token file.
 const USERS: usize = 30;
 /// A token of the tenant's own `system:masters`.
@@ -49,8 +51,8 @@ impl Counts {
 
     fn text(&self) -> String {
         let counts = self.0.lock().unwrap();
-        let shown = counts.iter().map(|(outcome, times)| format!("{outcome}: {times}"));
-        shown.collect::<Vec<_>>().join(", ")
+        let shown = counts.iter().map(|(outcome, times)| format!("{outcome}: {times}; "));
+        shown.collect::<Vec<_>>().concat()
     }
 }
 
@@ -67,7 +69,7 @@ pub(crate) async fn run(attack: Attack) -> ExitCode {
     while let Some(line) = lines.recv().await {
         match line.as_str() {
             BEGIN => begin(attack, &target, &counts),
-            END => println!("{}", [counts.text(), servers.text()].join("; ")),
+            END => println!("{}{}", counts.text(), servers.text()),
             _ => break,
         }
     }
@@ -107,12 +109,15 @@ fn begin(attack: Attack, target: &Target, counts: &Counts) {
             Load { uploads: true, ..clients.of_tenant(32, STREAMS, &path, token) }.start();
         }
         Attack::Responses => clients.unread("/api/v1/pods").start(),
-        Attack::Watches => clients.unread("/api/v1/pods?watch=true").start(),
+        Attack::Watches => {
+            let watches = clients.unread("/api/v1/pods?watch=true");
+            Load { connections: WATCHING_CONNECTIONS, ..watches }.start();
+        }
         Attack::EndlessHeaders => {
             clients.of_tenant(1, USERS, "/api/v1/namespaces/n/pods/p/proxy/", token).start();
         }
         Attack::UnreadHeaders => {
-            unread_headers::start(gateway, &tenant_path(LARGE_HEADERS), &token(0), counts)
+            unread_headers::start(gateway, &tenant_path(LARGE_HEADERS), &token(0), counts);
         }
         Attack::Descriptors => clients.of_tenant(25, STREAMS, &held_path(), token).start(),
         Attack::Audit => flood::start(gateway, &tenant_path("/api/v1/pods/one"), &token(0), counts),

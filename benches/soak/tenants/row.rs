@@ -119,7 +119,12 @@ impl Row {
         let busy = self.usage.threads.iter().map(|(name, cores)| format!("{name} {cores:.2}"));
         let busy = busy.collect::<Vec<_>>().join(", ");
         detail("gateway", format!("{:.2} cores; threads: {busy}", self.usage.gateway));
-        detail("latencies of", slowdown.kind.name().to_owned());
+        detail("p50, p99", format!("of the {}", slowdown.kind.name()));
+        let slowest = [ClientKind::NewConnection, ClientKind::Probe, ClientKind::MetricsProbe].map(|kind| {
+            let [quiet, attacked] = self.both(kind, 1000);
+            format!("{} {quiet:.0} / {attacked:.0} ms", kind.name())
+        });
+        detail("slowest", slowest.join(", "));
         if let Some(slowest) = self.attacked.effective.iter().max() {
             detail("slowest reload", format!("{:.1} s", slowest.as_secs_f64()));
         }
@@ -150,14 +155,13 @@ impl Row {
     }
 
     fn slowdown(&self) -> Slowdown {
-        let of = |kind| {
-            let quantiles = |thousandths| {
-                [&self.quiet, &self.attacked]
-                    .map(|phase| phase.quantile(kind, thousandths).as_secs_f64() * 1000.0)
-            };
-            Slowdown { kind, median: quantiles(500), last: quantiles(990) }
-        };
+        let of = |kind| Slowdown { kind, median: self.both(kind, 500), last: self.both(kind, 990) };
         let [token, certificate] = [ClientKind::Token, ClientKind::Certificate].map(of);
         if token.ratio() > certificate.ratio() { token } else { certificate }
+    }
+
+    /// A quantile without and with the attack, in milliseconds.
+    fn both(&self, kind: ClientKind, thousandths: usize) -> [f64; 2] {
+        [&self.quiet, &self.attacked].map(|phase| phase.quantile(kind, thousandths).as_secs_f64() * 1000.0)
     }
 }

@@ -9,11 +9,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::server::SendResponse;
-use http::{Method, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use serde_json::json;
 use testkit::fake_accounts::FakeAccounts;
 use testkit::frames::{CONTINUATION, END_HEADERS, HEADERS, STATUS_200, frame};
+use testkit::self_check::{respond, user_info};
 use testkit::wire::acceptor;
 use testkit::{BoxedBody, H2, Pki};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf, split};
@@ -22,6 +25,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use uuid::Uuid;
+
+use super::servers::REVIEWS;
 
 /// When a connection without requests is closed.
 const IDLE: Duration = Duration::from_millis(10);
@@ -40,6 +46,15 @@ pub(crate) enum RawAnswer {
     Informational,
     /// None: the connection closes when it is idle.
     CloseWhenIdle,
+    /// None either; self-checks are answered with another user each time.
+    OtherUser,
+}
+
+impl RawAnswer {
+    /// Whether a connection without requests is closed, which makes the gateway check the API server again.
+    fn closes_when_idle(self) -> bool {
+        matches!(self, Self::CloseWhenIdle | Self::OtherUser)
+    }
 }
 
 type Tls = TlsStream<TcpStream>;
@@ -77,25 +92,43 @@ impl RawServer {
         let mut kept = Vec::new();
         let mut is_used = false;
         loop {
-            let limit = if is_used && self.answer == RawAnswer::CloseWhenIdle { IDLE } else { Duration::MAX };
+            let limit = if is_used && self.answer.closes_when_idle() { IDLE } else { Duration::MAX };
             let Ok(Some(accepted)) = timeout(limit, connection.accept()).await else { return Ok(()) };
             let (request, response) = accepted?;
             is_used = true;
-            let is_review = request.method() == Method::POST;
-            self.self_checks.fetch_add(u64::from(is_review), Ordering::Relaxed);
-            match (self.accounts.answer(&request), self.answer) {
-                (Some(answer), _) => {
+            match self.answer_gateway(&request) {
+                Some(answer) => {
                     tokio::spawn(send(answer, response));
                 }
-                (None, RawAnswer::CloseWhenIdle) => return Ok(()),
-                (None, answer) => {
+                None if self.answer.closes_when_idle() => return Ok(()),
+                None => {
                     let stream = response.stream_id().as_u32();
                     kept.push(response);
-                    output.send(Output::Attack(answer, stream)).ok();
+                    output.send(Output::Attack(self.answer, stream)).ok();
                 }
             }
         }
     }
+
+    /// The answer to the gateway's own request; `None` for those of users.
+    fn answer_gateway(&self, request: &Request<RecvStream>) -> Option<Response<BoxedBody>> {
+        if request.uri().path() != REVIEWS {
+            return self.accounts.answer(request);
+        }
+        self.self_checks.fetch_add(1, Ordering::Relaxed);
+        if self.answer == RawAnswer::OtherUser {
+            Some(other_user(request))
+        } else {
+            self.accounts.answer(request)
+        }
+    }
+}
+
+/// A review of a user that was not sent.
+fn other_user<B>(request: &Request<B>) -> Response<BoxedBody> {
+    let mut user = user_info(request.headers(), "x-remote-");
+    user["username"] = json!(format!("made-up-{}", Uuid::new_v4()));
+    respond(StatusCode::CREATED, &json!({"status": {"userInfo": user}}))
 }
 
 /// Sends a response. Nothing that is sent here fills a window.

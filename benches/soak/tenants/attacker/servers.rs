@@ -7,12 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use serde_json::json;
 use testkit::body::endless;
 use testkit::fake_accounts::FakeAccounts;
-use testkit::self_check::{self, respond};
+use testkit::self_check::respond;
 use testkit::{BoxedBody, FakeBackend, H1, H2, Pki, ResponseFuture, full};
-use uuid::Uuid;
 
 use super::raw_server::{self, RawAnswer};
 use super::tokens;
@@ -22,7 +20,8 @@ use crate::tenants::site::{HELD, forget_requests};
 /// API servers of one tenant, of which a Secret may have 16.
 const MANY: usize = 16;
 const KEYS: &str = "/openid/v1/jwks";
-const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+/// The path of the self-check.
+pub(crate) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 /// In the path of a request whose body is not read.
 pub(crate) const UNREAD: &str = "unread";
 /// The path of a response with large headers: together less than a mebibyte, which is the most that the gateway passes on.
@@ -31,18 +30,19 @@ const LARGE_HEADER: usize = 64_000;
 const LARGE_HEADER_COUNT: usize = 15;
 
 pub(crate) struct Servers {
-    backends: Vec<Arc<FakeBackend>>,
+    backend: Option<Arc<FakeBackend>>,
     raw: Vec<SocketAddr>,
     self_checks: Arc<AtomicU64>,
 }
 
 impl Servers {
     pub(crate) async fn start(attack: Attack, pki: &Pki) -> Self {
-        let mut servers = Self { backends: Vec::new(), raw: Vec::new(), self_checks: Arc::default() };
+        let mut servers = Self { backend: None, raw: Vec::new(), self_checks: Arc::default() };
         let raw = match attack {
             Attack::EndlessHeaders => Some((RawAnswer::EndlessHeaders, 1)),
             Attack::Informational => Some((RawAnswer::Informational, 1)),
             Attack::ClosingEndpoints => Some((RawAnswer::CloseWhenIdle, MANY)),
+            Attack::OtherUsers => Some((RawAnswer::OtherUser, MANY)),
             _ => None,
         };
         if let Some((answer, count)) = raw {
@@ -51,22 +51,20 @@ impl Servers {
             }
             return servers;
         }
-        let count = if attack == Attack::OtherUsers { MANY } else { 1 };
-        for _ in 0..count {
-            servers.backends.push(backend(attack, pki, &servers.self_checks).await);
-        }
+        servers.backend = Some(backend(attack, pki, &servers.self_checks).await);
         servers
     }
 
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.backends.iter().map(|backend| backend.address).chain(self.raw.iter().copied()).collect()
+        self.backend.iter().map(|backend| backend.address).chain(self.raw.iter().copied()).collect()
     }
 
     /// What they have counted.
     pub(crate) fn text(&self) -> String {
-        let connections: usize = self.backends.iter().map(|backend| backend.connections()).sum();
         let self_checks = self.self_checks.load(Ordering::Relaxed);
-        format!("API servers: {connections} connections, {self_checks} self-checks")
+        let connections = self.backend.as_ref().map(|backend| backend.connections());
+        let connections = connections.map(|count| format!(", {count} connections"));
+        format!("API servers: {self_checks} self-checks{}", connections.unwrap_or_default())
     }
 }
 
@@ -79,7 +77,6 @@ async fn backend(attack: Attack, pki: &Pki, self_checks: &Arc<AtomicU64>) -> Arc
         checks.fetch_add(u64::from(path == REVIEWS), Ordering::Relaxed);
         match attack {
             Attack::KeySet if path == KEYS => Some(respond(StatusCode::OK, &keys)),
-            Attack::OtherUsers if path == REVIEWS => Some(other_user(request)),
             _ => accounts.answer(request),
         }
     };
@@ -114,11 +111,4 @@ fn with_large_headers() -> Response<BoxedBody> {
         response.headers_mut().append("x-large", value);
     }
     response
-}
-
-/// The review of a user that nobody has sent.
-fn other_user(request: &Request<Incoming>) -> Response<BoxedBody> {
-    let mut user = self_check::user_info(request.headers(), "x-remote-");
-    user["username"] = json!(format!("made-up-{}", Uuid::new_v4()));
-    respond(StatusCode::CREATED, &json!({"status": {"userInfo": user}}))
 }
