@@ -86,11 +86,14 @@ async fn measure(attack: Attack, quiet: Duration, duration: Duration) -> Row {
     let clients = OperatorClients::start(&site, &outcomes);
     sleep(WARM_UP).await;
     outcomes.take();
+    let processes = Processes { gateway: site.process.id(), attacker: attacker.id() };
+    let gauge = Gauge::start(processes);
     sleep(quiet).await;
+    let quiet_others = gauge.end().others;
     let quiet = outcomes.take();
 
     let logged = site.process.said("").len();
-    let gauge = Gauge::start(Processes { gateway: site.process.id(), attacker: attacker.id() });
+    let gauge = Gauge::start(processes);
     attacker.begin().await;
     sleep(duration).await;
     clients.end().await;
@@ -107,6 +110,7 @@ async fn measure(attack: Attack, quiet: Duration, duration: Duration) -> Row {
         audited: audited.len(),
         lost: site.trail.lost(&audited).await,
         usage,
+        quiet_others,
         open_files: site.open_files,
         lines: u64::try_from(log.len()).unwrap(),
         messages: most_frequent(&log),

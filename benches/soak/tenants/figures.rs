@@ -8,6 +8,8 @@ pub(crate) const MAX_RSS: u64 = 1024;
 pub(crate) const MAX_FILES_EIGHTHS: u64 = 7;
 /// How many times as long as without the attack 99 of 100 requests may take.
 pub(crate) const MAX_RATIO: f64 = 3.0;
+/// Cores that processes outside the test may use before a row says that the machine is busy.
+pub(crate) const BUSY: f64 = 0.5;
 /// Log lines at once, and how many more each second: more would fill the disk of the log.
 pub(crate) const MAX_LINES: u64 = 100;
 pub(crate) const MAX_LINES_PER_SECOND: u64 = 2;

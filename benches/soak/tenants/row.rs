@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::attack::Attack;
-use super::figures::{MAX_FILES_EIGHTHS, MAX_LINES, MAX_LINES_PER_SECOND, MAX_RATIO, MAX_RSS};
+use super::figures::{BUSY, MAX_FILES_EIGHTHS, MAX_LINES, MAX_LINES_PER_SECOND, MAX_RATIO, MAX_RSS};
 use super::gauge::Usage;
 use super::outcomes::{ClientKind, Phase};
 
@@ -19,6 +19,8 @@ pub(crate) struct Row {
     pub(crate) audited: usize,
     pub(crate) lost: usize,
     pub(crate) usage: Usage,
+    /// Cores that other processes used before the attack.
+    pub(crate) quiet_others: f64,
     pub(crate) open_files: u64,
     /// Log lines during the attack.
     pub(crate) lines: u64,
@@ -66,7 +68,7 @@ pub(crate) fn header() -> String {
 
 /// Aligns the cells of a row.
 fn line(cells: &[String; 14]) -> String {
-    const WIDTHS: [usize; 14] = [17, 11, 9, 9, 12, 14, 16, 8, 8, 12, 7, 8, 7, 7];
+    const WIDTHS: [usize; 14] = [17, 11, 9, 9, 12, 14, 16, 8, 8, 12, 7, 8, 10, 7];
     let aligned = cells.iter().zip(WIDTHS).enumerate();
     let aligned = aligned.map(
         |(at, (cell, width))| if at == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") },
@@ -96,7 +98,7 @@ impl Row {
             format!("{}/{}", self.usage.files, self.open_files),
             self.lines.to_string(),
             format!("{}/{}", self.attacked.effective.len(), self.attacked.reloads),
-            format!("{:.1}", self.usage.others),
+            between([self.quiet_others, self.usage.others]),
             if self.faults().is_empty() { "yes" } else { "no" }.to_owned(),
         ];
         std::iter::once(line(&cells)).chain(self.details(&slowdown)).collect::<Vec<_>>().join("\n")
@@ -137,13 +139,16 @@ impl Row {
     pub(crate) fn faults(&self) -> Vec<&'static str> {
         let failed = |kinds: &[ClientKind]| self.attacked.counts(kinds).1 > 0;
         let lines = MAX_LINES + MAX_LINES_PER_SECOND * self.duration.as_secs();
+        let is_slow = self.slowdown().ratio() > MAX_RATIO;
+        let is_busy = self.quiet_others.max(self.usage.others) > BUSY;
         [
             (!self.usage.is_alive, "the gateway has ended"),
             (failed(&ClientKind::OPERATOR), "requests of the operator failed"),
             (failed(&ClientKind::PROBES), "probes failed"),
             (failed(&[ClientKind::Tenant]), "requests of other tenants failed"),
             (self.lost > 0, "audit events are lost"),
-            (self.slowdown().ratio() > MAX_RATIO, "latency"),
+            (is_slow && !is_busy, "latency"),
+            (is_slow && is_busy, "latency, on a busy machine"),
             (self.usage.rss > MAX_RSS, "memory"),
             (self.usage.files > self.open_files * MAX_FILES_EIGHTHS / 8, "descriptors"),
             (self.lines > lines, "log lines"),
