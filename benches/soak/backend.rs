@@ -41,7 +41,8 @@ pub(crate) async fn start(pki: &Pki) -> FakeBackend {
     .await
 }
 
-fn events() -> BoxedBody {
+/// A watch with one numbered event per [`EVENT_INTERVAL`].
+pub(crate) fn events() -> BoxedBody {
     let mut ticks = interval(EVENT_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stream = unfold((ticks, 0_u64), |(mut ticks, number)| async move {

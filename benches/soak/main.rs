@@ -8,6 +8,9 @@
 //!
 //! `--replicas` kills, stops and restarts real API servers and gateways under load.
 //!
+//! `--tenants` runs attacks of a tenant, and of a user, beside the clients, probes, reloads and audit of the operator. It
+//! fails if one of these is harmed, or if memory or descriptors exceed the documented figures.
+//!
 //! `--requests` creates many certificate signing requests that stay pending, and measures those of a kubelet.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
@@ -15,6 +18,8 @@
 //! `cargo bench --bench soak -- --requests 100000`
 //! `cargo bench --bench soak -- --audit --seconds 60`
 //! `cargo bench --bench soak -- --replicas --seconds 1500`
+//! `cargo bench --bench soak -- --tenants --seconds 60`
+//! `cargo bench --bench soak -- --tenants --only uploads,descriptors`
 //! `cargo bench --bench soak -- --flood large-headers --seconds 60`
 //! `cargo bench --bench soak -- --flood impersonations --seconds 80`
 
@@ -38,6 +43,7 @@ mod replicas;
 mod report;
 mod requests;
 mod rounds;
+mod tenants;
 mod verdict;
 
 use std::process::ExitCode;
@@ -54,7 +60,7 @@ use count::Counters;
 const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
 /// Soak test of the gateway: open watches, requests and reloads at the same time.
-#[derive(Parser, Clone, Copy)]
+#[derive(Parser, Clone)]
 struct Options {
     /// Duration in seconds, from the time when all watches are open.
     #[arg(long, default_value_t = 60)]
@@ -85,6 +91,16 @@ struct Options {
     /// Tests three real API servers behind two gateways instead, each of which is terminated, killed and stopped in turn.
     #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests", "audit"])]
     replicas: bool,
+    /// Tests the isolation of tenants instead: one attack after another, each for `--seconds`. Prints what the operator's
+    /// clients, probes, reloads and audit notice of it.
+    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests", "audit", "replicas"])]
+    tenants: bool,
+    /// The attacks (default: all).
+    #[arg(long, value_enum, value_name = "ATTACK", value_delimiter = ',', requires = "tenants")]
+    only: Vec<tenants::Attack>,
+    /// The process of an attacker.
+    #[arg(long, hide = true)]
+    attacker: Option<tenants::Attack>,
     /// Passed by cargo.
     #[arg(long, hide = true)]
     bench: bool,
@@ -111,6 +127,9 @@ async fn main() -> ExitCode {
     let options = Options::parse();
     // This process holds the clients' and the backend's ends of all connections.
     open_files::raise_limit();
+    if let Some(attack) = options.attacker {
+        return tenants::run_attacker(attack).await;
+    }
     if let Some(flood) = options.flood {
         return flood::run(flood, options.seconds).await;
     }
@@ -122,6 +141,9 @@ async fn main() -> ExitCode {
     }
     if options.replicas {
         return replicas::run(options.seconds).await;
+    }
+    if options.tenants {
+        return Box::pin(tenants::run(&options.only, Duration::from_secs(options.seconds))).await;
     }
     let pki = Arc::new(Pki::new());
     let backend = Arc::new(backend::start(&pki).await);
