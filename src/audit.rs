@@ -6,16 +6,20 @@ pub(crate) mod settings;
 mod sinks;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use portcullis_audit::policy::{Attributes, Policy, Resource, User};
-use portcullis_audit::sink::{self, Post, SinkError, SinkRegistry, Sinks, WallClock};
+use portcullis_audit::sink::{self, EventOwner, Post, SinkError, SinkRegistry, Sinks, WallClock};
 use portcullis_http::identity::Identity;
+use portcullis_http::peer::client_network;
+use portcullis_limits::{ClusterOwner, Owner};
 use portcullis_system::clock::Clock;
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
+use crate::limits::flow_of;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use settings::{AuditSettings, WebhookSettings};
@@ -23,8 +27,10 @@ use sinks::AuditWebhook;
 
 /// The memory of all objects that are held for events of requests in progress.
 const OBJECT_BYTES: usize = 128 << 20;
-/// The same for one client.
-const CLIENT_OBJECT_BYTES: usize = OBJECT_BYTES / 4;
+/// The same for one owner, and for all networks of unauthenticated clients together.
+const OWNER_OBJECT_BYTES: usize = OBJECT_BYTES / 4;
+/// The same for all clusters of Secrets together.
+const TENANT_OBJECT_BYTES: usize = OBJECT_BYTES / 2;
 
 /// The audit of a cluster, of one generation of the configuration.
 #[derive(Debug, Clone)]
@@ -35,10 +41,23 @@ pub(crate) struct ClusterAudit {
     pub(crate) sinks: Sinks,
     /// Bounds the objects of requests in progress.
     pub(crate) memory: Arc<ObjectMemory>,
-    /// The name of the cluster, if there are others.
-    pub(crate) cluster: Option<Arc<str>>,
+    /// The cluster, whose owner has a share of the backends.
+    pub(crate) cluster: ClusterOwner,
+    /// Whether there are other clusters: then events name theirs.
+    pub(crate) is_one_of_several: bool,
     /// The clock of events.
     pub(crate) clock: Clock,
+}
+
+/// In whose share the events of a client count. Those of unauthenticated ones count in that of their network, also at a
+/// tenant's cluster: they displace no event of its users.
+// threat: tenant-audit-flood
+pub(crate) fn event_owner(cluster: &ClusterOwner, client: Option<&Identity>, address: IpAddr) -> EventOwner {
+    let owner = match client.filter(|client| !client.is_unauthenticated()) {
+        Some(client) => cluster.of_flow(flow_of(client, address)),
+        None => Owner::Network(client_network(address)),
+    };
+    EventOwner::new(owner, Arc::clone(cluster.cluster()))
 }
 
 /// A request as the rules of a policy see it. `client` is never the impersonated user.
@@ -114,11 +133,11 @@ impl Audit {
 }
 
 impl AuditGeneration {
-    /// The audit of a cluster; `name` is in its events.
+    /// The audit of a cluster.
     pub(crate) fn open(
         &mut self,
         settings: &AuditSettings,
-        name: Option<Arc<str>>,
+        (cluster, is_one_of_several): (ClusterOwner, bool),
         provider: &Arc<CryptoProvider>,
     ) -> Result<ClusterAudit, AuditError> {
         let webhook = match &settings.webhook {
@@ -133,7 +152,8 @@ impl AuditGeneration {
             policy: settings.policy.clone(),
             sinks: self.sinks.open(settings.log.as_ref(), webhook)?,
             memory: Arc::clone(&self.memory),
-            cluster: name,
+            cluster,
+            is_one_of_several,
             clock: self.clock.clone(),
         })
     }
@@ -149,8 +169,9 @@ impl AuditGeneration {
     }
 }
 
-/// The memory of objects that wait for the end of their requests, in all of the process. One client has a part of it, so that
-/// it can take the objects out of its own events alone.
+/// The memory of objects that wait for the end of their requests, in all of the process. One owner has a part of it, so that
+/// it can take the objects out of its own events alone; clusters of Secrets together have a half, and unauthenticated clients
+/// a quarter.
 // threat: audit-memory
 #[derive(Debug, Default)]
 pub(crate) struct ObjectMemory {
@@ -160,22 +181,57 @@ pub(crate) struct ObjectMemory {
 #[derive(Debug, Default)]
 struct UsedMemory {
     bytes: usize,
-    /// The same by client; without clients that use none.
-    clients: HashMap<Arc<str>, usize>,
+    /// Of them, those of clusters of Secrets.
+    tenants: usize,
+    /// Of them, those of unauthenticated clients.
+    networks: usize,
+    /// By owner; without owners that use none.
+    owners: HashMap<Owner, usize>,
 }
 
 /// A part of [`ObjectMemory`], until it is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedMemory {
     memory: Arc<ObjectMemory>,
-    client: Arc<str>,
+    owner: Owner,
     bytes: usize,
 }
 
 impl ObjectMemory {
-    /// An empty reservation of a client.
-    pub(crate) fn reserve(self: &Arc<Self>, client: &Arc<str>) -> ReservedMemory {
-        ReservedMemory { memory: Arc::clone(self), client: Arc::clone(client), bytes: 0 }
+    /// An empty reservation of an owner.
+    pub(crate) fn reserve(self: &Arc<Self>, owner: &Owner) -> ReservedMemory {
+        ReservedMemory { memory: Arc::clone(self), owner: owner.clone(), bytes: 0 }
+    }
+}
+
+impl UsedMemory {
+    /// What the owners of this kind use together, and how much they may use; `None` if the kind has no bound.
+    fn of_kind(&mut self, owner: &Owner) -> Option<(&mut usize, usize)> {
+        match owner {
+            Owner::Gateway | Owner::Flow { .. } => None,
+            Owner::Tenant(_) => Some((&mut self.tenants, TENANT_OBJECT_BYTES)),
+            Owner::Network(_) => Some((&mut self.networks, OWNER_OBJECT_BYTES)),
+        }
+    }
+
+    fn has_room(&mut self, owner: &Owner, bytes: usize) -> bool {
+        let fits = |used: usize, limit: usize| used.checked_add(bytes).is_some_and(|used| used <= limit);
+        let of_owner = self.owners.get(owner).copied().unwrap_or_default();
+        let kind_has_room = self.of_kind(owner).is_none_or(|(used, limit)| fits(*used, limit));
+        kind_has_room && fits(self.bytes, OBJECT_BYTES) && fits(of_owner, OWNER_OBJECT_BYTES)
+    }
+
+    /// Changes what an owner uses.
+    fn change(&mut self, owner: &Owner, change: impl Fn(&mut usize)) {
+        change(&mut self.bytes);
+        if let Some((used, _)) = self.of_kind(owner) {
+            change(used);
+        }
+        let of_owner = self.owners.entry(owner.clone()).or_default();
+        change(of_owner);
+        if *of_owner == 0 {
+            self.owners.remove(owner);
+        }
     }
 }
 
@@ -183,16 +239,16 @@ impl ReservedMemory {
     /// Adds `bytes`; `false` if there is no room for them.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        let mut used = lock(&self.memory.used);
-        let of_client = used.clients.get(&self.client).copied().unwrap_or_default();
-        let fits = |used: usize, limit: usize| used.checked_add(bytes).is_some_and(|used| used <= limit);
-        if bytes == 0 || !fits(used.bytes, OBJECT_BYTES) || !fits(of_client, CLIENT_OBJECT_BYTES) {
-            return bytes == 0;
+        if bytes == 0 {
+            return true;
         }
-        used.bytes += bytes;
-        used.clients.insert(Arc::clone(&self.client), of_client + bytes);
-        self.bytes += bytes;
-        true
+        let mut used = lock(&self.memory.used);
+        let has_room = used.has_room(&self.owner, bytes);
+        if has_room {
+            used.change(&self.owner, |used| *used += bytes);
+            self.bytes += bytes;
+        }
+        has_room
     }
 
     /// Keeps room for `bytes` alone; `false` if there is none.
@@ -213,14 +269,7 @@ impl ReservedMemory {
             return;
         }
         self.bytes -= bytes;
-        let mut used = lock(&self.memory.used);
-        used.bytes -= bytes;
-        if let Some(of_client) = used.clients.get_mut(&self.client) {
-            *of_client -= bytes;
-            if *of_client == 0 {
-                used.clients.remove(&self.client);
-            }
-        }
+        lock(&self.memory.used).change(&self.owner, |used| *used -= bytes);
     }
 }
 
@@ -232,23 +281,65 @@ impl Drop for ReservedMemory {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_kubernetes::user::UserInfo;
+
     use super::*;
 
     #[test]
     fn the_memory_is_bounded_for_each_client_and_given_back() {
         let memory = Arc::new(ObjectMemory::default());
-        let client = |name: &str| memory.reserve(&name.into());
+        let client = |name: &str| memory.reserve(&Owner::flow("prod", name));
         let (mut one, mut again) = (client("one"), client("one"));
-        assert!(one.grow(CLIENT_OBJECT_BYTES - 1) && again.grow(1) && !again.grow(1));
+        assert!(one.grow(OWNER_OBJECT_BYTES - 1) && again.grow(1) && !again.grow(1));
         let mut others: Vec<_> = (0..3).map(|number| client(&number.to_string())).collect();
-        assert!(others.iter_mut().all(|other| other.grow(CLIENT_OBJECT_BYTES)), "others have their own part");
+        assert!(others.iter_mut().all(|other| other.grow(OWNER_OBJECT_BYTES)), "others have their own part");
         assert!(!client("more").grow(1), "all of it is used");
         one.release();
         assert!(client("more").grow(1));
-        assert!(again.resize(5) && again.resize(2) && !again.resize(CLIENT_OBJECT_BYTES + 1));
-        assert_eq!(lock(&memory.used).clients.get("one"), Some(&2));
+        assert!(again.resize(5) && again.resize(2) && !again.resize(OWNER_OBJECT_BYTES + 1));
+        assert_eq!(lock(&memory.used).owners.get(&Owner::flow("prod", "one")), Some(&2));
         drop((one, again, others));
         let used = lock(&memory.used);
-        assert_eq!((used.bytes, used.clients.len()), (0, 0));
+        assert_eq!((used.bytes, used.owners.len()), (0, 0));
+    }
+
+    #[test]
+    fn many_tenants_and_networks_leave_memory_to_the_operators_users() {
+        let memory = Arc::new(ObjectMemory::default());
+        let tenant = |number: usize| Owner::Tenant(number.to_string().into());
+        let network = |number: usize| Owner::Network(IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]));
+        let fill = |owner: &dyn Fn(usize) -> Owner| {
+            let mut all: Vec<_> = (0..64).map(|number| memory.reserve(&owner(number))).collect();
+            let grown =
+                all.iter_mut().map(|one| one.grow(OWNER_OBJECT_BYTES / 4)).filter(|grown| *grown).count();
+            (all, grown * OWNER_OBJECT_BYTES / 4)
+        };
+        let (tenants, of_tenants) = fill(&tenant);
+        let (networks, of_networks) = fill(&network);
+        assert_eq!((of_tenants, of_networks), (TENANT_OBJECT_BYTES, OWNER_OBJECT_BYTES));
+        assert!(memory.reserve(&Owner::flow("prod", "alice")).grow(OWNER_OBJECT_BYTES));
+        drop((tenants, networks));
+        let used = lock(&memory.used);
+        assert_eq!((used.bytes, used.tenants, used.networks, used.owners.len()), (0, 0, 0, 0));
+    }
+
+    #[test]
+    fn events_count_for_the_user_the_tenant_or_the_network() {
+        let (own, tenant) = (ClusterOwner::operator("own"), ClusterOwner::tenant("t"));
+        let (alice, anonymous) =
+            (Identity::from(UserInfo::named("alice")), Identity::from(UserInfo::anonymous()));
+        let address = IpAddr::from([10, 0, 0, 1]);
+        let of_network = Owner::Network(address);
+        let cases = [
+            (&own, Some(&alice), Owner::flow("own", "alice")),
+            (&own, Some(&anonymous), of_network.clone()),
+            (&own, None, of_network.clone()),
+            (&tenant, Some(&alice), Owner::Tenant("t".into())),
+            (&tenant, Some(&anonymous), of_network.clone()),
+            (&tenant, None, of_network),
+        ];
+        for (cluster, client, expected) in cases {
+            assert_eq!(*event_owner(cluster, client, address).owner(), expected);
+        }
     }
 }

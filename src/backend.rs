@@ -453,7 +453,8 @@ pub(crate) mod testing {
 
     /// As much as any cluster wants.
     pub(super) fn dials() -> ClusterDials {
-        DialLimits::new(BudgetShares::new(usize::MAX), &ByteLedger::new(usize::MAX)).of(ClusterOwner::operator("test"))
+        DialLimits::new(BudgetShares::new(usize::MAX), &ByteLedger::new(usize::MAX))
+            .of(ClusterOwner::operator("test"))
     }
 
     /// The settings of a backend with one endpoint.

@@ -180,8 +180,7 @@ fn open_audit(
 ) -> Result<Option<ClusterAudit>, AuditError> {
     let Some(audited) = &settings.audit else { return Ok(None) };
     let is_one_of_several = !matches!(settings.routes, settings::Routes::Everything);
-    let name = is_one_of_several.then(|| settings.name.as_str().into());
-    audit.open(audited, name, &deps.provider).map(Some)
+    audit.open(audited, (settings.owner(), is_one_of_several), &deps.provider).map(Some)
 }
 
 /// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a

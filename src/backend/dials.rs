@@ -4,8 +4,8 @@
 //! A connection cannot be made without a [`ConnectionPlace`], which counts it until it is closed: over HTTP/2, over HTTP/1.1
 //! and as a tunnel.
 
-use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_limits::budget::{Budget, BudgetPermit, BudgetShares};
+use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_limits::{ClusterOwner, Owner};
 
 use super::author::RequestAuthor;

@@ -105,7 +105,8 @@ impl Lane {
                 connections.swap_remove(least);
                 continue;
             };
-            let limit = sender.current_max_send_streams().min(usize::try_from(MAX_STREAMS).unwrap_or(usize::MAX));
+            let limit =
+                sender.current_max_send_streams().min(usize::try_from(MAX_STREAMS).unwrap_or(usize::MAX));
             if load >= (limit.saturating_mul(FILL_PERCENT) / 100).max(1) {
                 return None;
             }

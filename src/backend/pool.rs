@@ -82,7 +82,9 @@ pub(crate) enum SendError {
     #[error("the connection to the backend broke: {0}")]
     Broken(#[source] TransportError),
     /// The backend sent more informational responses than a request may have.
-    #[error("the backend sent more than {MAX_INFORMATIONAL_RESPONSES} informational (1xx) responses to one request")]
+    #[error(
+        "the backend sent more than {MAX_INFORMATIONAL_RESPONSES} informational (1xx) responses to one request"
+    )]
     TooManyInformational,
     /// The endpoint answers neither the request nor its probes; another one does.
     #[error("the endpoint does not answer its readiness probes")]

@@ -1,10 +1,12 @@
 //! Metrics of audit.
 // apiserver: pkg/audit/metrics.go
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use portcullis_audit::event::Level;
 use portcullis_audit::sink::{DropCause, Observer, Plugin, SinkKind};
+use portcullis_system::sync::lock;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::cached_vec::CachedMetricVec;
@@ -25,6 +27,8 @@ pub(crate) struct AuditMetrics {
     levels: Arc<CachedMetricVec<IntCounterVec>>,
     rejected: IntCounter,
     dropped: IntCounterVec,
+    /// The clusters that are among its labels.
+    dropping_clusters: Arc<Mutex<BTreeSet<String>>>,
     truncated: IntCounterVec,
     log: QueueGauges,
     webhook: QueueGauges,
@@ -72,10 +76,11 @@ impl AuditMetrics {
             )?,
             dropped: registrar.counters(
                 "portcullis_audit_events_dropped_total",
-                "Audit events that a backend has lost, by the cause: buffer_events, buffer_bytes, too_large, failed or \
-                 cancelled.",
-                &["sink", "cause"],
+                "Audit events of a cluster that a backend has lost, by the cause: buffer_events, buffer_bytes, too_large, \
+                 failed or cancelled.",
+                &["cluster", "sink", "cause"],
             )?,
+            dropping_clusters: Arc::default(),
             truncated: registrar.counters(
                 "portcullis_audit_events_truncated_total",
                 "Audit events that were stored without their objects, because they were too large.",
@@ -90,6 +95,22 @@ impl AuditMetrics {
     // metrics.go, ObservePolicyLevel
     pub(crate) fn level(&self, level: Level) {
         self.levels.of(level.as_str()).inc();
+    }
+
+    /// Removes the series of clusters that are no longer configured: a tenant may choose any number of names.
+    pub(crate) fn retain_clusters(&self, is_configured: impl Fn(&str) -> bool) {
+        lock(&self.dropping_clusters).retain(|cluster| {
+            let is_kept = is_configured(cluster);
+            for (sink, cause) in
+                SinkKind::ALL.iter().flat_map(|sink| DropCause::ALL.map(|cause| (sink, cause)))
+            {
+                if !is_kept {
+                    // One that never occurred has none.
+                    self.dropped.remove_label_values(&[cluster, sink.as_str(), cause.as_str()]).ok();
+                }
+            }
+            is_kept
+        });
     }
 }
 
@@ -106,8 +127,12 @@ impl Observer for AuditMetrics {
         self.errors.with_label_values(&[plugin.as_str()]).inc_by(events);
     }
 
-    fn dropped(&self, sink: SinkKind, cause: DropCause, events: u64) {
-        self.dropped.with_label_values(&[sink.as_str(), cause.as_str()]).inc_by(events);
+    fn dropped(&self, sink: SinkKind, cause: DropCause, cluster: &str, events: u64) {
+        let mut known = lock(&self.dropping_clusters);
+        if !known.contains(cluster) {
+            known.insert(cluster.to_owned());
+        }
+        self.dropped.with_label_values(&[cluster, sink.as_str(), cause.as_str()]).inc_by(events);
     }
 
     fn truncated(&self, sink: SinkKind) {
@@ -144,7 +169,7 @@ mod tests {
         observer.event();
         observer.rejected();
         observer.error(Plugin::Buffered, 3);
-        observer.dropped(SinkKind::Log, DropCause::BufferBytes, 3);
+        observer.dropped(SinkKind::Log, DropCause::BufferBytes, "prod", 3);
         observer.truncated(SinkKind::Webhook);
         observer.queue_changed(SinkKind::Log, 5, 500);
         observer.queue_changed(SinkKind::Log, -2, -300);
@@ -155,7 +180,7 @@ mod tests {
             "apiserver_audit_requests_rejected_total 1",
             "apiserver_audit_error_total{plugin=\"buffered\"} 3",
             "apiserver_audit_level_total{level=\"RequestResponse\"} 1",
-            "portcullis_audit_events_dropped_total{cause=\"buffer_bytes\",sink=\"log\"} 3",
+            "portcullis_audit_events_dropped_total{cause=\"buffer_bytes\",cluster=\"prod\",sink=\"log\"} 3",
             "portcullis_audit_events_truncated_total{sink=\"webhook\"} 1",
             "portcullis_audit_queue_events{sink=\"log\"} 3",
             "portcullis_audit_queue_bytes{sink=\"log\"} 200",
@@ -163,5 +188,20 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn losses_of_removed_clusters_are_forgotten() {
+        let metrics = Metrics::new();
+        for cluster in ["kept", "gone"] {
+            metrics.audit.dropped(SinkKind::Webhook, DropCause::Failed, cluster, 1);
+        }
+        metrics.audit.retain_clusters(|cluster| cluster == "kept");
+        let (text, _) = metrics.render();
+        assert!(text.contains("cluster=\"kept\"") && !text.contains("cluster=\"gone\""), "{text}");
+        // Its last events are lost after it was removed.
+        metrics.audit.dropped(SinkKind::Webhook, DropCause::Failed, "gone", 1);
+        metrics.audit.retain_clusters(|cluster| cluster == "kept");
+        assert!(!metrics.render().0.contains("cluster=\"gone\""));
     }
 }

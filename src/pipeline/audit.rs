@@ -24,7 +24,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use portcullis_admission::Annotation;
 use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ResponseStatus, Stage};
 use portcullis_audit::policy::Decision;
-use portcullis_audit::sink::NotStored;
+use portcullis_audit::sink::{EventOwner, NotStored};
 use portcullis_http::body::Body;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::Form;
@@ -34,9 +34,8 @@ use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 
 use super::error_map::{Refusal, RefusalResponse};
-use crate::audit::{ClusterAudit, ReservedMemory, attributes};
+use crate::audit::{ClusterAudit, ReservedMemory, attributes, event_owner};
 use crate::authz::{AccessRefusal, AllowedAccess};
-use crate::limits::flow_of;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use capture::{Capture, Direction, Interest, Observer};
@@ -78,9 +77,10 @@ pub(super) struct Record {
 #[derive(Debug)]
 pub(super) struct Subject {
     audit: Arc<ClusterAudit>,
-    /// The client, whose objects have a part of the memory; `None` if it is not authenticated.
+    /// The client; `None` if it is not authenticated.
     client: Option<Identity>,
-    peer: IpAddr,
+    /// In whose share its events count, and their objects.
+    owner: EventOwner,
     decision: Decision,
     source: Source,
 }
@@ -108,7 +108,7 @@ impl AuditedRequest {
             return None;
         }
         let is_omitted = record.decision.omitted.contains(Stage::RequestReceived);
-        if is_omitted && (record.is_long_running() || record.audit.sinks.has_room()) {
+        if is_omitted && (record.is_long_running() || record.audit.sinks.has_room(&record.owner)) {
             return None;
         }
         Some(self.wait_for_received())
@@ -118,11 +118,13 @@ impl AuditedRequest {
         let Self(record) = self;
         let sinks = &record.audit.sinks;
         if !record.is_long_running() {
-            sinks.ready().await;
+            sinks.ready(&record.owner).await;
         }
         let storing = {
             let parts = record.parts();
-            record.event_of(&parts, Stage::RequestReceived).map(|event| sinks.store_first(&event))
+            record
+                .event_of(&parts, Stage::RequestReceived)
+                .map(|event| sinks.store_first(&record.owner, &event))
         };
         let Some(storing) = storing else { return Ok(()) };
         let stored = storing.await;
@@ -155,14 +157,14 @@ impl AuditedRequest {
         if decision.level == Level::None {
             return None;
         }
-        if let Some(name) = &audit.cluster {
-            annotations.insert(CLUSTER.to_owned(), name.to_string());
+        if audit.is_one_of_several {
+            annotations.insert(CLUSTER.to_owned(), audit.cluster.cluster().to_string());
         }
         let parts = Parts::new(decision, annotations);
         let subject = Subject {
             audit: Arc::clone(audit),
             client: user.cloned(),
-            peer: facts.peer,
+            owner: event_owner(&audit.cluster, user, facts.peer),
             decision,
             source: Source::of(facts, request),
         };
@@ -343,7 +345,7 @@ impl Subject {
 
     fn store(&self, parts: &Parts, stage: Stage) {
         if let Some(event) = self.event_of(parts, stage) {
-            self.audit.sinks.store(&event);
+            self.audit.sinks.store(&self.owner, &event);
         }
     }
 
@@ -362,10 +364,9 @@ impl Subject {
         }
     }
 
-    /// Memory for a copy of a body, in the share of the client.
+    /// Memory for a copy of a body, in the share of its owner.
     fn reserve(&self) -> ReservedMemory {
-        let share = self.client.as_ref().map_or_else(Cow::default, |client| flow_of(client, self.peer));
-        self.audit.memory.reserve(&share.into())
+        self.audit.memory.reserve(self.owner.owner())
     }
 
     fn response_capture(&self, response: &Response<Body>) -> Option<Box<ResponseCapture>> {

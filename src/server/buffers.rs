@@ -45,11 +45,20 @@ impl BufferLimiter {
         metrics.max_buffered_bytes.set(gauge(limit));
         for (owner, Ended { holders, bytes }) in &sample.gave_way {
             let (kind, name) = shown(owner);
-            metrics.buffer_resets.with_label_values(&[kind]).inc_by(u64::try_from(*holders).unwrap_or(u64::MAX));
+            metrics
+                .buffer_resets
+                .with_label_values(&[kind])
+                .inc_by(u64::try_from(*holders).unwrap_or(u64::MAX));
             let Some(suppressed) = lines.take(owner, Instant::now()) else { continue };
             let (held, suppressed) = (sample.held, Some(suppressed).filter(|lines| *lines > 0));
             warn!(
-                kind, name, streams = holders, bytes, held, limit, suppressed,
+                kind,
+                name,
+                streams = holders,
+                bytes,
+                held,
+                limit,
+                suppressed,
                 "streams reset: buffers hold more than --max-buffered-bytes, and this owner's hold the most"
             );
         }
@@ -98,7 +107,10 @@ mod tests {
         let limiter = BufferLimiter { ledger, metrics: Arc::clone(&metrics) };
         let running = tokio::spawn(async move { limiter.run().await });
         sleep(SAMPLE_INTERVAL * 2).await;
-        assert_eq!((metrics.limits.buffered_bytes.get(), metrics.limits.max_buffered_bytes.get()), (1000, 1000));
+        assert_eq!(
+            (metrics.limits.buffered_bytes.get(), metrics.limits.max_buffered_bytes.get()),
+            (1000, 1000)
+        );
         assert_eq!(flood.held(), 900);
         flood.0.store(901, Ordering::Relaxed);
         sleep(BUSY_SAMPLE_INTERVAL * 2).await;

@@ -144,6 +144,7 @@ impl SelfCheck {
                 self.metrics.backend.forget_cluster(cluster);
             }
         }
+        self.metrics.audit.retain_clusters(|cluster| snapshot.cluster(cluster).is_some());
         for (labels, endpoint) in exported.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
             self.metrics
                 .backend

@@ -418,10 +418,8 @@ impl CountedBody for Body {
                     rest.count_in(buffers);
                 }
             }
-            BodyKind::Response { .. }
-            | BodyKind::Bytes(_)
-            | BodyKind::Request(_)
-            | BodyKind::Replayed(_) => {}
+            BodyKind::Response { .. } | BodyKind::Bytes(_) | BodyKind::Request(_) | BodyKind::Replayed(_) => {
+            }
         }
     }
 }

@@ -51,6 +51,11 @@ impl ClusterOwner {
         Self { cluster: cluster.into(), is_of_tenant: true }
     }
 
+    /// The name of the cluster.
+    pub fn cluster(&self) -> &Arc<str> {
+        &self.cluster
+    }
+
     /// Whether a tenant configures it.
     pub fn is_of_tenant(&self) -> bool {
         self.is_of_tenant

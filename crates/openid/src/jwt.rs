@@ -18,9 +18,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use keys::{JwsAlgorithm, VerificationKey};
-pub use verification_budget::VerificationBudget;
 use portcullis_go::json::JsonObject;
 use portcullis_pki::x509::certificate::Certificate;
+pub use verification_budget::VerificationBudget;
 
 /// Maximum size of the encoded header: room for a certificate chain in `x5c`.
 const MAX_HEADER_SIZE: usize = 64 << 10;

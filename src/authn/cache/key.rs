@@ -122,7 +122,9 @@ mod tests {
     fn keys_are_spread_over_their_hashes() {
         let hasher = CacheKeyHasher::random();
         let hashes: Vec<u64> = (0..4096)
-            .map(|token| SecretKeyHash::default().hash_one(hasher.key(&BearerToken::new(token.to_string()), &[])))
+            .map(|token| {
+                SecretKeyHash::default().hash_one(hasher.key(&BearerToken::new(token.to_string()), &[]))
+            })
             .collect();
         for shift in [0, 28, 32, 57] {
             let mut buckets = [0; 16];

@@ -159,7 +159,8 @@ impl TestBed {
     ) -> AuthnOutcome {
         let trace = AuthnTrace::with_steps();
         let audiences = audiences_of(audiences);
-        let context = TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: self.now, trace: &trace };
+        let context =
+            TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: self.now, trace: &trace };
         let bearer = BearerToken::new(token);
         let verdict = authenticator.authenticate(&bearer, context).now_or_never().expect("does not wait");
         let noted = trace.take();

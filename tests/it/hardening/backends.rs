@@ -251,7 +251,8 @@ async fn informational_responses_of_one_request_end_no_other() {
 #[tokio::test]
 async fn a_response_with_a_transfer_coding_and_a_length_is_whole() {
     let pki = Pki::new();
-    let both = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    let both =
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     let backend = http1(&pki, both.as_bytes().to_vec()).await;
     let gateway = Gateway::with(flags(&pki, backend));
     let alice = pki.clients.leaf().cn("alice").issue();

@@ -94,9 +94,6 @@ impl Buffer {
 
     /// Whether there is room for an event with so much text.
     pub(super) fn entry(&mut self, owner: &EventOwner, text: usize, max: Load) -> Entry {
-        if self.has_room(owner, text, max) {
-            return Entry::Room;
-        }
         let Some(first) = self.shortage(owner, text, max) else { return Entry::Room };
         if !self.has_others(owner) {
             return Entry::Full(first.cause());
@@ -124,8 +121,11 @@ impl Buffer {
             && (group == OwnerGroup::Operator || fits(self.held.of(group), max.divided_by(group.divisor())))
     }
 
-    /// What an event lacks first.
+    /// What an event lacks first; `None` if there is room.
     fn shortage(&mut self, owner: &EventOwner, text: usize, max: Load) -> Option<Measure> {
+        if self.has_room(owner, text, max) {
+            return None;
+        }
         let mut lacking = None;
         for scope in Scope::of(owner) {
             let held = self.held_by(&scope);

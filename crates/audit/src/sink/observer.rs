@@ -101,6 +101,9 @@ impl Plugin {
 }
 
 impl SinkKind {
+    /// All kinds.
+    pub const ALL: [Self; 2] = [Self::Log, Self::Webhook];
+
     /// The value of the label.
     pub fn as_str(self) -> &'static str {
         match self {

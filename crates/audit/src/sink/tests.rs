@@ -3,6 +3,7 @@
 mod logs;
 mod queue;
 mod reload;
+mod shares;
 mod webhooks;
 
 use std::borrow::Cow;

@@ -78,7 +78,8 @@ mod tests {
         for (name, keys, message, expected) in cases {
             let keys = key_set::read(json!({"keys": keys}).to_string().as_bytes()).unwrap();
             let count = |budget: VerificationBudget| budget.affordable(keys.iter(), message).count();
-            let (published, configured) = (count(VerificationBudget::PUBLISHED), count(VerificationBudget::CONFIGURED));
+            let (published, configured) =
+                (count(VerificationBudget::PUBLISHED), count(VerificationBudget::CONFIGURED));
             if published != expected || configured != keys.len().min(100) {
                 failed.push(format!("{name}: {published}, and {configured} if the operator configures them"));
             }

@@ -384,7 +384,8 @@ async fn lookups_that_take_too_long_together_refuse_the_token() {
     let late = "unavailable: object lookups did not finish within 10s";
     for (bonds, expected, seconds) in [(json!({}), OK, 6), (pod(), late, 10), (secret(), late, 10)] {
         let (token, trace) = (BearerToken::new(bed.token(&claims(bonds))), AuthnTrace::default());
-        let context = TokenContext { audiences: &bed.audiences, owner: &Owner::Gateway, now: bed.now, trace: &trace };
+        let context =
+            TokenContext { audiences: &bed.audiences, owner: &Owner::Gateway, now: bed.now, trace: &trace };
         let began = tokio::time::Instant::now();
         let verdict = bound.authenticate(&token, context).await;
         assert_eq!((describe(&verdict).as_str(), began.elapsed()), (expected, Duration::from_secs(seconds)));

@@ -54,14 +54,14 @@ async fn only_blocking_strict_refuses_requests_that_a_full_disk_cannot_record() 
 }
 
 /// A pipe that is full: the writer hangs in the system call, as it does with a dead NFS server.
-struct HungLog {
+pub(super) struct HungLog {
     dir: tempfile::TempDir,
     /// Opened for both, so that neither side waits for the other.
     reader: File,
 }
 
 impl HungLog {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.log");
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -69,12 +69,12 @@ impl HungLog {
         Self { dir, reader }
     }
 
-    fn options(&self, mode: Mode) -> LogOptions {
+    pub(super) fn options(&self, mode: Mode) -> LogOptions {
         LogOptions { mode, ..LogOptions::new(self.dir.path().join("audit.log")) }
     }
 
     /// Reads what is written until there are so many lines. Returns their audit IDs.
-    async fn drain(&self, lines: usize) -> Vec<String> {
+    pub(super) async fn drain(&self, lines: usize) -> Vec<String> {
         let reader = BufReader::with_capacity(1 << 16, self.reader.try_clone().unwrap());
         let reading = tokio::task::spawn_blocking(move || {
             let lines = reader.split(b'\n').take(lines);
@@ -91,7 +91,7 @@ impl HungLog {
 }
 
 /// More than a pipe has room for.
-const HANGS: usize = 200 << 10;
+pub(super) const HANGS: usize = 200 << 10;
 
 #[tokio::test]
 async fn a_hung_disk_costs_events_in_batch_mode_and_never_time_or_memory() {
