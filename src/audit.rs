@@ -310,9 +310,9 @@ mod tests {
         let network = |number: usize| Owner::Network(IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]));
         let fill = |owner: &dyn Fn(usize) -> Owner| {
             let mut all: Vec<_> = (0..64).map(|number| memory.reserve(&owner(number))).collect();
-            let grown =
-                all.iter_mut().map(|one| one.grow(OWNER_OBJECT_BYTES / 4)).filter(|grown| *grown).count();
-            (all, grown * OWNER_OBJECT_BYTES / 4)
+            let bytes: Vec<bool> = all.iter_mut().map(|one| one.grow(OWNER_OBJECT_BYTES / 4)).collect();
+            let bytes = bytes.into_iter().filter(|grows| *grows).count();
+            (all, bytes * OWNER_OBJECT_BYTES / 4)
         };
         let (tenants, of_tenants) = fill(&tenant);
         let (networks, of_networks) = fill(&network);

@@ -5,12 +5,14 @@
 //! authorizes a client. Whether a request is sent again is decided by `send_with_retry` in `pipeline/forward.rs`; how often it may
 //! be, in `balance/retry_budget.rs`.
 
+pub(crate) mod address_policy;
 pub(crate) mod author;
 pub(crate) mod balance;
 pub(crate) mod bounded_client;
 pub(crate) mod buffers;
 mod client_certificate;
 pub(crate) mod cluster_identity;
+pub(crate) mod connect_error;
 pub(crate) mod counts;
 pub(crate) mod dials;
 pub(crate) mod endpoint;
@@ -20,6 +22,7 @@ mod http2;
 pub(crate) mod kube_client;
 mod lanes;
 mod lookup;
+pub(crate) mod policy;
 pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
@@ -48,6 +51,7 @@ use crate::backend::cluster_identity::{ClusterIdentity, IdentityObject, NotAdmit
 use crate::backend::dials::ClusterDials;
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
+use crate::backend::policy::PolicyInForce;
 use crate::backend::settings::EndpointDiscovery;
 use crate::backend::sharing::SharingClass;
 use crate::metrics::BackendTimings;
@@ -60,6 +64,8 @@ const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The API servers of one cluster, with their connection and trust state.
 pub(crate) struct Backend {
     settings: settings::Backend,
+    /// That of the cluster, which all its generations share.
+    policy: Arc<PolicyInForce>,
     endpoints: EndpointList,
     /// The value of `Host` when the client's own is not forwarded.
     authority: Authority,
@@ -87,8 +93,19 @@ impl Backend {
         timings: BackendTimings,
         dials: ClusterDials,
     ) -> Result<Self, rustls::Error> {
+        Self::with_policy(settings, provider, timings, dials, PolicyInForce::new(settings.policy))
+    }
+
+    /// The same with the policy of the cluster, which is that of earlier settings until [`Self::enforce`].
+    pub(crate) fn with_policy(
+        settings: &settings::Backend,
+        provider: &Arc<CryptoProvider>,
+        timings: BackendTimings,
+        dials: ClusterDials,
+        policy: Arc<PolicyInForce>,
+    ) -> Result<Self, rustls::Error> {
         let timings = Arc::new(timings);
-        let tls = EndpointTls::new(settings, provider, &timings, dials)?;
+        let tls = EndpointTls::new(settings, provider, &timings, dials, &policy)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
             Some(token) => {
@@ -101,6 +118,7 @@ impl Backend {
         };
         let first = settings.endpoints.first().ok_or_else(|| general("the backend has no endpoint"))?;
         Ok(Self {
+            policy,
             endpoints: EndpointList::new(settings, tls),
             authority: first
                 .address
@@ -119,9 +137,27 @@ impl Backend {
         })
     }
 
-    /// Whether it was built from these settings, so that a reload can keep it with its connections.
+    /// Whether it connects as these settings say, so that a reload can keep it with its connections.
     pub(crate) fn is_for(&self, settings: &settings::Backend) -> bool {
-        self.settings == *settings
+        self.settings.has_connections_of(settings)
+    }
+
+    /// The policy of its cluster.
+    pub(crate) fn policy(&self) -> &Arc<PolicyInForce> {
+        &self.policy
+    }
+
+    /// Puts in force what of the cluster's settings needs no success of anything, whether it connects as they say or as earlier
+    /// ones do, because theirs are pending: the policy, further identity headers, and that endpoints were removed. The
+    /// trust of an endpoint whose address is no longer permitted ends, and its connections close.
+    // threat: withdrawn-permission
+    pub(crate) fn enforce(&self, settings: &settings::Backend) {
+        self.policy.replace(settings.policy);
+        if let Some(names) = &settings.identity_headers {
+            self.learn_identity_headers(names);
+        }
+        self.endpoints.restrict(settings.permitted_endpoints());
+        self.endpoints.peek().iter().for_each(|endpoint| endpoint.enforce_policy());
     }
 
     /// Whether these settings are for the same cluster.
@@ -175,7 +211,7 @@ impl Backend {
 
     /// How further endpoints are found, and from which settings.
     pub(crate) fn discovery(&self) -> (EndpointDiscovery, &[settings::Endpoint]) {
-        (self.settings.balancing.discovery, &self.settings.endpoints)
+        (self.settings.discovery, &self.settings.endpoints)
     }
 
     /// Records what discovery has found. Returns the number of endpoints that are left out, because there are too many.
@@ -195,7 +231,7 @@ impl Backend {
 
     /// Whether it has, or may have, several endpoints, which must belong to one cluster.
     pub(crate) fn may_have_several_endpoints(&self) -> bool {
-        self.settings.endpoints.len() > 1 || self.settings.balancing.discovery != EndpointDiscovery::None
+        self.settings.endpoints.len() > 1 || self.settings.discovery != EndpointDiscovery::None
     }
 
     /// The trusted endpoint for a request. An endpoint in `tried` is the last resort, one in `failed` is not chosen.
@@ -227,15 +263,16 @@ impl Backend {
 
     /// The most requests of a kind in progress at one endpoint.
     pub(crate) fn max_load(&self, load: Load) -> usize {
+        let policy = self.policy.load();
         match load {
-            Load::Short => self.settings.balancing.max_requests,
-            Load::Long => self.settings.balancing.max_watches,
+            Load::Short => policy.max_requests,
+            Load::Long => policy.max_watches,
         }
     }
 
     /// When watches move between its endpoints; `None` if they stay.
-    pub(crate) fn watch_moves(&self) -> Option<&WatchMoves> {
-        self.settings.balancing.watch_moves.as_ref().filter(|_| self.may_have_several_endpoints())
+    pub(crate) fn watch_moves(&self) -> Option<WatchMoves> {
+        self.policy.load().watch_moves.filter(|_| self.may_have_several_endpoints())
     }
 
     /// The watches and tunnels at the other usable endpoints.
@@ -448,7 +485,8 @@ pub(crate) mod testing {
 
     /// The TLS of these settings.
     pub(super) fn tls(settings: &settings::Backend) -> EndpointTls {
-        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default(), dials()).unwrap()
+        let policy = PolicyInForce::new(settings.policy);
+        EndpointTls::new(settings, &Arc::new(default_provider()), &Arc::default(), dials(), &policy).unwrap()
     }
 
     /// As much as any cluster wants.
@@ -462,17 +500,18 @@ pub(crate) mod testing {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "backend.test".to_owned(), port: 6443 },
             server_name: "backend.test".try_into().unwrap(),
+            source: settings::EndpointSource::default(),
         };
         settings::Backend {
             endpoints: vec![endpoint],
-            addresses: settings::AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-            balancing: settings::Balancing::default(),
+            discovery: EndpointDiscovery::None,
+            policy: settings::BackendPolicy::default(),
         }
     }
 }

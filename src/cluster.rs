@@ -7,12 +7,14 @@ pub(crate) mod activity;
 pub(crate) mod address;
 pub(crate) mod authenticators;
 pub(crate) mod jwt_issuers;
+mod life;
 pub(crate) mod router;
 pub(crate) mod settings;
 pub(crate) mod token_objects;
 
 use std::sync::Arc;
 
+use portcullis_http::body::BodyEnd;
 use portcullis_limits::ClusterOwner;
 use rustls::crypto::CryptoProvider;
 
@@ -23,13 +25,15 @@ use crate::authn::revocation::crls::OlderCrl;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
 use crate::authz::{Authorizer, ClusterAuthorizer};
 use crate::backend::dials::ClusterDials;
+use crate::backend::policy::PolicyInForce;
 use crate::backend::{self, Backend};
 use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
 use crate::metrics::BackendTimings;
-use activity::ClusterActivity;
+use activity::{ActivityCounts, ClusterActivity};
 use authenticators::{AuthnDeps, ClusterAuthn};
+use life::ClusterLife;
 
 /// One cluster of one generation of the configuration.
 // threat: other-cluster
@@ -57,6 +61,8 @@ pub(crate) struct Cluster {
     pub(crate) limiter: Arc<ClusterLimiter>,
     /// The requests in progress, of every generation.
     pub(crate) activity: Arc<ClusterActivity>,
+    /// For how long it is served, by any generation.
+    life: ClusterLife,
     /// Where requests go.
     pub(crate) backend: Arc<Backend>,
     /// The backend with new settings; it replaces `backend` once one of its endpoints has passed the self-check.
@@ -144,6 +150,7 @@ impl Cluster {
             limits: settings.limits,
             limiter: deps.limiters.of(name),
             activity: before.map(|before| Arc::clone(&before.activity)).unwrap_or_default(),
+            life: before.map(|before| before.life.clone()).unwrap_or_default(),
             backend,
             pending_backend,
             controllers,
@@ -166,6 +173,33 @@ impl Cluster {
         open_audit(settings, deps, audit).map(drop).map_err(ClusterError::from)
     }
 
+    /// Completes when its streams are to end, because it is no longer served; `None` if they go on. Those of the operator's
+    /// clusters do, as over any reload.
+    // threat: offboarded-tenant
+    pub(crate) fn stream_end(&self) -> Option<BodyEnd> {
+        self.settings.origin.is_of_tenant().then(|| self.life.ended())
+    }
+
+    /// Whether its streams are to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.life.is_over()
+    }
+
+    /// Ends its streams, if they end with it. Returns their number.
+    pub(crate) fn end_streams(&self) -> Option<usize> {
+        let ends = self.settings.origin.is_of_tenant();
+        ends.then(|| {
+            let ActivityCounts { watches, streams, .. } = self.activity.counts();
+            self.life.end();
+            watches + streams
+        })
+    }
+
+    /// Puts in force what of its settings needs no success of anything.
+    pub(crate) fn enforce(&self) {
+        self.backends().for_each(|backend| backend.enforce(&self.settings.backend));
+    }
+
     /// The backend in force and the pending one.
     pub(crate) fn backends(&self) -> impl Iterator<Item = &Arc<Backend>> {
         std::iter::once(&self.backend).chain(&self.pending_backend)
@@ -185,7 +219,8 @@ fn open_audit(
 
 /// The backend in force and the pending one. A trusted backend stays in force until the new one is trusted, so that a
 /// rotated credential that the API server refuses does not cause an outage. This holds only if both are of the same
-/// cluster: clients that the new configuration authenticates must not reach another one.
+/// cluster: clients that the new configuration authenticates must not reach another one. It holds for what connects alone,
+/// never for what permits: see [`Cluster::enforce`].
 fn backends(
     settings: &backend::settings::Backend,
     provider: &Arc<CryptoProvider>,
@@ -196,7 +231,9 @@ fn backends(
     let next = if let Some(backend) = known {
         Arc::clone(backend)
     } else {
-        let next = Backend::new(settings, provider, timings(), dials)?;
+        let policy = before.map(|before| Arc::clone(before.backend.policy()));
+        let policy = policy.unwrap_or_else(|| PolicyInForce::new(settings.policy));
+        let next = Backend::with_policy(settings, provider, timings(), dials, policy)?;
         if let Some(before) = before.filter(|before| before.backend.is_same_cluster(settings)) {
             next.inherit_cluster(&before.backend);
         }

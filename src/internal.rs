@@ -22,7 +22,7 @@ pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
     LimitFlags, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
-pub use crate::config::inputs::InputReader;
+pub use crate::config::inputs::{CredentialUser, InputReader};
 pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};
 pub use crate::config::resolve::{
     ResolvedConfig, admission_configuration_errors, authorization_configuration_error, resolve,

@@ -12,7 +12,6 @@ mod error_map;
 pub(crate) mod forward;
 mod forward_error;
 pub(crate) mod health;
-mod log_throttle;
 mod post_process;
 mod respond;
 mod scope;
@@ -42,7 +41,6 @@ use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
 use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
-pub(crate) use log_throttle::{LogPermit, LogThrottle};
 use post_process::PostProcess;
 use respond::RefusalRenderer;
 use scope::RequestScope;
@@ -58,6 +56,7 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
+use crate::telemetry::ClientLogThrottle;
 use crate::traces::{TracedRequest, Tracer};
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
@@ -73,7 +72,7 @@ pub(crate) struct Gateway {
     /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// Limits the log lines that one client causes.
-    pub(crate) throttle: Arc<LogThrottle>,
+    pub(crate) throttle: Arc<ClientLogThrottle>,
     /// Begins spans, if requests are traced.
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// The bytes that streams and connections hold.
@@ -187,12 +186,12 @@ impl Gateway {
         let prepared = forward::prepare(admitted, context)?;
         let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
-        let Some(mut end) = scope.credential_end() else { return Ok(sending.await?) };
-        // A request whose body never ends, or that is never answered, ends with its credential, too.
+        let Some(mut end) = scope.stream_end() else { return Ok(sending.await?) };
+        // Also a request whose body never ends, or that is never answered.
         let response = tokio::select! {
             biased;
             response = sending => response?,
-            () = &mut end => return Err(Refusal::CredentialEnded),
+            () = &mut end => return Err(scope.ended()),
         };
         Ok(response.map(|body| body.revoke_when(end)))
     }
@@ -285,8 +284,8 @@ impl Gateway {
             routed.set_deadline(scope.log.started() + snapshot.request_timeout);
         }
         let is_upgrade = || hop_by_hop::requested_upgrade(routed.request().headers()).is_some();
-        let is_stream = routed.info().is_long_running() || is_upgrade();
-        let ends = authn_ends && is_stream && !proven.user().is_unauthenticated();
+        scope.is_stream = routed.info().is_long_running() || is_upgrade();
+        let ends = authn_ends && scope.is_stream && !proven.user().is_unauthenticated();
         scope.credential = ends.then(|| {
             let credentials = routed.take_credentials();
             let parts = StreamParts {

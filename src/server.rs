@@ -52,12 +52,13 @@ use crate::listener::{
 use crate::metrics::Metrics;
 #[cfg(feature = "page")]
 use crate::page::{self, Page, PageParts};
+use crate::pipeline::Gateway;
 use crate::pipeline::health::HealthChecks;
-use crate::pipeline::{Gateway, LogThrottle};
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
 use crate::tasks::{RuntimeThread, Supervisor, start_thread_pool};
+use crate::telemetry::ClientLogThrottle;
 use crate::traces::Tracer;
 
 /// How often the acceptor checks whether it can stop, while it tells clients to retry elsewhere.
@@ -169,7 +170,7 @@ struct ProcessState {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
     health: Arc<HealthChecks>,
-    throttle: Arc<LogThrottle>,
+    throttle: Arc<ClientLogThrottle>,
     clock: Clock,
     shutdown: ShutdownSignals,
     tracer: Option<Arc<Tracer>>,

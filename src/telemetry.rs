@@ -2,12 +2,19 @@
 //! at every level; every request from 3 on.
 
 mod fields;
+mod log_throttle;
+mod tenant_lines;
 
 use std::io::IsTerminal as _;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub(crate) use fields::{QuotedFields, cut};
+pub(crate) use log_throttle::{ClientLogThrottle, LogPermit};
+use tenant_lines::TenantLines;
+pub(crate) use tenant_lines::limit_lines_about;
 
 use crate::config::flags::LogFormat;
 
@@ -21,9 +28,10 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     // A subscriber that a test has installed stays.
+    let lines = TenantLines::default();
     let _already_set = match format {
-        LogFormat::Text => builder.fmt_fields(QuotedFields).try_init().is_err(),
-        LogFormat::Json => builder.json().flatten_event(true).try_init().is_err(),
+        LogFormat::Text => builder.fmt_fields(QuotedFields).finish().with(lines).try_init().is_err(),
+        LogFormat::Json => builder.json().flatten_event(true).finish().with(lines).try_init().is_err(),
     };
 }
 

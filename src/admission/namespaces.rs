@@ -37,6 +37,7 @@ type Labels = BTreeMap<String, String>;
 
 /// The labels of a cluster's namespaces.
 pub(super) struct NamespaceLabels {
+    cluster: Arc<str>,
     backend: Arc<Backend>,
     client: Client,
     runtime: Handle,
@@ -67,7 +68,8 @@ impl NamespaceLabels {
         };
         let watch = watched::spawn(reflector, backend, runtime, metrics);
         let live_reads = FairLimiter::new(SHARES);
-        Self { backend: Arc::clone(backend), client, runtime: runtime.clone(), cache, live_reads, watch }
+        let (cluster, backend, runtime) = (cluster.into(), Arc::clone(backend), runtime.clone());
+        Self { cluster, backend, client, runtime, cache, live_reads, watch }
     }
 
     /// Whether it watches this backend, so that a reload can keep it.
@@ -82,26 +84,26 @@ impl NamespaceLabels {
             return Err(not_found(namespace));
         }
         let (cache, client, name) = (Arc::clone(&self.cache), self.client.clone(), namespace.to_owned());
-        let (shares, flow) = (self.live_reads.clone(), Arc::from(flow));
+        let (shares, flow, cluster) = (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             if let Some(known) = cache.get("", &name) {
                 return Ok(Labels::clone(&known));
             }
             let busy = |_| internal_error("too many reads of namespaces are in progress");
             let _permit = shares.acquire(flow, 1, Instant::now() + QUEUE_TIMEOUT).await.map_err(busy)?;
-            read(client, &name).await
+            read(client, &cluster, &name).await
         }));
         reading.await.unwrap_or_else(|_| Err(internal_error("the read of the namespace was cancelled")))
     }
 }
 
-async fn read(client: Client, name: &str) -> Result<Labels, Box<meta::Status>> {
+async fn read(client: Client, cluster: &str, name: &str) -> Result<Labels, Box<meta::Status>> {
     let api = Api::<PartialObjectMeta<Namespace>>::all(client);
     match timeout(READ_TIMEOUT, api.get_opt(name)).await {
         Ok(Ok(Some(found))) => Ok(found.metadata.labels.unwrap_or_default()),
         Ok(Ok(None)) => Err(not_found(name)),
         Ok(Err(error)) => {
-            tracing::warn!(namespace = name, %error, "cannot read a namespace for an admission webhook");
+            tracing::warn!(cluster, namespace = name, %error, "cannot read a namespace for an admission webhook");
             Err(internal_error(&format!("the gateway cannot read the namespace {}", Quoted(name))))
         }
         Err(_) => Err(internal_error(&format!("the namespace {} was not read in time", Quoted(name)))),

@@ -59,11 +59,14 @@ pub(crate) enum DialResult {
     Tls,
     /// The server closed the connection, or sent something else than HTTP, before its first use.
     Http,
+    /// The gateway's own machine lacks descriptors, ports or memory.
+    Local,
 }
 
 impl DialResult {
     /// Every result.
-    pub(crate) const ALL: [Self; 5] = [Self::Connected, Self::Connect, Self::Timeout, Self::Tls, Self::Http];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Connected, Self::Connect, Self::Timeout, Self::Tls, Self::Http, Self::Local];
 
     /// The value of the label `result`.
     pub(crate) fn label(self) -> &'static str {
@@ -73,6 +76,7 @@ impl DialResult {
             Self::Timeout => "timeout",
             Self::Tls => "tls",
             Self::Http => "http",
+            Self::Local => "local",
         }
     }
 }
@@ -127,13 +131,14 @@ impl EndpointCounts {
 
     /// Counts an attempt to connect.
     pub(crate) fn note_dial(&self, result: DialResult) {
-        let [connected, connect, timeout, tls, http] = &self.dials;
+        let [connected, connect, timeout, tls, http, local] = &self.dials;
         let count = match result {
             DialResult::Connected => connected,
             DialResult::Connect => connect,
             DialResult::Timeout => timeout,
             DialResult::Tls => tls,
             DialResult::Http => http,
+            DialResult::Local => local,
         };
         count.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,5 +1,8 @@
 //! One endpoint: how to connect to it (address, TLS, the gateway's client certificate), and whether it is trusted.
 
+mod tls;
+
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,10 +10,6 @@ use std::time::Duration;
 
 use portcullis_http::peer::enable_tcp_keep_alive;
 use portcullis_system::sync::lock;
-use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
-use rustls::{CertificateError, ClientConfig};
-use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -20,14 +19,17 @@ use tokio_rustls::client::TlsStream;
 use super::author::RequestAuthor;
 use super::balance::{Balance, EjectionCause};
 use super::buffers::ClusterBuffers;
+use super::connect_error::is_of_this_machine;
 use super::counts::{DialResult, EndpointCounts};
-use super::dials::{ClusterDials, ConnectionPlace};
+use super::dials::ConnectionPlace;
 use super::lookup::KnownAddresses;
-use super::settings::{self, AddressPolicy, HostPort};
+use super::policy::PermittedConnection;
+use super::settings::{self, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
-use crate::backend::client_certificate::{CertificateRecorder, ClientCertificate};
-use crate::metrics::BackendTimings;
+pub(crate) use crate::backend::connect_error::ConnectError;
+pub(super) use tls::EndpointTls;
+use tls::tls_cause;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,8 +37,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// An endpoint with its TLS configuration and its health, which the whole process shares. It outlives a reload that
 /// does not change its cluster's backend.
 pub(crate) struct Endpoint {
-    address: HostPort,
-    server_name: ServerName<'static>,
+    settings: settings::Endpoint,
     tls: EndpointTls,
     health: Arc<EndpointHealth>,
     recheck: Notify,
@@ -63,6 +64,8 @@ pub(crate) struct EndpointStream {
     pub(crate) trust: ConnectionTrust,
     /// To be held until it is closed.
     pub(crate) place: ConnectionPlace,
+    /// Drives it for as long as the policy permits its address.
+    pub(crate) permitted: PermittedConnection,
 }
 
 /// Whether requests may use a connection: the endpoint has been trusted without a break since before it was dialled, and the
@@ -92,18 +95,6 @@ impl EndpointHealth {
     fn is_trusted_since(&self, before: TrustVersion) -> bool {
         before.is_trusted() && self.trust_version().0 == before.0
     }
-}
-
-/// The TLS configurations for an endpoint, with the gateway's client certificate.
-#[derive(Clone)]
-pub(super) struct EndpointTls {
-    http2_or_http1: Arc<ClientConfig>,
-    http1_only: Arc<ClientConfig>,
-    certificate: Option<Arc<ClientCertificate>>,
-    recorder: Option<Arc<CertificateRecorder>>,
-    dials: ClusterDials,
-    addresses: AddressPolicy,
-    timings: Arc<BackendTimings>,
 }
 
 /// Whether an endpoint is trusted and reachable.
@@ -147,49 +138,6 @@ impl TrustVersion {
     }
 }
 
-/// Why the gateway could not connect to an endpoint. Nothing of the request was sent.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ConnectError {
-    /// The TCP connection failed.
-    #[error("cannot connect to {address}: {cause}")]
-    Tcp {
-        /// The endpoint's address.
-        address: String,
-        /// The error of the operating system.
-        cause: String,
-    },
-    /// The TLS handshake failed.
-    #[error("TLS handshake with {address} failed: {cause}")]
-    Tls {
-        /// The endpoint's address.
-        address: String,
-        /// The error of rustls.
-        cause: String,
-    },
-    /// The connection failed before HTTP could be used.
-    #[error("HTTP connection to {address} failed: {cause}")]
-    Http {
-        /// The endpoint's address.
-        address: String,
-        /// The error of the HTTP implementation.
-        cause: String,
-    },
-    /// No connection was attempted: too many requests wait for one already.
-    #[error("too many requests wait for a connection to {address}")]
-    TooManyWaiting {
-        /// The endpoint's address.
-        address: String,
-    },
-    /// No connection was attempted: the client has as many as it may have, or all clients together.
-    #[error(
-        "the gateway has no further connection to {address} for this client: its share, or that of all, is in use"
-    )]
-    NoPlace {
-        /// The endpoint's address.
-        address: String,
-    },
-}
-
 /// The HTTP versions to offer by ALPN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AlpnOffer {
@@ -199,68 +147,10 @@ pub(crate) enum AlpnOffer {
     Http1Only,
 }
 
-impl EndpointTls {
-    /// Fails if the provider supports neither TLS 1.2 nor TLS 1.3.
-    pub(super) fn new(
-        settings: &settings::Backend,
-        provider: &Arc<CryptoProvider>,
-        timings: &Arc<BackendTimings>,
-        dials: ClusterDials,
-    ) -> Result<Self, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(Arc::clone(&settings.roots.0));
-        let certificate =
-            settings.client_certificate.as_ref().map(|pair| Arc::new(ClientCertificate::new(pair)));
-        let mut http2_or_http1 = match &certificate {
-            Some(certificate) => builder.with_client_cert_resolver(certificate.clone()),
-            None => builder.with_no_client_auth(),
-        };
-        let mut http1_only = http2_or_http1.clone();
-        http2_or_http1.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        http1_only.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self {
-            http2_or_http1: Arc::new(http2_or_http1),
-            http1_only: Arc::new(http1_only),
-            certificate,
-            recorder: None,
-            dials,
-            addresses: settings.addresses,
-            timings: Arc::clone(timings),
-        })
-    }
-
-    /// The same without session resumption, and with a recorder of the server's `CertificateRequest`.
-    fn recording(&self) -> Self {
-        let recorder = self
-            .certificate
-            .as_ref()
-            .map(|certificate| Arc::new(CertificateRecorder::new(Arc::clone(certificate))));
-        let without_resumption = |config: &Arc<ClientConfig>| {
-            let mut config = ClientConfig::clone(config);
-            config.resumption = Resumption::disabled();
-            if let Some(recorder) = &recorder {
-                config.client_auth_cert_resolver = recorder.clone();
-            }
-            Arc::new(config)
-        };
-        Self {
-            http2_or_http1: without_resumption(&self.http2_or_http1),
-            http1_only: without_resumption(&self.http1_only),
-            certificate: self.certificate.clone(),
-            recorder,
-            dials: self.dials.clone(),
-            addresses: self.addresses,
-            timings: Arc::clone(&self.timings),
-        }
-    }
-}
-
 impl Endpoint {
     pub(super) fn new(endpoint: &settings::Endpoint, tls: &EndpointTls) -> Self {
         Self {
-            address: endpoint.address.clone(),
-            server_name: endpoint.server_name.clone(),
+            settings: endpoint.clone(),
             tls: tls.clone(),
             health: Arc::default(),
             recheck: Notify::new(),
@@ -282,8 +172,7 @@ impl Endpoint {
 
     fn dialling(&self, dialling: Dialling) -> Self {
         Self {
-            address: self.address.clone(),
-            server_name: self.server_name.clone(),
+            settings: self.settings.clone(),
             tls: self.tls.recording(),
             health: Arc::clone(&self.health),
             recheck: Notify::new(),
@@ -292,14 +181,20 @@ impl Endpoint {
         }
     }
 
-    /// Whether it is the endpoint of these settings.
+    /// Whether it is the endpoint of these settings, whatever has named it.
     pub(crate) fn is_at(&self, settings: &settings::Endpoint) -> bool {
-        self.address == settings.address && self.server_name == settings.server_name
+        let own = &self.settings;
+        own.address == settings.address && own.server_name == settings.server_name
+    }
+
+    /// The settings that it was made from.
+    pub(super) fn settings(&self) -> &settings::Endpoint {
+        &self.settings
     }
 
     /// The host and port to connect to.
     pub(crate) fn address(&self) -> &HostPort {
-        &self.address
+        &self.settings.address
     }
 
     /// Whether it has passed its self-check. Requests go only to trusted endpoints.
@@ -442,9 +337,10 @@ impl Endpoint {
         Ok(connected)
     }
 
+    // threat: local-shortage
     fn note_connect_failure(&self, error: &ConnectError) {
         // The name may have other addresses, which answer.
-        if !self.is_one_of_several() {
+        if !error.is_of_this_machine() && !self.is_one_of_several() {
             self.note_unreachable(error.clone());
             self.request_recheck();
         }
@@ -465,15 +361,19 @@ impl Endpoint {
         offer: AlpnOffer,
         place: ConnectionPlace,
     ) -> Result<EndpointStream, (DialResult, ConnectError)> {
-        let address = || self.address.to_string();
+        let address = || self.address().to_string();
+        let local = |error: &io::Error| {
+            let error = ConnectError::Local { address: address(), cause: error.to_string() };
+            (DialResult::Local, error)
+        };
         let tcp = |result, cause| (result, ConnectError::Tcp { address: address(), cause });
         let before = self.trust_version();
-        let (stream, vetted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
+        let (stream, vetted, permitted) = match timeout(CONNECT_TIMEOUT, Box::pin(self.dial_tcp())).await {
             Ok(Ok(connected)) => connected,
+            Ok(Err(error)) if is_of_this_machine(&error) => return Err(local(&error)),
             Ok(Err(error)) => {
-                // No process listens there; the next one may have other flags. Other errors and timeouts prove less:
-                // their cause may be this machine.
-                if error.kind() == std::io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
+                // No process listens there; the next one may have other flags. Other errors and timeouts prove less.
+                if error.kind() == io::ErrorKind::ConnectionRefused && !self.is_one_of_several() {
                     self.distrust();
                 }
                 return Err(tcp(DialResult::Connect, error.to_string()));
@@ -491,15 +391,18 @@ impl Endpoint {
             AlpnOffer::Http1Only => &self.tls.http1_only,
         };
         let connector = TlsConnector::from(Arc::clone(config));
-        match timeout(HANDSHAKE_TIMEOUT, connector.connect(self.server_name.clone(), stream)).await {
+        let server_name = self.settings.server_name.clone();
+        match timeout(HANDSHAKE_TIMEOUT, connector.connect(server_name, stream)).await {
             Ok(Ok(stream)) if vetted.holds() => {
                 let is_for_requests = matches!(self.dialling, Dialling::Vetted);
                 let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
-                Ok(EndpointStream { stream, trust: ConnectionTrust { endpoint, address: vetted }, place })
+                let trust = ConnectionTrust { endpoint, address: vetted };
+                Ok(EndpointStream { stream, trust, place, permitted })
             }
             Ok(Ok(_)) => {
                 Err(tls(DialResult::Connect, "the address has not passed the last self-check".to_owned()))
             }
+            Ok(Err(error)) if is_of_this_machine(&error) => Err(local(&error)),
             Ok(Err(error)) => Err(tls(DialResult::Tls, tls_cause(&error))),
             Err(_) => Err(tls(DialResult::Timeout, format!("no answer within {HANDSHAKE_TIMEOUT:?}"))),
         }
@@ -512,26 +415,42 @@ impl Endpoint {
 
     /// Whether it is given by a name, which may resolve to other addresses at any time.
     pub(crate) fn is_named(&self) -> bool {
-        self.address.host.parse::<IpAddr>().is_err()
+        self.address().host.parse::<IpAddr>().is_err()
     }
 
     /// The addresses of now to which the gateway may connect, at least one.
-    pub(crate) async fn addresses(&self) -> std::io::Result<Vec<SocketAddr>> {
-        let found = self.tls.dials.lookups.addresses(&self.address, &self.health.known_addresses).await?;
-        let refused = |address: &SocketAddr| self.tls.addresses.refused_kind(address.ip());
+    pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let found = self.tls.dials.lookups.addresses(self.address(), &self.health.known_addresses).await?;
+        self.permitted(&found)
+    }
+
+    /// Those of the addresses to which the policy lets the gateway connect, at least one.
+    fn permitted(&self, found: &[SocketAddr]) -> io::Result<Vec<SocketAddr>> {
+        let refused = |address: &SocketAddr| self.tls.policy.refused_kind(address.ip());
         let permitted: Vec<SocketAddr> =
             found.iter().filter(|address| refused(address).is_none()).copied().collect();
         if !permitted.is_empty() {
             return Ok(permitted);
         }
         let refused = found.iter().find_map(|address| Some((address.ip(), refused(address)?)));
-        Err(std::io::Error::other(match refused {
+        Err(io::Error::other(match refused {
             Some((address, kind)) => format!(
                 "{address} is {kind}, to which the gateway does not connect for the cluster of a Secret \
                  (managementCluster.allowLocalAddresses)"
             ),
             None => "the name has no address".to_owned(),
         }))
+    }
+
+    /// Ends the trust in addresses that the policy no longer permits.
+    // threat: withdrawn-permission
+    pub(super) fn enforce_policy(&self) {
+        let is_refused = |address: IpAddr| self.tls.policy.refused_kind(address).is_some();
+        match self.address().host.parse() {
+            Ok(address) if is_refused(address) => self.distrust(),
+            Ok(_) => {}
+            Err(_) => self.health.vetted.retain(|address| !is_refused(address.ip())),
+        }
     }
 
     /// Records which addresses of its name have passed the self-check, and which have not. Requests use connections to the
@@ -544,13 +463,15 @@ impl Endpoint {
     /// Looks up the addresses, and connects to one that is permitted and, for requests, has passed the self-check. What a
     /// name resolves to may change at any time, so every connection checks it.
     // threat: renamed-endpoint
-    async fn dial_tcp(&self) -> std::io::Result<(TcpStream, AddressTrust)> {
+    async fn dial_tcp(&self) -> io::Result<(TcpStream, AddressTrust, PermittedConnection)> {
         let found = match self.dialling {
-            Dialling::Check(address) => vec![address],
+            Dialling::Check(address) => self.permitted(&[address])?,
             Dialling::Vetted | Dialling::Probe => self.addresses().await?,
         };
         if !self.is_named() || !matches!(self.dialling, Dialling::Vetted) {
-            return Ok((TcpStream::connect(found.as_slice()).await?, AddressTrust::default()));
+            let stream = TcpStream::connect(found.as_slice()).await?;
+            let permitted = self.register(stream.peer_addr()?)?;
+            return Ok((stream, AddressTrust::default(), permitted));
         }
         let choice = self.health.vetted.choose(&found);
         if choice.has_new {
@@ -558,11 +479,17 @@ impl Endpoint {
         }
         if choice.usable.is_empty() {
             let problem = "no address of the name has passed the self-check yet";
-            return Err(std::io::Error::other(problem));
+            return Err(io::Error::other(problem));
         }
-        let stream = TcpStream::connect(choice.usable.as_slice()).await?;
-        let trust = self.health.vetted.trust(stream.peer_addr()?);
-        Ok((stream, trust))
+        let stream = TcpStream::connect(self.permitted(&choice.usable)?.as_slice()).await?;
+        let peer = stream.peer_addr()?;
+        Ok((stream, self.health.vetted.trust(peer), self.register(peer)?))
+    }
+
+    /// Registers a new connection, unless the policy has become stricter meanwhile.
+    fn register(&self, peer: SocketAddr) -> io::Result<PermittedConnection> {
+        let refused = || io::Error::other("the address is no longer permitted");
+        self.tls.policy.register(peer.ip()).ok_or_else(refused)
     }
 
     /// The endpoint accepts connections and closes them before their first use, as a server does that refuses the
@@ -575,12 +502,12 @@ impl Endpoint {
 
     /// Too many requests wait for a connection. Counts as no failure of the endpoint.
     pub(crate) fn too_many_waiting_error(&self) -> ConnectError {
-        ConnectError::TooManyWaiting { address: self.address.to_string() }
+        ConnectError::TooManyWaiting { address: self.address().to_string() }
     }
 
     /// The client has no further connection in its share. Counts as no failure of the endpoint.
     pub(super) fn no_place_error(&self) -> ConnectError {
-        ConnectError::NoPlace { address: self.address.to_string() }
+        ConnectError::NoPlace { address: self.address().to_string() }
     }
 
     /// The endpoint sent no HTTP/2 settings in time.
@@ -589,40 +516,26 @@ impl Endpoint {
     }
 
     pub(crate) fn http_error(&self, error: &(dyn std::error::Error + 'static)) -> ConnectError {
+        if is_of_this_machine(error) {
+            self.counts.note_dial(DialResult::Local);
+            return ConnectError::Local { address: self.address().to_string(), cause: error.to_string() };
+        }
         // hyper's own text says less than that of its source.
         self.record_http_error(error.source().map_or_else(|| error.to_string(), ToString::to_string))
     }
 
     /// Counts an unusable connection as a failed attempt.
     fn record_http_error(&self, cause: String) -> ConnectError {
-        let error = ConnectError::Http { address: self.address.to_string(), cause };
+        let error = ConnectError::Http { address: self.address().to_string(), cause };
         self.counts.note_dial(DialResult::Http);
         self.note_connect_failure(&error);
         error
     }
 }
 
-/// Why a TLS handshake failed, with the fix where the certificate is at fault.
-fn tls_cause(error: &std::io::Error) -> String {
-    let fix = match error.get_ref().and_then(|error| error.downcast_ref()) {
-        // A new CA of the same name shows as a bad signature.
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        )) => {
-            "its certificate is not signed by the CA of the kubeconfig. Fix, if the CA was replaced: add the new one to \
-             certificate-authority"
-        }
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => "Fix: set tls-server-name of the kubeconfig to a name in the certificates of all API servers",
-        _ => return error.to_string(),
-    };
-    format!("{error}; {fix}")
-}
-
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Endpoint").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Endpoint").field("address", self.address()).finish_non_exhaustive()
     }
 }
 

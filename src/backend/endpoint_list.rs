@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use arc_swap::{ArcSwap, Guard};
 use portcullis_system::sync::lock;
 
+use super::contains;
 use super::endpoint::{Endpoint, EndpointTls};
-use super::settings::{self, EndpointDiscovery};
+use super::settings::{self, EndpointDiscovery, PermittedEndpoints};
 
 /// The most endpoints that discovery adds to a cluster. A cluster has a handful of API servers; each costs connections
 /// and self-checks.
@@ -29,9 +30,11 @@ pub(super) struct EndpointList {
     found: Mutex<FoundEndpoints>,
 }
 
-/// The outcome of discovery.
-#[derive(Debug, Default)]
+/// The outcome of discovery, and which endpoints may be used at all.
+#[derive(Debug)]
 struct FoundEndpoints {
+    /// By the settings of the list, or by later ones of its cluster.
+    permitted: PermittedEndpoints,
     /// What was found last; empty: nothing yet.
     endpoints: Vec<settings::Endpoint>,
     /// Why the last attempt failed, if so.
@@ -45,9 +48,13 @@ impl EndpointList {
             current: ArcSwap::from_pointee(endpoints.collect()),
             configured: settings.endpoints.clone(),
             version: AtomicU64::new(1),
-            discovery: settings.balancing.discovery,
+            discovery: settings.discovery,
             tls,
-            found: Mutex::default(),
+            found: Mutex::new(FoundEndpoints {
+                permitted: settings.permitted_endpoints(),
+                endpoints: Vec::new(),
+                error: None,
+            }),
         }
     }
 
@@ -100,23 +107,53 @@ impl EndpointList {
     /// time, because what stays depends on which endpoints are trusted.
     pub(super) fn settle(&self) -> bool {
         let found = lock(&self.found);
-        if found.endpoints.is_empty() {
-            return false;
-        }
+        let is_permitted = |wanted: &&settings::Endpoint| found.permitted.has(wanted);
         let before = self.current.load();
         let mut next: Vec<Arc<Endpoint>> = Vec::with_capacity(found.endpoints.len());
-        for wanted in &found.endpoints {
+        for wanted in found.endpoints.iter().filter(is_permitted) {
             self.add(&mut next, wanted, &before);
+        }
+        if next.is_empty() {
+            return false;
         }
         if !next.iter().any(|endpoint| endpoint.is_trusted()) {
             if self.discovery == EndpointDiscovery::Kubernetes {
-                self.configured.iter().for_each(|wanted| self.add(&mut next, wanted, &before));
+                let configured = self.configured.iter().filter(is_permitted);
+                configured.for_each(|wanted| self.add(&mut next, wanted, &before));
             }
-            let stays =
-                |one: &&Arc<Endpoint>| one.is_trusted() && !next.iter().any(|new| Arc::ptr_eq(new, one));
+            let stays = |one: &&Arc<Endpoint>| {
+                one.is_trusted() && is_permitted(&one.settings()) && !contains(&next, one)
+            };
             let stay: Vec<_> = before.iter().filter(stays).map(Arc::clone).collect();
             next.extend(stay);
         }
+        self.replace(&before, next)
+    }
+
+    /// Removes the endpoints that later settings of the cluster do not permit, and trusts them no longer. Where none would be
+    /// left, the address is what has changed: then the endpoints stay until the new one is trusted.
+    // threat: withdrawn-permission
+    pub(super) fn restrict(&self, permitted: PermittedEndpoints) {
+        let mut found = lock(&self.found);
+        let before = self.current.load();
+        if !before.iter().any(|endpoint| permitted.has(endpoint.settings())) {
+            return;
+        }
+        let mut next = Vec::with_capacity(before.len());
+        if found.endpoints.is_empty() {
+            // Also those that were removed before, and are permitted again.
+            let configured = self.configured.iter().filter(|wanted| permitted.has(wanted));
+            configured.for_each(|wanted| self.add(&mut next, wanted, &before));
+        } else {
+            next.extend(before.iter().filter(|one| permitted.has(one.settings())).map(Arc::clone));
+        }
+        before.iter().filter(|one| !contains(&next, one)).for_each(|one| one.distrust());
+        found.permitted = permitted;
+        self.replace(&before, next);
+    }
+
+    /// Puts a list in force, if it is another one.
+    fn replace(&self, before: &[Arc<Endpoint>], next: Vec<Arc<Endpoint>>) -> bool {
         let is_same =
             next.len() == before.len() && next.iter().zip(before.iter()).all(|(a, b)| Arc::ptr_eq(a, b));
         if !is_same {
@@ -139,24 +176,31 @@ impl EndpointList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::settings::HostPort;
+    use crate::backend::settings::{EndpointSource, HostPort};
     use crate::backend::testing;
 
+    fn address(host: &str) -> HostPort {
+        HostPort { host: host.to_owned(), port: 6443 }
+    }
+
     fn endpoint(host: &str) -> settings::Endpoint {
-        settings::Endpoint {
-            address: HostPort { host: host.to_owned(), port: 6443 },
-            server_name: "api.test".try_into().unwrap(),
-        }
+        let server_name = "api.test".try_into().unwrap();
+        settings::Endpoint { address: address(host), server_name, source: EndpointSource::Configuration }
+    }
+
+    fn found_by(source: &EndpointSource, hosts: &[&str]) -> Vec<settings::Endpoint> {
+        let at = |host: &&str| settings::Endpoint { source: source.clone(), ..endpoint(host) };
+        hosts.iter().map(at).collect()
     }
 
     fn found(hosts: &[&str]) -> Vec<settings::Endpoint> {
-        hosts.iter().map(|host| endpoint(host)).collect()
+        found_by(&EndpointSource::Name(address("api.test")), hosts)
     }
 
     fn list(discovery: EndpointDiscovery) -> EndpointList {
         let mut settings = testing::settings();
         settings.endpoints = vec![endpoint("api.test")];
-        settings.balancing.discovery = discovery;
+        settings.discovery = discovery;
         EndpointList::new(&settings, testing::tls(&settings))
     }
 
@@ -197,6 +241,62 @@ mod tests {
         assert!(!list.load()[0].is_trusted());
     }
 
+    fn permitted(hosts: &[&str], discovery: EndpointDiscovery) -> PermittedEndpoints {
+        let mut settings = testing::settings();
+        settings.endpoints = hosts.iter().map(|host| endpoint(host)).collect();
+        settings.discovery = discovery;
+        settings.permitted_endpoints()
+    }
+
+    #[test]
+    fn removed_endpoints_go_at_once_whether_others_are_trusted_or_not() {
+        let mut settings = testing::settings();
+        settings.endpoints = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(endpoint).into();
+        let list = EndpointList::new(&settings, testing::tls(&settings));
+        let all = list.load();
+        trust(&list, "10.0.0.1");
+        trust(&list, "10.0.0.2");
+        let (none, version) = (EndpointDiscovery::None, list.version());
+        // The only ones that are trusted.
+        list.restrict(permitted(&["10.0.0.3", "10.0.0.9"], none));
+        assert_eq!(hosts(&list), ["10.0.0.3"]);
+        assert!(!all[0].is_trusted() && !all[1].is_trusted(), "no request that has chosen one goes there");
+        assert!(list.version() > version);
+        // One that is configured again is a new endpoint.
+        list.restrict(permitted(&["10.0.0.3", "10.0.0.1"], none));
+        assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.3"]);
+        assert!(!Arc::ptr_eq(&list.load()[0], &all[0]) && Arc::ptr_eq(&list.load()[1], &all[2]));
+        // Another address is pending.
+        trust(&list, "10.0.0.3");
+        list.restrict(permitted(&["10.0.0.7"], none));
+        assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.3"]);
+        assert!(all[2].is_trusted());
+    }
+
+    #[test]
+    fn found_endpoints_go_with_the_name_at_which_they_were_found() {
+        let mut settings = testing::settings();
+        settings.endpoints = ["a.test", "b.test"].map(endpoint).into();
+        settings.discovery = EndpointDiscovery::Dns;
+        let list = EndpointList::new(&settings, testing::tls(&settings));
+        let of = |name: &str, host: &str| found_by(&EndpointSource::Name(address(name)), &[host]);
+        let both = || [of("a.test", "10.0.0.1"), of("b.test", "10.0.0.2")].concat();
+        list.record(Ok(both()));
+        list.settle();
+        trust(&list, "10.0.0.2");
+        list.settle();
+        assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.2"]);
+        list.restrict(permitted(&["a.test"], EndpointDiscovery::Dns));
+        assert_eq!(hosts(&list), ["10.0.0.1"]);
+        // The names are resolved on until the new settings are in force.
+        list.record(Ok(both()));
+        assert!(!list.settle());
+        assert_eq!(hosts(&list), ["10.0.0.1"]);
+        // Without discovery, none of them is left: their address has changed.
+        list.restrict(permitted(&["a.test"], EndpointDiscovery::None));
+        assert_eq!(hosts(&list), ["10.0.0.1"]);
+    }
+
     #[test]
     fn failures_keep_the_endpoints() {
         let list = list(EndpointDiscovery::Dns);
@@ -232,7 +332,7 @@ mod tests {
     #[test]
     fn configured_endpoints_return_when_no_found_one_is_trusted() {
         let list = list(EndpointDiscovery::Kubernetes);
-        list.record(Ok(found(&["10.0.0.1", "10.0.0.2"])));
+        list.record(Ok(found_by(&EndpointSource::Cluster, &["10.0.0.1", "10.0.0.2"])));
         list.settle();
         assert_eq!(hosts(&list), ["10.0.0.1", "10.0.0.2", "api.test"]);
         trust(&list, "10.0.0.2");

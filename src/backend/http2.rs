@@ -143,7 +143,7 @@ impl Lane {
     /// Starts HTTP/2 on a new connection, and adds it once the backend's SETTINGS have arrived.
     pub(crate) async fn add_connection(
         &self,
-        EndpointStream { stream, trust, place }: EndpointStream,
+        EndpointStream { stream, trust, place, permitted }: EndpointStream,
         endpoint: &Arc<Endpoint>,
     ) -> Result<(), ConnectError> {
         let max_header_list = endpoint.buffers().max_header_list(self.kind);
@@ -192,9 +192,9 @@ impl Lane {
         let is_closing = Arc::new(AtomicBool::new(false));
         let closing = Arc::clone(&is_closing);
         let task = tokio::spawn(async move {
-            let ended = driver.await;
-            drop((counted, place));
-            if let Err(error) = ended {
+            let ended = permitted.drive(driver).await;
+            drop((counted, permitted, place));
+            if let Some(Err(error)) = ended {
                 tracing::debug!(%error, "HTTP/2 connection to the backend ended");
             }
             // The server may be restarting, with other flags.

@@ -28,6 +28,7 @@ use super::counts::{Counted, LaneKind};
 use super::dials::ConnectionPlace;
 use super::http2::{Http2Stream, Lane};
 use super::lanes::Lanes;
+use super::policy::PermittedConnection;
 pub(crate) use super::sharing::SharingClass;
 use crate::backend::endpoint::{AlpnOffer, ConnectError, ConnectionTrust, Endpoint, EndpointStream};
 use crate::limits::FlowName;
@@ -388,16 +389,16 @@ impl Pool {
 
     async fn begin_http1(
         &self,
-        EndpointStream { stream, trust, place }: EndpointStream,
+        EndpointStream { stream, trust, place, permitted }: EndpointStream,
     ) -> Result<Http1Connection, ConnectError> {
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let endpoint = Arc::clone(&self.endpoint);
         let counted = endpoint.counts().open_connection(LaneKind::Http1);
         let task = tokio::spawn(async move {
-            let ended = connection.await;
-            drop(counted);
-            if let Err(error) = ended {
+            let ended = permitted.drive(connection).await;
+            drop((counted, permitted));
+            if let Some(Err(error)) = ended {
                 tracing::debug!(%error, "HTTP/1.1 connection to the backend ended");
             }
             endpoint.http1_closed();
@@ -419,17 +420,20 @@ impl Pool {
         };
         let attempt = self.begin_connect(Some(connect_owner(class))).await?;
         let place = self.endpoint.connection_place(author)?;
-        let EndpointStream { stream, place, .. } = self.endpoint.connect(AlpnOffer::Http1Only, place).await?;
+        let connected = self.endpoint.connect(AlpnOffer::Http1Only, place).await?;
+        let EndpointStream { stream, place, permitted, .. } = connected;
         drop(attempt);
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
+        let driven = permitted.clone();
         tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
+            if let Some(Err(error)) = driven.drive(connection.with_upgrades()).await {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
         let counted = self.endpoint.counts().open_connection(LaneKind::Tunnel);
-        let permit = UpgradePermit { _share: permit, _ticket: ticket, _counted: counted, _place: place };
+        let permit =
+            UpgradePermit { permitted, _share: permit, _ticket: ticket, _counted: counted, _place: place };
         Ok(UpgradeConnection { sender, permit })
     }
 }
@@ -458,10 +462,18 @@ pub(crate) struct UpgradeConnection {
 
 /// What an upgraded connection holds for as long as it lives.
 pub(crate) struct UpgradePermit {
+    permitted: PermittedConnection,
     _share: Option<OwnConnectionPermit>,
     _ticket: LoadTicket,
     _counted: Counted,
     _place: ConnectionPlace,
+}
+
+impl UpgradePermit {
+    /// The connection itself, which the policy may close.
+    pub(crate) fn connection(&self) -> PermittedConnection {
+        self.permitted.clone()
+    }
 }
 
 impl UpgradeConnection {

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 
 use super::author::RequestAuthor;
 use super::balance::{EjectionCause, Load, LoadTicket, MovableWatch, Random};
+use super::connect_error::is_of_this_machine;
 use super::pool::{Pool, QUEUE_TIMEOUT, SendError, SendOutcome, UpgradeConnection};
 use super::sharing::SharingClass;
 use crate::backend::endpoint::{ConnectError, Endpoint};
@@ -326,7 +327,7 @@ impl Attempt {
         self.tried.push(Arc::clone(endpoint));
         // Pods, aggregated API servers and clients could break connections at will, and so eject every endpoint.
         let is_own = class.is_answered_by_backend() && !self.body_failed.load(Ordering::Relaxed);
-        if matches!(error, SendError::Broken(_)) && is_own {
+        if matches!(error, SendError::Broken(_)) && is_own && !is_of_this_machine(error) {
             endpoint.balance().note_failure(EjectionCause::Broken, Instant::now());
         }
     }

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use super::author::RequestAuthor;
 use super::balance::{Balance, Load};
+use super::connect_error::is_of_this_machine;
 use super::pool::{Pool, SendError, SendOutcome, SharingClass};
 use crate::backend::Backend;
 use crate::backend::endpoint::{ClientCertificateRequest, Endpoint};
@@ -45,6 +46,16 @@ pub(crate) enum ProbeError {
     /// The response took too long.
     #[error("no response within {PROBE_TIMEOUT:?}")]
     Timeout,
+}
+
+impl ProbeError {
+    /// Whether the endpoint has no part in it.
+    pub(crate) fn is_of_this_machine(&self) -> bool {
+        match self {
+            Self::Send(SendError::Connect(error)) => error.is_of_this_machine(),
+            error => is_of_this_machine(error),
+        }
+    }
 }
 
 /// The gateway's own connections to one endpoint.

@@ -1,7 +1,6 @@
 //! The validated settings of a backend.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use portcullis_http::identity::IdentityMode;
 use portcullis_http::identity_headers::RequestHeaderNames;
@@ -9,6 +8,7 @@ use portcullis_pki::x509::CertificateKeyPair;
 use rustls_pki_types::ServerName;
 
 use crate::authn::BearerToken;
+pub(crate) use crate::backend::address_policy::AddressPolicy;
 use crate::backend::balance::WatchMoves;
 pub(crate) use portcullis_http::client_tls::TrustedRoots;
 
@@ -17,8 +17,6 @@ pub(crate) use portcullis_http::client_tls::TrustedRoots;
 pub struct Backend {
     /// The API servers, at least one; tried in this order.
     pub endpoints: Vec<Endpoint>,
-    /// Which addresses they may have.
-    pub addresses: AddressPolicy,
     /// The prefix of every path, from the URL of the kubeconfig; usually empty.
     pub path_prefix: String,
     /// The CAs that verify the serving certificates.
@@ -31,15 +29,17 @@ pub struct Backend {
     pub identity: IdentityMode,
     /// The API servers' identity headers, if the configuration names them.
     pub identity_headers: Option<RequestHeaderNames>,
-    /// How further endpoints are found, and what each of them may carry.
-    pub balancing: Balancing,
-}
-
-/// How requests are spread over the endpoints.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Balancing {
     /// How further endpoints are found.
     pub discovery: EndpointDiscovery,
+    /// What applies at once, whether the rest is pending or not.
+    pub policy: BackendPolicy,
+}
+
+/// What needs no success of anything: a reload puts it in force at once, also where a new address or credential is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackendPolicy {
+    /// Which addresses the API servers may have.
+    pub addresses: AddressPolicy,
     /// The most short requests in progress at one endpoint.
     pub max_requests: usize,
     /// The most watches and tunnels at one endpoint.
@@ -48,10 +48,10 @@ pub struct Balancing {
     pub watch_moves: Option<WatchMoves>,
 }
 
-impl Default for Balancing {
+impl Default for BackendPolicy {
     fn default() -> Self {
         Self {
-            discovery: EndpointDiscovery::None,
+            addresses: AddressPolicy::default(),
             max_requests: usize::MAX,
             max_watches: usize::MAX,
             watch_moves: Some(WatchMoves::default()),
@@ -80,36 +80,57 @@ impl Backend {
             && self.endpoints.iter().any(is_named)
             && self.roots.0.roots.iter().all(|root| other.roots.0.roots.contains(root))
     }
+
+    /// Whether both connect to the same endpoints in the same way. The policy is no part of that.
+    pub(crate) fn has_connections_of(&self, other: &Self) -> bool {
+        // Every field, so that each new one is considered.
+        let Self {
+            endpoints,
+            path_prefix,
+            roots,
+            client_certificate,
+            bearer_token,
+            identity,
+            identity_headers,
+            discovery,
+            policy: _,
+        } = self;
+        *endpoints == other.endpoints
+            && *path_prefix == other.path_prefix
+            && *roots == other.roots
+            && *client_certificate == other.client_certificate
+            && *bearer_token == other.bearer_token
+            && *identity == other.identity
+            && *identity_headers == other.identity_headers
+            && *discovery == other.discovery
+    }
+
+    /// The endpoints that requests may go to by these settings.
+    pub(crate) fn permitted_endpoints(&self) -> PermittedEndpoints {
+        PermittedEndpoints { listed: self.endpoints.clone(), discovery: self.discovery }
+    }
 }
 
-/// Which addresses API servers may have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AddressPolicy {
-    /// Any: the operator of the gateway chooses them.
-    #[default]
-    Any,
-    /// None that lead to the gateway's own machine or network segment.
-    NoLocal,
+/// The endpoints that requests may go to: those that are listed, and those that are found.
+#[derive(Debug)]
+pub(crate) struct PermittedEndpoints {
+    listed: Vec<Endpoint>,
+    discovery: EndpointDiscovery,
 }
 
-impl AddressPolicy {
-    /// The kind of an address that is refused.
-    // threat: secret-names-address
-    pub(crate) fn refused_kind(self, address: IpAddr) -> Option<&'static str> {
-        if self == Self::Any {
-            return None;
-        }
-        match address.to_canonical() {
-            address if address.is_loopback() => Some("a loopback address"),
-            // The whole of 0.0.0.0/8 is "this host".
-            IpAddr::V4(address) if address.octets()[0] == 0 => Some("an unspecified address"),
-            IpAddr::V4(address) if address.is_link_local() => Some("a link-local address"),
-            IpAddr::V6(address) if address.is_unicast_link_local() => Some("a link-local address"),
-            address if address.is_unspecified() => Some("an unspecified address"),
-            address if address.is_multicast() => Some("a multicast address"),
-            IpAddr::V4(address) if address.is_broadcast() => Some("a broadcast address"),
-            _ => None,
-        }
+impl PermittedEndpoints {
+    /// Whether an endpoint is one of them, whichever settings it was made from.
+    pub(crate) fn has(&self, endpoint: &Endpoint) -> bool {
+        let is_listed = |address: &HostPort| {
+            let mut listed = self.listed.iter();
+            listed.any(|one| one.address == *address && one.server_name == endpoint.server_name)
+        };
+        let is_found = match &endpoint.source {
+            EndpointSource::Configuration => false,
+            EndpointSource::Name(name) => self.discovery == EndpointDiscovery::Dns && is_listed(name),
+            EndpointSource::Cluster => self.discovery == EndpointDiscovery::Kubernetes,
+        };
+        is_found || is_listed(&endpoint.address)
     }
 }
 
@@ -120,6 +141,20 @@ pub struct Endpoint {
     pub address: HostPort,
     /// The name that its certificate must have.
     pub server_name: ServerName<'static>,
+    /// What names it.
+    pub source: EndpointSource,
+}
+
+/// What names an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum EndpointSource {
+    /// The configuration.
+    #[default]
+    Configuration,
+    /// This endpoint of the configuration, whose name DNS resolves.
+    Name(HostPort),
+    /// The cluster itself.
+    Cluster,
 }
 
 impl fmt::Debug for Backend {
@@ -156,35 +191,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn local_addresses_are_refused_in_every_notation() {
-        let cases = [
-            ("127.0.0.1", Some("a loopback address")),
-            ("127.255.0.9", Some("a loopback address")),
-            ("::1", Some("a loopback address")),
-            ("::ffff:127.0.0.1", Some("a loopback address")),
-            ("0.0.0.0", Some("an unspecified address")),
-            ("0.1.2.3", Some("an unspecified address")),
-            ("::", Some("an unspecified address")),
-            ("169.254.169.254", Some("a link-local address")),
-            ("::ffff:169.254.169.254", Some("a link-local address")),
-            ("fe80::1", Some("a link-local address")),
-            ("febf::1", Some("a link-local address")),
-            ("224.0.0.1", Some("a multicast address")),
-            ("ff02::1", Some("a multicast address")),
-            ("255.255.255.255", Some("a broadcast address")),
-            ("10.0.0.1", None),
-            ("192.0.2.1", None),
-            ("2001:db8::1", None),
-            ("fd00::1", None),
-        ];
-        for (address, expected) in cases {
-            let address: IpAddr = address.parse().unwrap();
-            assert_eq!(AddressPolicy::NoLocal.refused_kind(address), expected, "{address}");
-            assert_eq!(AddressPolicy::Any.refused_kind(address), None, "{address}");
-        }
-    }
-
-    #[test]
     fn a_cluster_is_identified_by_its_cas_server_names_and_path() {
         let (one, two) = (Ca::new("one"), Ca::new("two"));
         let backend = |names: &[&str], path: &str, cas: &[&Ca]| {
@@ -195,17 +201,18 @@ mod tests {
             let endpoint = |name: &&str| Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port: 6443 },
                 server_name: ServerName::try_from((*name).to_owned()).unwrap(),
+                source: EndpointSource::default(),
             };
             Backend {
                 endpoints: names.iter().map(endpoint).collect(),
-                addresses: AddressPolicy::Any,
                 path_prefix: path.to_owned(),
                 roots: TrustedRoots(Arc::new(roots)),
                 client_certificate: None,
                 bearer_token: None,
                 identity: IdentityMode::Impersonate,
                 identity_headers: None,
-                balancing: Balancing::default(),
+                discovery: EndpointDiscovery::None,
+                policy: BackendPolicy::default(),
             }
         };
         let before = backend(&["a.test", "b.test"], "/k8s/1", &[&one]);

@@ -55,6 +55,17 @@ impl VettedAddresses {
         }
     }
 
+    /// Ends the trust in all addresses but those that are permitted. Connections to the others are not used again.
+    pub(super) fn retain(&self, is_permitted: impl Fn(&SocketAddr) -> bool) {
+        lock(&self.0).passed.retain(|(address, is_trusted)| {
+            let stays = is_permitted(address);
+            if !stays {
+                is_trusted.store(false, Ordering::Release);
+            }
+            stays
+        });
+    }
+
     /// The addresses to connect to, of those that the name has now. While all of them are new, the former ones stay.
     pub(super) fn choose(&self, found: &[SocketAddr]) -> AddressChoice {
         let Outcomes { accepts_any, passed: vetted, failed } = &*lock(&self.0);
@@ -135,6 +146,10 @@ mod tests {
         assert!(of_one.holds() && of_two.holds());
         vetted.replace(&[two], &[]);
         assert!(!of_one.holds() && of_two.holds());
+        vetted.replace(&[one, two], &[]);
+        let of_two = vetted.trust(two);
+        vetted.retain(|address| *address != two);
+        assert!(!of_two.holds() && vetted.choose(&[two]).usable == [one], "it is no longer permitted");
         vetted.replace(&[one, two], &[]);
         assert!(!of_one.holds(), "another server may have answered there in between");
         assert!(vetted.trust(one).holds() && AddressTrust::default().holds());

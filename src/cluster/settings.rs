@@ -68,6 +68,8 @@ pub enum ClusterOrigin {
         namespace: String,
         /// Its name.
         name: String,
+        /// Its UID: another Secret of the same name has another one, and may have another owner.
+        uid: String,
     },
 }
 
@@ -87,7 +89,11 @@ impl ClusterOrigin {
     /// Whether both are written by the same party: the operator of the gateway, or the owner of one Secret.
     // threat: inherited-connection
     pub(crate) fn has_owner_of(&self, other: &Self) -> bool {
-        if self.is_of_tenant() || other.is_of_tenant() { self == other } else { true }
+        match (self, other) {
+            // Also after the address of the management cluster has changed.
+            (Self::Secret { uid, .. }, Self::Secret { uid: other, .. }) if !uid.is_empty() => uid == other,
+            (one, other) => one == other || !(one.is_of_tenant() || other.is_of_tenant()),
+        }
     }
 }
 
@@ -114,4 +120,35 @@ pub enum Routes {
         /// no segment is empty, `.` or `..`, and nothing is escaped.
         path_prefix: Option<String>,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_secret_is_its_uid() {
+        let secret = |management: &str, name: &str, uid: &str| ClusterOrigin::Secret {
+            management: [management.to_owned()].into(),
+            namespace: "tenants".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        };
+        let file = || ClusterOrigin::File("/clusters.d/prod.yaml".into());
+        let cases = [
+            ("the same Secret", secret("a", "prod", "1"), secret("a", "prod", "1"), true),
+            ("created again", secret("a", "prod", "1"), secret("a", "prod", "2"), false),
+            ("at another address", secret("a", "prod", "1"), secret("b", "prod", "1"), true),
+            ("without UIDs", secret("a", "prod", ""), secret("a", "prod", ""), true),
+            ("without UIDs, elsewhere", secret("a", "prod", ""), secret("b", "prod", ""), false),
+            ("one without UID", secret("a", "prod", "1"), secret("a", "prod", ""), false),
+            ("a Secret and a file", secret("a", "prod", "1"), file(), false),
+            ("a Secret and the configuration", secret("a", "prod", ""), ClusterOrigin::Configuration, false),
+            ("a file and the configuration", file(), ClusterOrigin::Configuration, true),
+        ];
+        for (name, one, other, expected) in cases {
+            assert_eq!(one.has_owner_of(&other), expected, "{name}");
+            assert_eq!(other.has_owner_of(&one), expected, "{name}, the other way round");
+        }
+    }
 }

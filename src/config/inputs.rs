@@ -1,7 +1,7 @@
 //! Reads the inputs of a configuration: files, Secrets, and the credentials of exec plugins. Detects changes by the
 //! digests of what it has read. Its caches spare a reload the work for unchanged inputs, and change no result.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -10,6 +10,7 @@ use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file::{self, ReadFileError};
 
+pub use super::kubeconfig::CredentialUser;
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
 use super::management_cluster::{SecretList, SecretScope, SecretStore, is_in_secret};
 use super::manifest_files;
@@ -26,6 +27,8 @@ pub struct InputReader {
     /// The manifests in each folder; `None` if it is unreadable.
     folders: BTreeMap<PathBuf, Option<Vec<PathBuf>>>,
     plugins: PluginCache,
+    /// For which connection kubeconfigs are read now.
+    credential_user: Option<CredentialUser>,
     authorities: BTreeMap<Vec<u8>, CachedAuthority>,
     warnings: Vec<String>,
     /// What was read since [`Self::record`].
@@ -36,8 +39,8 @@ pub struct InputReader {
     secrets: Arc<SecretStore>,
     /// The Secrets that this load reads: one state of all of them.
     secret_list: Option<Arc<SecretList>>,
-    /// The scope of the Secrets and their names, if there is a management cluster. Before they were read there are no names.
-    secret_names: Option<(SecretScope, Option<Vec<String>>)>,
+    /// The scope of the Secrets and their clusters, if there is a management cluster. Before they were read there are none.
+    secret_clusters: Option<(SecretScope, Option<Vec<ClusterOrigin>>)>,
     clock: Clock,
 }
 
@@ -61,13 +64,14 @@ impl InputReader {
             files: BTreeMap::new(),
             folders: BTreeMap::new(),
             plugins: PluginCache::default(),
+            credential_user: None,
             authorities: BTreeMap::new(),
             warnings: Vec::new(),
             recording: None,
             clusters: BTreeMap::new(),
             secrets: Arc::default(),
             secret_list: None,
-            secret_names: None,
+            secret_clusters: None,
             clock,
         }
     }
@@ -77,7 +81,7 @@ impl InputReader {
         self.files.clear();
         self.folders.clear();
         self.secret_list = self.secrets.list();
-        self.secret_names = None;
+        self.secret_clusters = None;
         self.plugins.begin();
         self.authorities.retain(|_, held| std::mem::take(&mut held.used));
         self.clusters.retain(|_, resolved| {
@@ -113,7 +117,12 @@ impl InputReader {
     /// The credential of an exec plugin. Runs the plugin only if no credential is cached, or if it is due.
     pub(super) fn credential(&mut self, plugin: &ExecPlugin) -> Result<PluginCredential, PluginError> {
         self.note_volatile();
-        self.plugins.credential(plugin, &self.clock)
+        self.plugins.credential(plugin, self.credential_user.as_ref(), &self.clock)
+    }
+
+    /// Records for which connection to API servers the credentials are that are read from now on; `None`: for a webhook.
+    pub(super) fn set_credential_user(&mut self, user: Option<CredentialUser>) {
+        self.credential_user = user;
     }
 
     /// The authority with this digest, cached or made now. The cache avoids a PKCS #11 login at each load.
@@ -200,12 +209,13 @@ impl InputReader {
         self.secret_list.as_ref().map(|list| list.scope.clone())
     }
 
-    /// The clusters of the Secrets. Records the names of those of `scope`, so that a Secret that appears is a change.
+    /// The clusters of the Secrets. Records those of `scope`, so that a Secret that appears, or takes the place of another
+    /// one, is a change.
     pub(super) fn secret_clusters(&mut self, scope: SecretScope) -> Vec<ClusterOrigin> {
         let list = self.secret_list.as_ref();
-        let names = list.and_then(|list| list.names(&scope));
-        self.secret_names = Some((scope, names));
-        list.map(|list| list.clusters().collect()).unwrap_or_default()
+        let of_scope = list.and_then(|list| list.clusters_of(&scope));
+        self.secret_clusters = Some((scope, of_scope));
+        list.map(|list| list.clusters()).unwrap_or_default()
     }
 
     /// Whether a Secret is too large to be read.
@@ -231,10 +241,10 @@ impl InputReader {
     /// Whether the content of any file, or the manifests in any folder, have changed.
     pub fn changed(&self) -> bool {
         let secrets = self.secrets.list();
-        let secret_names = |scope: &SecretScope| secrets.as_ref().and_then(|list| list.names(scope));
+        let secret_clusters = |scope: &SecretScope| secrets.as_ref().and_then(|list| list.clusters_of(scope));
         self.files.iter().any(|(file, before)| digest_now(secrets.as_deref(), file) != *before)
             || self.folders.iter().any(|(folder, before)| manifest_files::in_folder(folder).ok() != *before)
-            || self.secret_names.as_ref().is_some_and(|(scope, names)| *names != secret_names(scope))
+            || self.secret_clusters.as_ref().is_some_and(|(scope, before)| *before != secret_clusters(scope))
     }
 
     /// When to load the configuration again although no file has changed, because a credential expires.
@@ -242,10 +252,11 @@ impl InputReader {
         self.plugins.due()
     }
 
-    /// Makes the plugins due; call it when a backend has rejected the gateway's credential. Plugins that ran just
-    /// now become due a few seconds later, so that a backend that rejects everything does not keep them running.
-    pub fn expire_credentials(&mut self) {
-        self.plugins.expire();
+    /// Makes the plugins of these connections due, and returns whether there are any; call it when their API servers have
+    /// rejected the gateway's credential. Plugins that ran just now become due a few seconds later, so that a server that
+    /// rejects everything does not keep them running.
+    pub fn expire_credentials(&mut self, users: &BTreeSet<CredentialUser>) -> bool {
+        self.plugins.expire(users)
     }
 }
 
@@ -279,7 +290,7 @@ mod tests {
         let mut inputs = InputReader::default();
         let put = |store: &SecretStore, text: &str| {
             let keys = ["kubeconfig", "ca"].map(|key| (key.to_owned(), text.as_bytes().to_vec()));
-            let secret = Arc::new(SecretData::new(keys.into()));
+            let secret = Arc::new(SecretData::new(String::new(), keys.into()));
             store.replace(SecretScope::default(), [("prod".to_owned(), secret)].into());
         };
         let secrets = Arc::clone(inputs.secrets());
@@ -296,6 +307,27 @@ mod tests {
             (b"after".into(), b"after".into())
         );
         assert!(!inputs.changed());
+    }
+
+    #[test]
+    fn a_secret_that_takes_the_place_of_another_one_is_a_change() {
+        let mut inputs = InputReader::default();
+        let secrets = Arc::clone(inputs.secrets());
+        let put = |uid: &str| {
+            let data = [("value".to_owned(), b"the same".to_vec())].into();
+            let secret = Arc::new(SecretData::new(uid.to_owned(), data));
+            secrets.replace(SecretScope::default(), [("prod".to_owned(), secret)].into());
+        };
+        put("one");
+        inputs.begin();
+        let before = inputs.secret_clusters(SecretScope::default());
+        put("one");
+        assert!(!inputs.changed());
+        put("two");
+        assert!(inputs.changed());
+        inputs.begin();
+        let after = inputs.secret_clusters(SecretScope::default());
+        assert!(before.len() == 1 && after.len() == 1 && !after[0].has_owner_of(&before[0]));
     }
 
     #[test]

@@ -29,10 +29,13 @@ use super::error::ConfigError;
 use super::inputs::InputReader;
 use super::management_cluster::{below, is_in_secret};
 use super::validity;
-use crate::backend::settings::{AddressPolicy, Backend, Balancing, Endpoint, HostPort, TrustedRoots};
+use crate::backend::settings::{
+    Backend, BackendPolicy, Endpoint, EndpointDiscovery, EndpointSource, HostPort, TrustedRoots,
+};
 pub(super) use admission::{WebhookCredential, WebhookUsers};
 use credential::{ClientCredential, NamedContent};
 pub(super) use exec::{ExecPlugin, PluginCredential, PluginError};
+pub use plugin_cache::CredentialUser;
 pub(super) use plugin_cache::PluginCache;
 pub(super) use webhook::{WebhookServer, load_remote};
 
@@ -186,7 +189,6 @@ impl KubeconfigReader<'_> {
         let endpoints = addresses.into_iter().filter_map(|address| self.endpoint(address, cluster)).collect();
         Some(Backend {
             endpoints,
-            addresses: AddressPolicy::Any,
             path_prefix,
             roots: roots?,
             client_certificate: certificate,
@@ -194,7 +196,8 @@ impl KubeconfigReader<'_> {
             bearer_token: token.filter(|_| identity == IdentityMode::Impersonate),
             identity,
             identity_headers: None,
-            balancing: Balancing::default(),
+            discovery: EndpointDiscovery::None,
+            policy: BackendPolicy::default(),
         })
     }
 
@@ -215,7 +218,7 @@ impl KubeconfigReader<'_> {
         let parsed =
             ServerName::try_from(name.to_owned()).map_err(|error| format!("server name {name:?}: {error}"));
         let server_name = self.checked(parsed, "give a DNS name or an IP address")?;
-        Some(Endpoint { address, server_name })
+        Some(Endpoint { address, server_name, source: EndpointSource::Configuration })
     }
 
     fn context(&mut self, config: &Kubeconfig, name: Option<&str>) -> Option<(Cluster, AuthInfo)> {

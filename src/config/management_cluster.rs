@@ -43,8 +43,8 @@ pub struct ManagementClusterKeys {
     /// The path of the clusters: the cluster of the Secret `prod` is served below PATH/prod.
     #[arg(long, value_name = "PATH")]
     pub path_prefix: Option<String>,
-    /// Let the clusters of Secrets have API servers at loopback, link-local, unspecified and multicast addresses. With
-    /// `false` the gateway does not connect to such an address, also if a name resolves to it.
+    /// Let the clusters of Secrets have API servers at loopback, link-local, unspecified, multicast and cloud metadata
+    /// addresses. With `false` the gateway does not connect to such an address, also if a name resolves to it.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub allow_local_addresses: bool,
 }
@@ -76,9 +76,9 @@ pub(crate) struct SecretScope {
 
 impl SecretScope {
     /// The cluster of a Secret.
-    fn cluster(&self, name: &str) -> ClusterOrigin {
+    fn cluster(&self, name: &str, secret: &SecretData) -> ClusterOrigin {
         let (management, namespace) = (Arc::clone(&self.endpoints), self.namespace.clone());
-        ClusterOrigin::Secret { management, namespace, name: name.to_owned() }
+        ClusterOrigin::Secret { management, namespace, name: name.to_owned(), uid: secret.uid.clone() }
     }
 
     /// Whether a cluster is that of a Secret of the same namespace and management cluster.
@@ -120,6 +120,7 @@ impl ManagementSettings {
 /// The data of a Secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct SecretData {
+    uid: String,
     data: BTreeMap<String, Vec<u8>>,
     /// Whether it has more than [`MAX_SECRET_BYTES`]; then nothing of it is kept.
     is_too_large: bool,
@@ -132,12 +133,13 @@ impl fmt::Debug for SecretData {
 }
 
 impl SecretData {
-    /// Keeps the data, unless it is too large.
+    /// Keeps the data of the Secret with this UID, unless it is too large.
     // threat: large-secret
-    pub(crate) fn new(data: BTreeMap<String, Vec<u8>>) -> Self {
-        let secret = Self { data, is_too_large: false };
+    pub(crate) fn new(uid: String, data: BTreeMap<String, Vec<u8>>) -> Self {
+        let mut secret = Self { uid, data, is_too_large: false };
         if secret.length() > MAX_SECRET_BYTES {
-            return Self { data: BTreeMap::new(), is_too_large: true };
+            secret.data.clear();
+            secret.is_too_large = true;
         }
         secret
     }
@@ -158,13 +160,18 @@ pub(super) struct SecretList {
 
 impl SecretList {
     /// The names of the Secrets; `None` if they are of another scope.
-    pub(super) fn names(&self, scope: &SecretScope) -> Option<Vec<String>> {
+    fn names(&self, scope: &SecretScope) -> Option<Vec<String>> {
         (self.scope == *scope).then(|| self.secrets.keys().cloned().collect())
     }
 
     /// The cluster of each Secret.
-    pub(super) fn clusters(&self) -> impl Iterator<Item = ClusterOrigin> {
-        self.secrets.keys().map(|name| self.scope.cluster(name))
+    pub(super) fn clusters(&self) -> Vec<ClusterOrigin> {
+        self.secrets.iter().map(|(name, secret)| self.scope.cluster(name, secret)).collect()
+    }
+
+    /// The same; `None` if the Secrets are of another scope.
+    pub(super) fn clusters_of(&self, scope: &SecretScope) -> Option<Vec<ClusterOrigin>> {
+        (self.scope == *scope).then(|| self.clusters())
     }
 
     /// Whether a Secret is too large to be kept.
@@ -259,8 +266,9 @@ mod tests {
     #[test]
     fn a_secret_names_only_its_own_data() {
         let store = SecretStore::default();
-        let data =
-            |text: &str| Arc::new(SecretData::new([("value".to_owned(), text.as_bytes().to_vec())].into()));
+        let data = |text: &str| {
+            Arc::new(SecretData::new(String::new(), [("value".to_owned(), text.as_bytes().to_vec())].into()))
+        };
         store.replace(
             SecretScope::default(),
             [("a".to_owned(), data("of a")), ("b".to_owned(), data("of b"))].into(),

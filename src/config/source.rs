@@ -1,8 +1,10 @@
 //! The source of a configuration, which is read again whenever it may have changed.
 
+use std::collections::BTreeSet;
+
 use super::ConfigErrors;
 use super::flags::ServeFlags;
-use super::inputs::InputReader;
+use super::inputs::{CredentialUser, InputReader};
 use super::resolve::{ResolvedConfig, resolve};
 
 /// The command line, and the inputs read when it was last resolved.
@@ -29,8 +31,9 @@ impl ConfigSource {
         due || self.inputs.changed()
     }
 
-    /// Expires the credentials of exec plugins. Call it when an API server has rejected the gateway's credential.
-    pub fn expire_credentials(&mut self) {
-        self.inputs.expire_credentials();
+    /// Expires the credentials of these connections, and returns whether exec plugins issue any. Call it when an API
+    /// server has rejected the gateway's credential.
+    pub fn expire_credentials(&mut self, users: &BTreeSet<CredentialUser>) -> bool {
+        self.inputs.expire_credentials(users)
     }
 }

@@ -336,7 +336,6 @@ fn places(cluster: &Arc<ClusterLimiter>, flow: &str, priority: ProcessPriority) 
     (0..1000).take_while(|_| held(cluster, flow, priority).is_ok()).count()
 }
 
-// threat: tenant-privilege
 #[tokio::test]
 async fn a_tenant_has_its_share_of_the_process_and_all_tenants_half_of_it() {
     let limiters = limiters();

@@ -230,15 +230,18 @@ async fn reached(mut current: watch::Receiver<ShutdownPhase>, phase: ShutdownPha
     }
 }
 
-/// Counts one open connection of a worker until it is dropped.
-#[derive(Debug)]
+/// Counts one open connection of a worker, once, until it and all of its clones are dropped.
+#[derive(Debug, Clone)]
 pub(crate) struct OpenConnection {
-    count: Arc<OpenConnectionCount>,
-    /// Counts the connection in the metrics until its last clone is dropped.
+    _counted: Arc<CountedConnection>,
+    /// Counts the connection in the metrics.
     shown: Option<Arc<GaugeGuard>>,
     /// Counts it in its owner's share, once it is a tunnel.
     slot: Option<Arc<QuotaSlot>>,
 }
+
+#[derive(Debug)]
+struct CountedConnection(Arc<OpenConnectionCount>);
 
 /// The number of open connections of a worker.
 #[derive(Debug, Default)]
@@ -256,7 +259,7 @@ impl OpenConnectionCount {
 impl OpenConnection {
     pub(super) fn new(count: &Arc<OpenConnectionCount>) -> Self {
         count.count.fetch_add(1, Ordering::Relaxed);
-        Self { count: Arc::clone(count), shown: None, slot: None }
+        Self { _counted: Arc::new(CountedConnection(Arc::clone(count))), shown: None, slot: None }
     }
 
     /// Counts the connection in this metric, too.
@@ -266,19 +269,11 @@ impl OpenConnection {
     }
 }
 
-impl Clone for OpenConnection {
-    fn clone(&self) -> Self {
-        let mut clone = Self::new(&self.count);
-        clone.shown.clone_from(&self.shown);
-        clone.slot.clone_from(&self.slot);
-        clone
-    }
-}
-
-impl Drop for OpenConnection {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
-        if self.count.count.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.count.changed.notify_one();
+        let Self(count) = self;
+        if count.count.fetch_sub(1, Ordering::Relaxed) == 1 {
+            count.changed.notify_one();
         }
     }
 }

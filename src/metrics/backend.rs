@@ -32,7 +32,7 @@ pub(crate) const SELF_CHECK_RESULTS: [&str; 14] = [
 pub(crate) const LANES: [&str; 6] = ["short", "watch", "extension", "relayed", "http1", "tunnel"];
 
 /// Every value of the label `result` of attempts to connect.
-pub(crate) const DIAL_RESULTS: [&str; 5] = ["connected", "connect", "timeout", "tls", "http"];
+pub(crate) const DIAL_RESULTS: [&str; 6] = ["connected", "connect", "timeout", "tls", "http", "local"];
 
 /// Few: each cluster has them.
 const CONNECTION_BUCKETS: [f64; 5] = [0.005, 0.05, 0.5, 1.0, 5.0];

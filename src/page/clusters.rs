@@ -329,7 +329,8 @@ mod tests {
             cache_ttl: Duration::ZERO,
         };
         let (management, namespace) = (Arc::from([]), "n".to_owned());
-        let tenant = ClusterOrigin::Secret { management, namespace, name: "s".to_owned() };
+        let (name, uid) = ("s".to_owned(), "u".to_owned());
+        let tenant = ClusterOrigin::Secret { management, namespace, name, uid };
         let good = || jwt("https://issuer.test", "page");
         let cases: [(Vec<JwtAuthenticator>, bool, bool, bool); 6] = [
             // Issuers, whether there is a webhook; whether an operator's and a tenant's cluster is asked.

@@ -17,7 +17,7 @@ use super::problem::{Next, Problem};
 use super::session::Session;
 use super::{Page, PageInForce, cookies, html, kubeconfig, login};
 use crate::cluster::address::ClusterAddress;
-use crate::pipeline::LogPermit;
+use crate::telemetry::LogPermit;
 
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
@@ -65,7 +65,7 @@ impl Page {
     // threat: log-flood
     pub(super) fn refuse(&self, problem: &Problem, client: IpAddr) -> PageResponse {
         if let Some(cause) = &problem.cause
-            && let Some(LogPermit { suppressed }) = self.parts.gateway.throttle.permit(client)
+            && let Some(LogPermit { suppressed }) = self.parts.gateway.throttle.permit_client(client)
         {
             warn!(%client, error = %cause, suppressed, "page: a login failed");
         }

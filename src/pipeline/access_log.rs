@@ -18,7 +18,6 @@ use tracing::{error, info, warn};
 use super::audit_id::{self, shown_audit_id};
 use super::error_map::Refusal;
 use super::forward_error::ForwardError;
-use super::log_throttle::{LogPermit, LogThrottle};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::impersonation::ImpersonationError;
 use crate::authz::{AccessRefusal, ReviewError};
@@ -27,7 +26,7 @@ use crate::cluster::Cluster;
 use crate::listener::Connection;
 use crate::metrics::{Metrics, compressed_username, verb_label};
 use crate::request::info::RequestInfo;
-use crate::telemetry::{REQUEST_LOG, cut, error_chain};
+use crate::telemetry::{ClientLogThrottle, LogPermit, REQUEST_LOG, cut, error_chain};
 use crate::traces::ActiveSpan;
 
 /// Requests that took longer are logged as slow, unless they are long-running.
@@ -56,7 +55,7 @@ struct LogLine {
     /// The impersonated user, if there is one.
     impersonated_user: Option<Identity>,
     authenticator: &'static str,
-    throttle: Arc<LogThrottle>,
+    throttle: Arc<ClientLogThrottle>,
 }
 
 /// The log level of a refusal.
@@ -100,8 +99,11 @@ impl LogLine {
         let user = user.as_deref();
         let error = error.map(cut);
         let error = error.as_deref();
-        let permit =
-            if severity == RefusalSeverity::Request { None } else { self.throttle.permit(self.peer.ip()) };
+        let permit = if severity == RefusalSeverity::Request {
+            None
+        } else {
+            self.throttle.permit_client(self.peer.ip())
+        };
         match (severity, permit) {
             (RefusalSeverity::Error, Some(LogPermit { suppressed })) => {
                 error!(audit_id, %peer, path, user, cluster, error, suppressed, "{message}");
@@ -129,7 +131,7 @@ impl AccessLog {
         connection: &Connection,
         request: &Request<Incoming>,
         metrics: &Arc<Metrics>,
-        throttle: &Arc<LogThrottle>,
+        throttle: &Arc<ClientLogThrottle>,
     ) -> Self {
         let line = LogLine {
             audit_id: audit_id::chosen_or_new(request.headers()),
@@ -310,7 +312,7 @@ impl AccessLog {
         }
         let LogLine { peer, path, authenticator, throttle, .. } = line;
         let is_slow = *kind != InflightKind::LongRunning && took >= SLOW_REQUEST_THRESHOLD;
-        if is_slow && let Some(LogPermit { suppressed }) = throttle.permit(peer.ip()) {
+        if is_slow && let Some(LogPermit { suppressed }) = throttle.permit_client(peer.ip()) {
             let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
             let (method, user, impersonated_user) = (&*method, user.as_deref(), line.impersonated_user());
             let impersonated_user = impersonated_user.as_deref();

@@ -246,9 +246,7 @@ impl HealthChecks {
         let hook = if is_finished { Ok(()) } else { Err("not finished".to_owned()) };
         checks.push(("poststarthook/self-check".into(), hook));
         if endpoint == HealthEndpoint::Readyz {
-            let usable = clusters.iter().any(|cluster| unusable_reason(cluster).is_none());
-            let clusters = if usable { Ok(()) } else { Err("no usable API server".to_owned()) };
-            checks.push(("clusters".into(), clusters));
+            checks.push(("clusters".into(), usable_cluster(clusters)));
             let are_initialized =
                 || snapshot.clusters().iter().all(|cluster| cluster.authn.issuers.are_initialized());
             latch(&self.issuers_initialized, known.is_some() && are_initialized());
@@ -285,6 +283,17 @@ impl HealthChecks {
         }
         checks
     }
+}
+
+/// Whether a cluster is usable. Where the operator of the gateway has clusters, one of these must be: a tenant, whose API
+/// server may be on this machine, must not keep a replica in service that is cut off from them.
+// threat: ready-by-tenant
+fn usable_cluster(clusters: &[Arc<Cluster>]) -> Result<(), String> {
+    let is_of_operator = |cluster: &&Arc<Cluster>| !cluster.settings.origin.is_of_tenant();
+    let has_own = clusters.iter().any(|cluster| is_of_operator(&cluster));
+    let mut deciding = clusters.iter().filter(|cluster| !has_own || is_of_operator(cluster));
+    let is_usable = deciding.any(|cluster| unusable_reason(cluster).is_none());
+    if is_usable { Ok(()) } else { Err("no usable API server".to_owned()) }
 }
 
 /// The reason why no endpoint of a cluster is usable; `None` if one is.

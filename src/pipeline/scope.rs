@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::select;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode};
 use portcullis_http::body::{Body, BodyEnd, EndGuard};
@@ -17,16 +19,17 @@ use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
 use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
-use super::log_throttle::LogThrottle;
 use super::respond::{self, RefusalRenderer};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::cluster::Cluster;
 use crate::cluster::activity::{ActivityGuard, ActivityKind};
+use crate::cluster::router::RouteError;
 use crate::limits::InflightPermit;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
+use crate::telemetry::ClientLogThrottle;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// What one request owns until its response body has ended.
@@ -36,6 +39,8 @@ pub(super) struct RequestScope {
     cluster: Option<Arc<Cluster>>,
     /// Warnings for the client, until there is a response.
     pub(super) warnings: Vec<String>,
+    /// Whether the request is long-running, or upgrades its connection.
+    pub(super) is_stream: bool,
     /// The credential with which a long-running response ends, until there is one.
     pub(super) credential: Option<Arc<StreamCredential>>,
     /// Whether the client is anonymous or its credential was rejected.
@@ -58,12 +63,13 @@ impl RequestScope {
         connection: &Connection,
         request: &Request<Incoming>,
         metrics: &Arc<Metrics>,
-        throttle: &Arc<LogThrottle>,
+        throttle: &Arc<ClientLogThrottle>,
     ) -> Self {
         Self {
             log: AccessLog::begin(connection, request, metrics, throttle),
             cluster: None,
             warnings: Vec::new(),
+            is_stream: false,
             credential: None,
             is_unauthenticated: false,
             owner: None,
@@ -140,19 +146,32 @@ impl RequestScope {
         Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone()))
     }
 
-    /// Completes when the credential of a long-running request is accepted no longer.
-    pub(super) fn credential_end(&self) -> Option<BodyEnd> {
-        self.credential.as_ref().map(StreamCredential::end)
+    /// Completes when a stream is to end, because its credential is accepted no longer, or its cluster is no longer served.
+    pub(super) fn stream_end(&self) -> Option<BodyEnd> {
+        let of_credential = self.credential.as_ref().map(StreamCredential::end);
+        let cluster = self.cluster.as_ref().filter(|_| self.is_stream);
+        match (of_credential, cluster.and_then(|cluster| cluster.stream_end())) {
+            (Some(one), Some(other)) => Some(Box::pin(select(one, other).map(drop))),
+            (one, other) => one.or(other),
+        }
+    }
+
+    /// Why a stream has ended before the API server has responded.
+    pub(super) fn ended(&self) -> Refusal {
+        match &self.cluster {
+            Some(cluster) if cluster.is_over() => RouteError::NotFound.into(),
+            _ => Refusal::CredentialEnded,
+        }
     }
 
     /// Completes when a tunnel is to end: with its credential, or because its connection gives way to that of another client.
     pub(super) fn tunnel_end(&self, connection: &Connection) -> BodyEnd {
         let gave_way = connection.gave_way();
-        let Some(credential_end) = self.credential_end() else { return gave_way };
+        let Some(stream_end) = self.stream_end() else { return gave_way };
         Box::pin(async move {
             tokio::select! {
                 () = gave_way => {}
-                () = credential_end => {}
+                () = stream_end => {}
             }
         })
     }

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use portcullis_system::text::shortened;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{info, warn};
@@ -25,6 +26,9 @@ use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
 
 /// How often the list is settled: a new endpoint may have passed its self-check, or the last one may have failed it.
 const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The most characters of an error that are logged and shown.
+const MAX_ERROR_LENGTH: usize = 2048;
 
 /// Runs discovery for every backend of the snapshot in force that needs it.
 pub(crate) struct DiscoveryRunner {
@@ -150,7 +154,8 @@ impl<'a> Discovery<'a> {
     fn report(&self, outcome: Result<Vec<settings::Endpoint>, String>) {
         let outcome = match outcome {
             Ok(found) if found.is_empty() => Err("no endpoint was found".to_owned()),
-            outcome => outcome,
+            // The API server may have chosen a part of it.
+            outcome => outcome.map_err(|error| shortened(&error, MAX_ERROR_LENGTH)),
         };
         if let Some(metrics) = self.metrics {
             metrics.backend.note_discovery(self.cluster, outcome.as_ref().ok().map(Vec::len));

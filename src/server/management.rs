@@ -15,6 +15,7 @@ use crate::backend::Backend;
 use crate::backend::dials::DialLimits;
 use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
+use crate::config::inputs::CredentialUser;
 use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
 use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
@@ -77,9 +78,10 @@ impl ManagementWatch {
                     }
                 }
             };
+            let refused = || self.live.report_refused_credential(CredentialUser::ManagementCluster);
             match &settings {
                 Some(settings) => tokio::select! {
-                    () = self.reader.follow(settings, self.reader.start(settings)) => {}
+                    () = self.reader.follow(settings, self.reader.start(settings), refused) => {}
                     () = changed => {}
                 },
                 None => changed.await,
@@ -107,8 +109,9 @@ impl SecretReader {
         Follower::connecting(Box::new(connect), resource(settings), POLICY)
     }
 
+    /// Never returns. Calls `refused` whenever the gateway's credential is rejected.
     // threat: silent-management-cluster
-    async fn follow(&self, settings: &ManagementSettings, mut follower: Follower) {
+    async fn follow(&self, settings: &ManagementSettings, mut follower: Follower, refused: impl Fn()) {
         let (mut secrets, mut last_error) = (Secrets::new(), None);
         loop {
             let Err(error) = follower.next_into(|event| self.take(settings, event, &mut secrets)).await
@@ -119,6 +122,9 @@ impl SecretReader {
                 continue;
             };
             self.metrics.config.management_failed();
+            if is_unauthorized(&error) {
+                refused();
+            }
             let error = problem(&error);
             settings.store.fail(error.clone());
             if last_error.as_ref() != Some(&error) {
@@ -161,6 +167,12 @@ fn resource(settings: &ManagementSettings) -> FollowedResource {
     FollowedResource { path, label_selector, ..FollowedResource::default() }
 }
 
+/// Whether the API server rejects the gateway's credential.
+fn is_unauthorized(error: &FollowError) -> bool {
+    let (FollowError::List(error) | FollowError::Watch(error)) = error else { return false };
+    matches!(error, kube::Error::Api(status) if status.code == 401)
+}
+
 fn problem(error: &FollowError) -> String {
     match error {
         FollowError::List(error) => format!("Secrets cannot be listed: {error}"),
@@ -185,7 +197,8 @@ fn check_size(secrets: &Secrets) -> Result<(), FollowError> {
 }
 
 fn data(secret: Secret) -> SecretData {
-    SecretData::new(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect())
+    let data = secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect();
+    SecretData::new(secret.metadata.uid.unwrap_or_default(), data)
 }
 
 #[cfg(test)]
@@ -200,6 +213,7 @@ mod tests {
     use http_body::Frame;
     use http_body_util::{BodyExt as _, StreamBody};
     use portcullis_http::identity::IdentityMode;
+    use portcullis_limits::byte_ledger::ByteLedger;
     use rustls::RootCertStore;
     use tokio::net::TcpListener;
     use tokio::time::{Instant, sleep_until, timeout};
@@ -207,7 +221,9 @@ mod tests {
     use tracing::instrument::WithSubscriber as _;
 
     use super::*;
-    use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+    use crate::backend::settings::{
+        self, AddressPolicy, BackendPolicy, EndpointDiscovery, EndpointSource, HostPort, TrustedRoots,
+    };
     use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
     use crate::controllers::csr::testing::CapturedLog;
     use crate::descriptors::Descriptors;
@@ -216,17 +232,18 @@ mod tests {
         let endpoint = settings::Endpoint {
             address: HostPort { host: "127.0.0.1".to_owned(), port },
             server_name: "127.0.0.1".try_into().unwrap(),
+            source: EndpointSource::default(),
         };
         let backend = settings::Backend {
             endpoints: vec![endpoint],
-            addresses: AddressPolicy::Any,
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(RootCertStore::empty())),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-            balancing: settings::Balancing::default(),
+            discovery: EndpointDiscovery::None,
+            policy: BackendPolicy::default(),
         };
         ManagementSettings {
             backend,
@@ -285,7 +302,7 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let mut seen = Vec::new();
-        let mut following = Box::pin(reader.follow(&settings, follower).with_subscriber(log));
+        let mut following = Box::pin(reader.follow(&settings, follower, || {}).with_subscriber(log));
         for period in periods {
             *codes.lock().unwrap() = *period;
             lists.store(0, Ordering::Relaxed);
@@ -345,7 +362,10 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_secrets_is_bounded() {
-        let secret = |bytes: usize| Arc::new(SecretData::new([("value".to_owned(), vec![0; bytes])].into()));
+        let secret = |bytes: usize| {
+            let data = [("value".to_owned(), vec![0; bytes])].into();
+            Arc::new(SecretData::new(String::new(), data))
+        };
         let many = |count: usize, secret: &Arc<SecretData>| {
             (0..count).map(|index| (index.to_string(), Arc::clone(secret))).collect::<Secrets>()
         };

@@ -3,10 +3,13 @@
 //! gives reason. No request goes to an endpoint that has not passed.
 
 mod addresses;
+mod header_names;
 mod headers;
+mod outcome;
 mod pace;
 mod readiness;
 mod reviews;
+mod turns;
 mod verdict;
 mod version;
 
@@ -23,23 +26,21 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use addresses::CheckedAddresses;
-use pace::{CheckSchedule, spread, stagger};
+use outcome::CheckOutcome;
+use pace::{CheckSchedule, NextCheck, spread, stagger};
+use turns::TenantTurns;
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
-use crate::backend::cluster_identity::{IdentityObject, NotAdmitted};
-use crate::backend::endpoint::{ConnectError, Endpoint, TrustVersion};
-use crate::backend::pool::SendError;
-use crate::backend::probe::{ProbeClient, ProbeError};
+use crate::backend::endpoint::{Endpoint, TrustVersion};
+use crate::backend::probe::ProbeClient;
 use crate::backend::{Backend, contains};
+use crate::config::inputs::CredentialUser;
 use crate::metrics::Metrics;
 use crate::state::{Live, Snapshot};
 use crate::tasks::{MAX_RESTART_BACKOFF, OnPanic, Supervisor};
 
 const REVIEW_PATH: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-
-/// The shortest interval between two checks of an endpoint.
-const MIN_RECHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The longest interval while an address of an endpoint has not passed.
 const FAILED_ADDRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -51,11 +52,12 @@ const VERSION_INTERVAL: Duration = Duration::from_mins(10);
 pub(crate) struct SelfCheck {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
+    turns: Arc<TenantTurns>,
 }
 
 impl SelfCheck {
     pub(crate) fn new(live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
-        Self { live, metrics }
+        Self { live, metrics, turns: Arc::default() }
     }
 
     /// Starts and ends checks with each change of the endpoints. Never returns.
@@ -81,7 +83,7 @@ impl SelfCheck {
         for cluster in snapshot.clusters() {
             for backend in cluster.backends() {
                 let endpoints = Vec::clone(&backend.endpoints());
-                wanted.extend(endpoints.into_iter().map(|endpoint| (&cluster.name, backend, endpoint)));
+                wanted.extend(endpoints.into_iter().map(|endpoint| (cluster, backend, endpoint)));
             }
         }
         let is_wanted = |check: &mut RunningCheck| {
@@ -96,8 +98,11 @@ impl SelfCheck {
             }
             let pause = stagger(added);
             added += 1;
+            let is_of_tenant = cluster.settings.origin.is_of_tenant();
+            let cluster = &cluster.name;
             let check = EndpointCheck {
                 cluster: cluster.clone(),
+                turns: is_of_tenant.then(|| Arc::clone(&self.turns)),
                 backend: Arc::clone(backend),
                 endpoint: Arc::clone(&endpoint),
                 live: Arc::clone(&self.live),
@@ -165,6 +170,8 @@ struct RunningCheck {
 /// The self-check of one endpoint.
 struct EndpointCheck {
     cluster: String,
+    /// If a tenant configures the cluster.
+    turns: Option<Arc<TenantTurns>>,
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     live: Arc<Live>,
@@ -194,16 +201,6 @@ impl VersionAge {
     }
 }
 
-/// The outcome of one check.
-enum CheckOutcome {
-    Passed(AcceptedIdentity),
-    Failed(SelfCheckFailure),
-    /// The endpoint cannot be reached, and must pass another check.
-    Unreachable(ConnectError),
-    /// No evidence either way: the API server is starting, overloaded or shutting down.
-    Inconclusive(String),
-}
-
 impl EndpointCheck {
     async fn run(&self) {
         // No request goes to an endpoint whose check has panicked until a check has passed again.
@@ -219,43 +216,51 @@ impl EndpointCheck {
         let mut schedule = CheckSchedule::default();
         let mut version_age = VersionAge::default();
         let mut addresses = CheckedAddresses::default();
+        let mut was_requested = false;
         loop {
-            addresses.follow(self).await;
-            let before = self.endpoint.trust_version();
-            let outcome = addresses.check(self, before).await;
-            let mut wait = schedule.after(&outcome);
-            if addresses.has_failed() {
-                wait = wait.min(FAILED_ADDRESS_INTERVAL);
-            }
-            let wait = spread(wait, &self.cluster, &self.endpoint.address().to_string());
-            let has_passed = matches!(outcome, CheckOutcome::Passed(_));
-            self.conclude(outcome, before);
-            if has_passed && let Some(client) = addresses.client() {
-                self.check_reviews(client).await;
-                version_age.learn(client, &self.backend).await;
-            }
+            let check = self.check_once(&mut addresses, &mut version_age);
+            let outcome = match &self.turns {
+                Some(turns) => turns.run(&self.cluster, check).await,
+                None => check.await,
+            };
             let now = Instant::now();
-            sleep_until(now + MIN_RECHECK_INTERVAL.min(wait)).await;
-            tokio::select! {
-                () = sleep_until(now + wait) => {}
-                () = self.endpoint.recheck_requested() => {}
-                () = addresses.disconnected() => {}
+            let NextCheck { soonest, mut latest } = schedule.after(&outcome, was_requested, now);
+            if addresses.has_failed() {
+                latest = latest.min(FAILED_ADDRESS_INTERVAL).max(soonest);
             }
+            let latest = spread(latest, &self.cluster, &self.endpoint.address().to_string());
+            sleep_until(now + soonest.min(latest)).await;
+            was_requested = tokio::select! {
+                () = sleep_until(now + latest) => false,
+                () = self.endpoint.recheck_requested() => true,
+                () = addresses.disconnected() => true,
+            };
         }
+    }
+
+    async fn check_once(
+        &self,
+        addresses: &mut CheckedAddresses,
+        version_age: &mut VersionAge,
+    ) -> CheckOutcome {
+        addresses.follow(self).await;
+        let before = self.endpoint.trust_version();
+        let outcome = addresses.check(self, before).await;
+        self.conclude(&outcome, before);
+        if matches!(outcome, CheckOutcome::Passed(_))
+            && let Some(client) = addresses.client()
+        {
+            self.check_reviews(client).await;
+            version_age.learn(client, &self.backend).await;
+        }
+        outcome
     }
 
     async fn attempt(&self, client: &ProbeClient) -> CheckOutcome {
         let sent = test_user();
         let (status, body) = match client.send(Some(&sent), REVIEW_PATH, Some(REVIEW_BODY.to_owned())).await {
             Ok(answer) => answer,
-            // The share of connections says nothing about the endpoint.
-            Err(error @ ProbeError::Send(SendError::Connect(ConnectError::NoPlace { .. }))) => {
-                return CheckOutcome::Inconclusive(error.to_string());
-            }
-            Err(ProbeError::Send(SendError::Connect(error))) => {
-                return CheckOutcome::Unreachable(error);
-            }
-            Err(error) => return CheckOutcome::Inconclusive(error.to_string()),
+            Err(error) => return error.into(),
         };
         let certificate =
             CertificateFinding::of(client.certificate_request(), self.endpoint.gateway_certificate());
@@ -263,6 +268,11 @@ impl EndpointCheck {
             Some(Ok(accepted)) => match self.learn_header_names(client).await {
                 Ok(None) => CheckOutcome::Passed(accepted),
                 Ok(Some(failure)) => CheckOutcome::Failed(failure),
+                Err(cause) => CheckOutcome::Inconclusive(cause),
+            },
+            // The API server may have other identity headers now, or be that of another cluster.
+            Some(Err(SelfCheckFailure::ReviewForbidden)) => match self.learn_header_names(client).await {
+                Ok(failure) => CheckOutcome::Failed(failure.unwrap_or(SelfCheckFailure::ReviewForbidden)),
                 Err(cause) => CheckOutcome::Inconclusive(cause),
             },
             Some(Err(failure)) => CheckOutcome::Failed(failure),
@@ -274,24 +284,20 @@ impl EndpointCheck {
         }
     }
 
-    fn conclude(&self, outcome: CheckOutcome, before: TrustVersion) {
+    /// Trusts the endpoint or ends its trust, by the outcome of a check that began at version `before`.
+    // threat: backend-ignores-identity
+    fn conclude(&self, outcome: &CheckOutcome, before: TrustVersion) {
         let endpoint = self.endpoint.address().to_string();
-        let result = match &outcome {
-            CheckOutcome::Passed(AcceptedIdentity::Complete) => "ok",
-            CheckOutcome::Passed(AcceptedIdentity::WithoutUid) => "uid_missing",
-            CheckOutcome::Failed(failure) => failure.label(),
-            CheckOutcome::Unreachable(_) => "unreachable",
-            CheckOutcome::Inconclusive(_) => "inconclusive",
-        };
-        self.metrics.backend.self_checks.with_label_values(&[&self.cluster, &endpoint, result]).inc();
-        self.endpoint.set_check_error(match &outcome {
-            CheckOutcome::Passed(_) => None,
-            CheckOutcome::Failed(failure) => Some(failure.diagnosis(self.backend.identity())),
-            CheckOutcome::Unreachable(error) => Some(error.to_string()),
-            CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
-        });
+        self.metrics
+            .backend
+            .self_checks
+            .with_label_values(&[&self.cluster, &endpoint, outcome.label()])
+            .inc();
+        let cause = outcome.cause(self.backend.identity());
+        self.endpoint.set_check_error(cause.clone());
         // Even if the outcome does not count: a server could change its endpoint's trust during every check.
         self.endpoint.set_checked();
+        let cause = cause.unwrap_or_default();
         match outcome {
             CheckOutcome::Passed(accepted) => {
                 if !self.endpoint.set_trusted(before) {
@@ -300,46 +306,35 @@ impl EndpointCheck {
                 }
                 self.endpoint.clear_error();
                 self.backend.note_available();
-                match accepted {
-                    AcceptedIdentity::Complete => self.log_once("", |cluster| {
-                        info!(
-                            cluster,
-                            endpoint, "self-check passed: the backend accepts forwarded identities"
-                        );
-                    }),
-                    AcceptedIdentity::WithoutUid => self.log_once("uid", |cluster| {
-                        warn!(
-                            cluster,
-                            endpoint,
-                            "the backend drops user UIDs; set --requestheader-uid-headers=X-Remote-Uid on it"
-                        );
-                    }),
-                }
+                self.log_passed(*accepted);
+            }
+            CheckOutcome::Failed(_) if outcome.keeps_trust() && self.endpoint.is_trusted_since(before) => {
+                self.log_once("refused", |cluster| {
+                    warn!(cluster, endpoint, "self-check refused, the endpoint stays in use: {cause}");
+                });
             }
             CheckOutcome::Failed(failure) => {
                 self.endpoint.distrust();
                 if matches!(failure, SelfCheckFailure::Unauthorized(_)) {
-                    self.live.report_refused_credential();
+                    self.live.report_refused_credential(CredentialUser::Cluster(self.cluster.clone()));
                 }
-                let diagnosis = failure.diagnosis(self.backend.identity());
-                self.log_once(&diagnosis.clone(), |cluster| {
-                    error!(cluster, endpoint, "self-check failed, endpoint not used: {diagnosis}");
+                self.log_once(&cause, |cluster| {
+                    error!(cluster, endpoint, "self-check failed, endpoint not used: {cause}");
                 });
             }
             CheckOutcome::Unreachable(error) => {
                 self.endpoint.distrust();
-                let cause = error.to_string();
                 if self.endpoint.is_named() {
                     // None of its addresses can be reached.
-                    self.endpoint.note_unreachable(error);
+                    self.endpoint.note_unreachable(error.clone());
                 }
-                self.log_once(&cause.clone(), |cluster| {
+                self.log_once(&cause, |cluster| {
                     warn!(cluster, endpoint, "self-check failed, endpoint unreachable: {cause}");
                 });
             }
-            CheckOutcome::Inconclusive(cause) => {
+            CheckOutcome::Inconclusive(_) => {
                 let trusted = self.endpoint.is_trusted();
-                self.log_once(&cause.clone(), |cluster| {
+                self.log_once(&cause, |cluster| {
                     warn!(cluster, endpoint, trusted, "self-check inconclusive: {cause}");
                 });
             }
@@ -347,6 +342,22 @@ impl EndpointCheck {
         let snapshot = self.live.peek();
         if !self.export_trust(&snapshot) && self.endpoint.is_trusted() && self.is_pending(&snapshot) {
             self.live.request_reload();
+        }
+    }
+
+    fn log_passed(&self, accepted: AcceptedIdentity) {
+        let endpoint = self.endpoint.address().to_string();
+        match accepted {
+            AcceptedIdentity::Complete => self.log_once("", |cluster| {
+                info!(cluster, endpoint, "self-check passed: the backend accepts forwarded identities");
+            }),
+            AcceptedIdentity::WithoutUid => self.log_once("uid", |cluster| {
+                warn!(
+                    cluster,
+                    endpoint,
+                    "the backend drops user UIDs; set --requestheader-uid-headers=X-Remote-Uid on it"
+                );
+            }),
         }
     }
 
@@ -414,84 +425,6 @@ impl EndpointCheck {
         if last.as_deref() != Some(outcome) {
             log(&self.cluster);
             *last = Some(outcome.to_owned());
-        }
-    }
-
-    /// Reads the names of the API server's identity headers, which the gateway removes from every request. Fails if
-    /// neither the API server nor the configuration names them, or if the object that names them is another cluster's.
-    /// Returns an error if a later attempt may succeed.
-    // threat: further-identity-headers
-    async fn learn_header_names(&self, client: &ProbeClient) -> Result<Option<SelfCheckFailure>, String> {
-        // Without a client certificate the API server never treats the gateway as a front proxy.
-        if self.endpoint.gateway_certificate().is_none() {
-            return self.compare_by_namespace(client).await;
-        }
-        let published = headers::read(client, self.backend.identity()).await;
-        match published
-            .map_err(|cause| format!("the names of its identity headers cannot be read: {cause}"))?
-        {
-            headers::PublishedHeaderNames::All(names, uid) => {
-                // Before anything is learnt from it.
-                let failure = match uid {
-                    Some(uid) => self.compare(IdentityObject::AuthenticationConfigMap, &uid)?,
-                    None => self.compare_by_namespace(client).await?,
-                };
-                if failure.is_none() {
-                    self.backend.learn_identity_headers(&names);
-                }
-                Ok(failure)
-            }
-            headers::PublishedHeaderNames::NotFound => self.compare_by_namespace(client).await,
-            headers::PublishedHeaderNames::Forbidden if self.backend.has_configured_identity_headers() => {
-                self.compare_by_namespace(client).await
-            }
-            headers::PublishedHeaderNames::Forbidden => {
-                Ok(Some(SelfCheckFailure::HeaderNamesForbidden(self.reader())))
-            }
-        }
-    }
-
-    /// Compares the cluster of the endpoint with that of the others, by the UID of an object in it. Returns an error if a
-    /// later attempt may succeed.
-    fn compare(&self, object: IdentityObject, uid: &str) -> Result<Option<SelfCheckFailure>, String> {
-        match self.backend.admit_to_cluster(&self.endpoint, object, uid) {
-            Ok(()) => Ok(None),
-            Err(NotAdmitted::OtherCluster(other)) => Ok(Some(SelfCheckFailure::OtherCluster(other))),
-            Err(NotAdmitted::Undecided) => {
-                Err("it is not known yet which cluster the other endpoints belong to".to_owned())
-            }
-        }
-    }
-
-    /// The same by the UID of the namespace `kube-system`, if the gateway may read it.
-    async fn compare_by_namespace(&self, client: &ProbeClient) -> Result<Option<SelfCheckFailure>, String> {
-        if !self.backend.may_have_several_endpoints() {
-            return Ok(None);
-        }
-        match headers::read_namespace(client, self.backend.identity()).await? {
-            headers::NamespaceUid::Known(uid) => self.compare(IdentityObject::KubeSystem, &uid),
-            headers::NamespaceUid::NotFound => Ok(None),
-            headers::NamespaceUid::Forbidden => {
-                if !self.lacks_namespace.swap(true, Ordering::Relaxed) {
-                    warn!(
-                        cluster = self.cluster,
-                        endpoint = %self.endpoint.address(),
-                        "whether the endpoints belong to one cluster is not checked: {} may not get the namespace \
-                         kube-system; apply deploy/rbac.yaml with it in the subjects",
-                        self.gateway_user()
-                    );
-                }
-                Ok(None)
-            }
-        }
-    }
-
-    /// The user that reads the header names, if known; the advice on a failure names it.
-    // threat: backend-ignores-identity
-    fn reader(&self) -> Option<String> {
-        match self.backend.identity() {
-            IdentityMode::RequestHeader => Some(GATEWAY.to_owned()),
-            IdentityMode::Impersonate => self.endpoint.gateway_certificate().map(|(name, _)| name.to_owned()),
         }
     }
 }

@@ -87,6 +87,8 @@ authentication: {tokenAuthFile: tokens}
         source: ConfigSource,
         in_force: ClusterOutcomes,
         management: Option<Arc<ManagementSettings>>,
+        /// That of the Secrets that are read next.
+        uid: String,
     }
 
     impl Loads {
@@ -98,7 +100,13 @@ authentication: {tokenAuthFile: tokens}
             let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
             let flags = ServeFlags::from_arg_matches(&command.try_get_matches_from([flag]).unwrap()).unwrap();
             let source = ConfigSource::new(flags);
-            Self { pki, source, in_force: ClusterOutcomes::default(), management: None }
+            Self {
+                pki,
+                source,
+                in_force: ClusterOutcomes::default(),
+                management: None,
+                uid: "one".to_owned(),
+            }
         }
 
         fn kubeconfig(&self, server: &str) -> String {
@@ -146,7 +154,7 @@ authentication: {tokenAuthFile: tokens}
                 let kubeconfig = self.kubeconfig("192.0.2.9:6443");
                 let keys = [("kubeconfig", &*kubeconfig), ("cluster", document), ("tokens", "one,carol,7\n")];
                 let keys = keys.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
-                ((*name).to_owned(), Arc::new(SecretData::new(keys.into())))
+                ((*name).to_owned(), Arc::new(SecretData::new(self.uid.clone(), keys.into())))
             };
             management.store.replace(management.scope(), secrets.iter().map(secret).collect());
         }
@@ -193,6 +201,22 @@ authentication: {tokenAuthFile: tokens}
             assert_eq!(loads.load().unwrap(), ["prod="]);
             assert_eq!(loads.managed("192.0.2.1:6443", keys, more).unwrap(), expected, "{keys} {more}");
         }
+    }
+
+    #[test]
+    fn a_secret_that_was_created_again_keeps_nothing_of_its_predecessor() {
+        let mut loads = Loads::new();
+        loads.managed("192.0.2.1:6443", KEYS, "").unwrap();
+        loads.read(&[("prod", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["prod"]);
+        let broken = [("prod", "{")];
+        loads.read(&broken);
+        assert_eq!(loads.load().unwrap(), ["prod="]);
+        loads.uid = "two".to_owned();
+        loads.read(&broken);
+        assert_eq!(loads.load().unwrap(), [""; 0]);
+        loads.read(&[("prod", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["prod"]);
     }
 
     #[cfg(feature = "page")]

@@ -1,13 +1,17 @@
 //! The snapshot in force and the signals about it, as one handle.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use arc_swap::{ArcSwap, Guard};
 use portcullis_http::loop_detection::GatewayId;
+use portcullis_system::sync::lock;
 use tokio::sync::{Notify, watch};
 
 use super::Snapshot;
+use crate::config::inputs::CredentialUser;
+use crate::telemetry;
 
 /// The snapshot in force, and the signals between its users and the reloader that replaces it.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub(crate) struct Live {
     endpoints_version: AtomicU64,
     endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
+    /// Whose credential an API server has refused since the reloader looked last, and the signal to look.
+    refused: Mutex<BTreeSet<CredentialUser>>,
     credential_refused: Notify,
     /// Names this process in the requests that it sends to backends.
     pub(crate) gateway_id: GatewayId,
@@ -28,6 +34,7 @@ impl Live {
     /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
+        telemetry::limit_lines_about(snapshot.tenants());
         let (generation, _) = watch::channel(snapshot.generation);
         let (endpoints_changed, _) = watch::channel(());
         let snapshot = ArcSwap::from_pointee(snapshot);
@@ -37,6 +44,7 @@ impl Live {
             endpoints_version: AtomicU64::new(1),
             endpoints_changed,
             reload,
+            refused: Mutex::default(),
             credential_refused: Notify::new(),
             gateway_id: GatewayId::default(),
         })
@@ -55,8 +63,10 @@ impl Live {
     /// Puts `next` in force and notifies every subscriber.
     pub(super) fn swap(&self, next: Arc<Snapshot>) {
         let generation = next.generation;
-        self.snapshot.store(next);
-        self.peek().apply_shared();
+        let before = self.snapshot.swap(Arc::clone(&next));
+        next.apply_shared();
+        telemetry::limit_lines_about(next.tenants());
+        before.end_streams_of_removed(&next);
         self.generation.send_replace(generation);
         self.note_endpoints_changed();
     }
@@ -92,11 +102,15 @@ impl Live {
     }
 
     /// Reports that an API server has refused the gateway's credential, which may have been replaced.
-    pub(crate) fn report_refused_credential(&self) {
+    // threat: foreign-refusal
+    pub(crate) fn report_refused_credential(&self, user: CredentialUser) {
+        lock(&self.refused).insert(user);
         self.credential_refused.notify_one();
     }
 
-    pub(super) async fn credential_refused(&self) {
+    /// Waits until a credential was refused, and returns whose.
+    pub(super) async fn credential_refused(&self) -> BTreeSet<CredentialUser> {
         self.credential_refused.notified().await;
+        std::mem::take(&mut *lock(&self.refused))
     }
 }

@@ -4,6 +4,7 @@
 //! snapshot, in the same way as at the start ([`build_snapshot`]), and swaps it in. On an error the old snapshot stays in
 //! force, and the reloader logs and counts the error once.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use super::{Live, Snapshot};
 use crate::cluster::authenticators::AuthnDeps;
 use crate::config::ConfigErrors;
 use crate::config::flags::{LogFormat, MetricsAddress};
+use crate::config::inputs::CredentialUser;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
 use crate::config::source::ConfigSource;
@@ -61,14 +63,14 @@ struct ReloadState {
 }
 
 /// The reason for an attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 enum ReloadTrigger {
     /// The poll interval has passed.
     Tick,
     /// A reload was requested, whether the files have changed or not.
     Requested,
-    /// An API server has refused the gateway's credential, which may have been replaced.
-    CredentialRefused,
+    /// API servers have refused these credentials of the gateway, which may have been replaced.
+    CredentialRefused(BTreeSet<CredentialUser>),
 }
 
 /// Settings that only a restart changes: those of `config::flags::RESTART`.
@@ -182,7 +184,7 @@ impl Reloader {
             let trigger = tokio::select! {
                 _ = ticks.tick() => ReloadTrigger::Tick,
                 () = self.live.reload_requested() => ReloadTrigger::Requested,
-                () = self.live.credential_refused() => ReloadTrigger::CredentialRefused,
+                users = self.live.credential_refused() => ReloadTrigger::CredentialRefused(users),
             };
             let Some(mut outcome) = self.attempt(trigger).await else { continue };
             if outcome.as_ref().is_err_and(|error| self.is_new(error)) {
@@ -211,10 +213,14 @@ impl Reloader {
         // self-check and other tasks of this thread must not wait.
         let building = tokio::task::spawn_blocking(move || {
             let mut source = lock(&source);
-            if trigger == ReloadTrigger::CredentialRefused {
-                source.expire_credentials();
-            }
-            let loaded = (trigger == ReloadTrigger::Requested || source.changed()).then(|| source.load())?;
+            let may_have_changed = match trigger {
+                ReloadTrigger::Tick => source.changed(),
+                ReloadTrigger::Requested => true,
+                ReloadTrigger::CredentialRefused(users) => {
+                    source.expire_credentials(&users) && source.changed()
+                }
+            };
+            let loaded = may_have_changed.then(|| source.load())?;
             drop(source);
             let built = loaded.map_err(SnapshotError::Config).and_then(|config| {
                 let next = build_snapshot(&config, Some(&before), &deps, &mut history)?;

@@ -1,7 +1,7 @@
 //! One generation of the configuration, built whole and never changed. Every request is served with a single
 //! generation.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use http::HeaderValue;
 use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
+use tracing::info;
 
 use super::cluster_outcome::ClusterOutcomes;
 use super::effective_config::EffectiveConfig;
@@ -143,12 +144,14 @@ impl Snapshot {
         })
     }
 
-    /// Puts the limits on requests in flight and on buffered bytes, and the options of audit backends, in force. All generations share them, so that is a step of its own:
-    /// a generation that is built but never used changes nothing.
+    /// Puts the limits on requests in flight and on buffered bytes, the policies of backends, and the options of audit backends
+    /// in force. All generations share them, so that is a step of its own: a generation that is built but never used changes
+    /// nothing.
     pub(super) fn apply_shared(&self) {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
+            cluster.enforce();
         }
         self.ledger.set_total(self.max_buffered_bytes.bytes());
         if let Some(audit) = lock(&self.audit).take() {
@@ -156,9 +159,32 @@ impl Snapshot {
         }
     }
 
+    /// Ends the streams of the tenants' clusters that `next` does not serve, or that have another owner there.
+    pub(super) fn end_streams_of_removed(&self, next: &Self) {
+        let served: HashMap<&str, &Arc<Cluster>> =
+            next.clusters().iter().map(|cluster| (&*cluster.name, cluster)).collect();
+        for cluster in self.clusters() {
+            let is_same = |next: &&Arc<Cluster>| next.settings.origin.has_owner_of(&cluster.settings.origin);
+            if served.get(&*cluster.name).is_none_or(|next| !is_same(next))
+                && let Some(streams) = cluster.end_streams()
+            {
+                info!(
+                    cluster = cluster.name,
+                    streams, "the cluster of the Secret is no longer served: its watches and tunnels end"
+                );
+            }
+        }
+    }
+
     /// Every cluster, in the order of the configuration.
     pub(crate) fn clusters(&self) -> &[Arc<Cluster>] {
         self.router.clusters()
+    }
+
+    /// The names of the clusters that tenants configure.
+    pub(super) fn tenants(&self) -> HashSet<String> {
+        let tenants = self.clusters().iter().filter(|cluster| cluster.settings.origin.is_of_tenant());
+        tenants.map(|cluster| cluster.name.clone()).collect()
     }
 
     /// The cluster of this name.

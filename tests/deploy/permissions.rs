@@ -399,10 +399,17 @@ fn objects(file: &str) -> Result<BTreeMap<String, Value>, String> {
     Ok(named.collect())
 }
 
+/// What Kubernetes grants to all authenticated users, too, unless an administrator removes its `system:basic-user`: a
+/// cluster that others use is not the place to do that. `tests/it` has a fake one.
+const GRANTED_BY_DEFAULT: &str = "/portcullis-self-subject-reviews";
+
 fn complete() -> Result<(), String> {
     let mut missing = Vec::new();
     for file in FILES {
         for (name, object) in objects(file)? {
+            if name.ends_with(GRANTED_BY_DEFAULT) {
+                continue;
+            }
             let rules = object["rules"].as_array().map(Vec::len);
             let parts: Vec<Option<usize>> =
                 rules.map_or_else(|| vec![None], |rules| (0..rules).map(Some).collect());

@@ -12,6 +12,7 @@ use portcullis::internal::BackendSettings;
 use portcullis::internal::BearerToken;
 use portcullis::internal::CertificateKeyPair;
 use portcullis::internal::Clock;
+use portcullis::internal::CredentialUser;
 use portcullis::internal::InputReader;
 use portcullis::internal::ServeFlags;
 use portcullis::internal::resolve;
@@ -97,6 +98,11 @@ impl Case {
     /// Sets the output of the plugin.
     fn answer(&self, status: &str) {
         self.pki.write("answer", credential("v1", status));
+    }
+
+    /// The API servers of a cluster reject its credential. Returns whether plugins issue it.
+    fn refused(&mut self, cluster: &str) -> bool {
+        self.inputs.expire_credentials(&[CredentialUser::Cluster(cluster.to_owned())].into())
     }
 
     fn runs(&self) -> usize {

@@ -335,6 +335,56 @@ async fn configured_identity_headers_need_not_be_readable() {
     }
 }
 
+/// An administrator who takes the right to review oneself from users, as hardening guides advise, takes no cluster from them.
+#[tokio::test]
+async fn an_endpoint_that_begins_to_refuse_the_review_stays_in_use() {
+    let pki = Pki::new();
+    let (forbids, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (is_forbidden, is_changed) = (Arc::clone(&forbids), Arc::clone(&changes));
+    let own = move |request: &Request<Incoming>| {
+        let is_review = request.method() == Method::POST;
+        if is_review && is_forbidden.load(Ordering::SeqCst) {
+            let user = request.headers().get("x-remote-user")?.to_str().ok()?;
+            let message = format!(
+                "selfsubjectreviews.authentication.k8s.io is forbidden: User \"{user}\" cannot create resource \
+                 \"selfsubjectreviews\" in API group \"authentication.k8s.io\" at the cluster scope"
+            );
+            return Some(respond(StatusCode::FORBIDDEN, &json!({"message": message})));
+        }
+        let is_changed = is_changed.load(Ordering::SeqCst);
+        misread(request, |user| {
+            if is_changed {
+                user["groups"] = json!([]);
+            }
+        })
+    };
+    let backend = FakeBackend::with_self_check(&pki, H2, own, named("it")).await;
+    let gateway = several(&pki, &[&backend]);
+    trusts(&gateway, &backend, true).await;
+    let mut client = gateway.http1(None).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "it");
+    forbids.store(true, Ordering::SeqCst);
+    let address = backend.address;
+    let forbidden =
+        format!("portcullis_self_checks_total{{cluster=\"c\",endpoint=\"{address}\",result=\"forbidden\"}}");
+    in_time(async { while gateway.count(&forbidden).await < 3 {} }).await;
+    assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "it");
+    trusts(&gateway, &backend, true).await;
+    // A gateway that has not seen it pass does not use it, and says what is missing.
+    let fresh = start_process(configuration_of(&pki, &[address], "")).await;
+    until("the diagnosis", || !fresh.said("its RBAC forbids SelfSubjectReviews").is_empty()).await;
+    let refused = fresh.gateway.http1(None).await.get("/api", &[TOKEN]).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    let (_, log) = fresh.end().await;
+    assert!(log.contains("apply deploy/rbac.yaml"), "{log}");
+    // What an identity shows still counts.
+    changes.store(true, Ordering::SeqCst);
+    forbids.store(false, Ordering::SeqCst);
+    trusts(&gateway, &backend, false).await;
+    changes.store(false, Ordering::SeqCst);
+    trusts(&gateway, &backend, true).await;
+}
+
 /// A renewed serving certificate of the same CA interrupts nothing; one of another CA is refused, and the log says why.
 #[tokio::test]
 async fn an_endpoint_may_renew_its_certificate() {
@@ -425,6 +475,54 @@ async fn a_refused_credential_leaves_the_old_one_in_use() {
     .await;
     // The metric survives the removal of the old endpoint.
     assert_eq!(gateway.count(&trusted).await, 1);
+}
+
+/// A pending credential holds back nothing by which the configuration permits less.
+#[tokio::test]
+async fn a_removed_endpoint_and_a_lower_bound_apply_at_once_while_a_credential_is_pending() {
+    const WATCH: &str = "/api/v1/pods?watch=true";
+    let pki = Pki::new();
+    let (opened, mut watches) = tokio::sync::mpsc::unbounded_channel();
+    let stays = move |request: Request<Incoming>| -> ResponseFuture {
+        if request.uri().query() != Some("watch=true") {
+            return Box::pin(async { Response::new(full("second")) });
+        }
+        let (frames, body, _) = fed();
+        opened.send(frames).unwrap();
+        Box::pin(async { Response::new(body) })
+    };
+    let first = FakeBackend::start(&pki, H2, named("first")).await;
+    let second = FakeBackend::start(&pki, H2, stays).await;
+    let gateway = several(&pki, &[&first, &second]);
+    for backend in [&first, &second] {
+        trusts(&gateway, backend, true).await;
+    }
+    let mut client = gateway.http2(None).await;
+    in_time(async { while text(client.get("/api", &[TOKEN]).await).await != "first" {} }).await;
+    // The API servers refuse the new credential.
+    let (cert, key) = pki.write_pair("forged", &pki.clients.leaf().cn("portcullis").issue());
+    let ca = pki.directory.path().join("servers-ca.crt");
+    let generation = gateway.generation().await;
+    replace(&pki.directory.path().join("backend.kubeconfig"), kubeconfig(first.address, &ca, &cert, &key));
+    gateway.reloaded(generation).await;
+    gateway.until_counted("portcullis_cluster_stale{cause=\"pending\",cluster=\"c\"} 1").await;
+    let generation = gateway.generation().await;
+    let file = pki.directory.path().join("gateway.yaml");
+    let listed = |one: &FakeBackend| format!("'https://{}'", one.address);
+    let config = std::fs::read_to_string(&file).unwrap();
+    let fewer = config.replace(&format!("{}, ", listed(&first)), "");
+    assert_ne!(fewer, config);
+    replace(&file, fewer.replace("]}]", "], maxWatchesPerEndpoint: 1}]"));
+    gateway.reloaded(generation).await;
+    while first.take().is_some() {}
+    for _ in 0..20 {
+        assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "second");
+    }
+    assert_eq!(first.pending(), 0);
+    let _one = client.get(WATCH, &[TOKEN]).await;
+    let _frames = in_time(watches.recv()).await.unwrap();
+    assert_eq!(client.get(WATCH, &[TOKEN]).await.status(), StatusCode::SERVICE_UNAVAILABLE);
+    gateway.until_counted("portcullis_cluster_stale{cause=\"pending\",cluster=\"c\"} 1").await;
 }
 
 /// One log line per outage, for any number of requests.

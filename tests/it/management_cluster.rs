@@ -9,16 +9,24 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Request, Response, StatusCode};
-use hyper::body::Incoming;
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use testkit::body::fed;
+use testkit::body::{Frames, fed};
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::self_check::respond;
-use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, in_time, kubeconfig, text};
-use tokio::sync::watch;
+use testkit::{
+    FakeBackend, Gateway, H2, Http1, Pki, ResponseFuture, empty, full, get, in_time, kubeconfig, text, until,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{mpsc, watch};
 
 use crate::gateway::{InProcess as _, resolved};
+
+/// Of no two Secrets, of whichever management cluster.
+static NEXT_UID: AtomicUsize = AtomicUsize::new(1);
 
 const PATH: &str = "/api/v1/namespaces/tenants/secrets";
 
@@ -67,9 +75,21 @@ impl Management {
         Self { secrets, revision, ends_watches, lists, server }
     }
 
+    /// Writes a Secret, or creates it.
     pub(crate) fn put(&self, name: &str, data: &[(&str, &str)]) {
+        let uid = self.secrets.lock().unwrap().get(name).map(|secret| secret["metadata"]["uid"].clone());
+        self.store(name, data, uid);
+    }
+
+    /// Deletes a Secret, and creates one of its name, before the gateway looks.
+    fn put_again(&self, name: &str, data: &[(&str, &str)]) {
+        self.store(name, data, None);
+    }
+
+    fn store(&self, name: &str, data: &[(&str, &str)], uid: Option<Value>) {
         let data: BTreeMap<_, _> = data.iter().map(|(key, value)| (*key, STANDARD.encode(value))).collect();
-        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name,
+        let uid = uid.unwrap_or_else(|| NEXT_UID.fetch_add(1, Ordering::Relaxed).to_string().into());
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "uid": uid,
             "labels": {"portcullis.dev/secret-type": "cluster"}}, "data": data});
         self.secrets.lock().unwrap().insert(name.to_owned(), secret);
         self.revision.send_modify(|revision| *revision += 1);
@@ -81,19 +101,116 @@ impl Management {
     }
 }
 
+/// An API server whose watches get frames of the test, and whose upgrades are echoes.
+async fn streaming(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
+    let (opened, watches) = mpsc::unbounded_channel();
+    let backend = FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
+        if request.uri().path().ends_with("/exec") {
+            let upgrading = hyper::upgrade::on(&mut request);
+            tokio::spawn(async move {
+                let Ok(upgraded) = upgrading.await else { return };
+                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
+                tokio::io::copy(&mut read, &mut write).await.ok();
+            });
+            let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
+            let response = response.header("connection", "Upgrade").header("upgrade", "websocket");
+            return Box::pin(async { response.body(empty()).unwrap() });
+        }
+        if request.uri().query() != Some("watch=true") {
+            return Box::pin(async { Response::new(full("ok")) });
+        }
+        let (frames, body, _) = fed();
+        frames.send(Frame::data("begin\n".into())).unwrap();
+        opened.send(frames).unwrap();
+        Box::pin(async { Response::new(body) })
+    })
+    .await;
+    (backend, watches)
+}
+
+/// The streams of one client: a watch on each version of HTTP, and a tunnel.
+struct Streams {
+    watches: Vec<(Incoming, Frames)>,
+    tunnel: TokioIo<hyper::upgrade::Upgraded>,
+    _connections: Vec<Client>,
+    _upgraded: Http1,
+}
+
+impl Streams {
+    async fn open(gateway: &Gateway, name: &str, opened: &mut mpsc::UnboundedReceiver<Frames>) -> Self {
+        const TOKEN: (&str, &str) = ("authorization", "Bearer one");
+        let (mut watches, mut connections) = (Vec::new(), Vec::new());
+        for http2 in [false, true] {
+            let mut client = Client::connect(gateway, http2, None).await;
+            let path = format!("/clusters/{name}/api/v1/pods?watch=true");
+            let response = client.get(&path, &[TOKEN]).await;
+            assert_eq!(response.status(), StatusCode::OK);
+            watches.push((response.into_body(), in_time(opened.recv()).await.unwrap()));
+            connections.push(client);
+        }
+        let mut upgraded = gateway.http1(None).await;
+        let path = format!("/clusters/{name}/api/v1/namespaces/n/pods/p/exec");
+        let upgrade = [TOKEN, ("connection", "Upgrade"), ("upgrade", "websocket")];
+        let response = upgraded.send(get(&path, &upgrade)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        let tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
+        Self { watches, tunnel, _connections: connections, _upgraded: upgraded }
+    }
+
+    /// Everything goes on.
+    async fn go_on(&mut self) {
+        for (body, frames) in &mut self.watches {
+            frames.send(Frame::data("more\n".into())).unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"more\n") {
+                let frame = in_time(body.frame()).await.expect("the watch goes on").unwrap();
+                seen.extend_from_slice(&frame.into_data().unwrap());
+            }
+        }
+        self.tunnel.write_all(b"x").await.unwrap();
+        let mut read = [0; 1];
+        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap(), 1);
+    }
+
+    /// Everything ends, watches without an error.
+    async fn end(mut self) {
+        for (body, frames) in self.watches {
+            in_time(body.collect()).await.expect("the end is no error");
+            until("the stream to the backend is closed", || frames.is_closed()).await;
+        }
+        let mut read = [0; 1];
+        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
+    }
+
+    /// The connections to the API server are closed under them.
+    async fn are_cut_off(mut self) {
+        for (body, frames) in self.watches {
+            in_time(body.collect()).await.expect_err("the watch is cut off");
+            until("the stream to the backend is closed", || frames.is_closed()).await;
+        }
+        let mut read = [0; 1];
+        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
+    }
+}
+
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
 pub(crate) const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n\
                         authentication: {tokenAuthFile: tokens}\n";
 
 /// A kubeconfig with everything in it.
 pub(crate) fn inline(pki: &Pki, backend: &FakeBackend) -> String {
+    inline_at(pki, backend.address)
+}
+
+/// The same for an API server at this address.
+pub(crate) fn inline_at(pki: &Pki, backend: std::net::SocketAddr) -> String {
     let front = pki.front.leaf().cn("portcullis").issue();
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          clusters: [{{name: b, cluster: {{server: 'https://{}', certificate-authority-data: {}, tls-server-name: backend.test}}}}]\n\
          users: [{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]\n\
          contexts: [{{name: c, context: {{cluster: b, user: u}}}}]\n",
-        backend.address,
+        backend,
         STANDARD.encode(pki.servers.cert_pem()),
         STANDARD.encode(front.cert_pem()),
         STANDARD.encode(front.key_pem()),
@@ -269,6 +386,38 @@ async fn a_gateway_is_ready_when_the_clusters_of_its_secrets_are() {
     let answer = gateway.metrics("/readyz").await;
     assert!(answer.starts_with("HTTP/1.1 500") && answer.contains("[-]poststarthook/self-check"), "{answer}");
     assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn the_cluster_of_a_secret_makes_no_gateway_ready_that_is_cut_off_from_its_own() {
+    let pki = Pki::new();
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let (own, of_secret) = (FakeBackend::plain(&pki).await, inline(&pki, &backend));
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &of_secret), ("cluster", DOCUMENT), tokens]);
+    let flags = flags(&pki, management.server.address);
+    std::fs::write(pki.directory.path().join("own"), inline(&pki, &own)).unwrap();
+    let entry = "{name: own, kubeconfig: own, match: {pathPrefix: /own}, authentication: {tokenAuthFile: tokens.csv}}";
+    edit(&pki, |text| format!("{text}clusters: [{entry}]\n"));
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "own").await;
+    trusted(&gateway, "prod").await;
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
+    drop(own);
+    let is_over = async || gateway.metrics("/readyz").await.starts_with("HTTP/1.1 500");
+    in_time(Box::pin(async { while !is_over().await {} })).await;
+    assert!(gateway.metrics("/readyz/clusters").await.contains("no usable API server"));
+    assert_eq!(
+        code(&gateway, "/clusters/prod/api", "one").await,
+        StatusCode::OK,
+        "it is served all the same"
+    );
+    assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
+    // Without clusters of the operator, that of the Secret decides.
+    let before = gateway.generation().await;
+    edit(&pki, |text| text.split("clusters: [").next().unwrap().to_owned());
+    gateway.reloaded(before).await;
+    assert!(gateway.metrics("/readyz").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
@@ -602,6 +751,42 @@ async fn a_secret_of_another_management_cluster_gets_no_connection_of_its_namesa
 }
 
 #[tokio::test]
+async fn a_secret_that_was_created_again_gets_nothing_of_its_predecessor() {
+    let (pki, other_pki) = (Pki::new(), Pki::new());
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    let tokens = ("tokens", "one,carol,7\n");
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    trusted(&gateway, "prod").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    // A change by the same owner: its cluster stays although its credential is refused, or the Secret is broken.
+    let refused = with_refused_credential(&config, &other_pki);
+    let before = gateway.generation().await;
+    management.put("prod", &[("value", &refused), ("cluster", DOCUMENT), tokens]);
+    gateway.reloaded(before).await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    management.put("prod", &[("value", "broken"), ("cluster", DOCUMENT), tokens]);
+    gateway.until_counted("portcullis_clusters_refused 1").await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::OK);
+    // The same by another owner: neither the cluster nor its users stay, nor the connections and the credential.
+    management.put_again("prod", &[("value", "broken"), ("cluster", DOCUMENT), tokens]);
+    in_time(Box::pin(async {
+        while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::NOT_FOUND {}
+    }))
+    .await;
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    served(&gateway, "/clusters/prod/api", "one").await;
+    let thief = ("tokens", "thief,root,1\n");
+    management.put_again("prod", &[("value", &refused), ("cluster", DOCUMENT), thief]);
+    in_time(Box::pin(async {
+        while code(&gateway, "/clusters/prod/api", "one").await != StatusCode::UNAUTHORIZED {}
+    }))
+    .await;
+    assert_eq!(code(&gateway, "/clusters/prod/api", "thief").await, StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
 async fn the_api_server_of_a_secret_is_not_at_a_local_address() {
     let pki = Pki::new();
     let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
@@ -630,6 +815,78 @@ async fn the_api_server_of_a_secret_is_not_at_a_local_address() {
     edit(&pki, |text| text.replace("allowLocalAddresses: false", "allowLocalAddresses: true"));
     trusted(&gateway, "address").await;
     trusted(&gateway, "named").await;
+}
+
+/// A cluster of a Secret ends with it, and that of another Secret of its name is another one.
+#[tokio::test]
+async fn the_streams_of_a_deleted_secret_end() {
+    let pki = Pki::new();
+    let management = Management::start(&pki).await;
+    let (backend, mut opened) = streaming(&pki).await;
+    let config = inline(&pki, &backend);
+    let tokens = ("tokens", "one,carol,7\n");
+    let names = ["deleted", "again", "stays"];
+    for name in names {
+        management.put(name, &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    }
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    let mut open = Vec::new();
+    for name in names {
+        trusted(&gateway, name).await;
+        open.push(Streams::open(&gateway, name, &mut opened).await);
+    }
+    // Those of a Secret that changes go on.
+    let before = gateway.generation().await;
+    management.put("stays", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,8\n")]);
+    gateway.reloaded(before).await;
+    for streams in &mut open {
+        streams.go_on().await;
+    }
+    management.delete("deleted");
+    management.put_again("again", &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    let [deleted, again, mut stays] = open.try_into().ok().unwrap();
+    deleted.end().await;
+    again.end().await;
+    stays.go_on().await;
+    served(&gateway, "/clusters/again/api", "one").await;
+    assert_eq!(code(&gateway, "/clusters/deleted/api", "one").await, StatusCode::NOT_FOUND);
+}
+
+/// Also while the Secret has a credential that its API server refuses, so that its new settings are pending.
+#[tokio::test]
+async fn a_local_address_that_is_no_longer_permitted_is_left_at_once() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let management = Management::start(&pki).await;
+    let (backend, mut opened) = streaming(&pki).await;
+    let config = inline(&pki, &backend);
+    let tokens = ("tokens", "one,carol,7\n");
+    for name in ["prod", "pending"] {
+        management.put(name, &[("value", &config), ("cluster", DOCUMENT), tokens]);
+    }
+    let gateway = Gateway::with(flags(&pki, management.server.address));
+    let mut open = Vec::new();
+    for name in ["prod", "pending"] {
+        trusted(&gateway, name).await;
+        open.push(Streams::open(&gateway, name, &mut opened).await);
+    }
+    let refused = with_refused_credential(&config, &other);
+    management.put("pending", &[("value", &refused), ("cluster", DOCUMENT), tokens]);
+    gateway.until_counted("portcullis_cluster_stale{cause=\"pending\",cluster=\"pending\"} 1").await;
+    let before = gateway.generation().await;
+    edit(&pki, |text| text.replace("allowLocalAddresses: true", "allowLocalAddresses: false"));
+    gateway.reloaded(before).await;
+    let received = backend.pending();
+    for name in ["prod", "pending"] {
+        let path = format!("/clusters/{name}/api");
+        assert_eq!(code(&gateway, &path, "one").await, StatusCode::SERVICE_UNAVAILABLE, "{name}");
+    }
+    assert_eq!(backend.pending(), received);
+    for streams in open {
+        streams.are_cut_off().await;
+    }
+    // The operator permits it again.
+    edit(&pki, |text| text.replace("allowLocalAddresses: false", "allowLocalAddresses: true"));
+    served(&gateway, "/clusters/prod/api", "one").await;
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
     let flags = configuration_of(&pki, &[first.backend.address, second.backend.address], "");
     let gateway = Arc::new(Gateway::adjusted(flags, |settings| {
         for cluster in &mut settings.clusters {
-            let moves = Arc::get_mut(cluster).unwrap().backend.balancing.watch_moves.as_mut().unwrap();
+            let moves = Arc::get_mut(cluster).unwrap().backend.policy.watch_moves.as_mut().unwrap();
             (moves.interval, moves.min_age, moves.calm) = [Duration::ZERO; 3].into();
         }
     }));

@@ -133,7 +133,7 @@ mod tests {
         let _watches: Vec<_> = (0..100).map(begin).collect();
         assert!(from.set_trusted(from.trust_version()));
         let minute = Duration::from_mins(1);
-        let step = |from| backend.move_watches(from, backend.watch_moves().unwrap(), Instant::now());
+        let step = |from| backend.move_watches(from, &backend.watch_moves().unwrap(), Instant::now());
         tokio::time::advance(minute).await;
         assert_eq!(step(from), 0, "the other endpoint is not trusted");
         assert!(to.set_trusted(to.trust_version()));
@@ -152,7 +152,7 @@ mod tests {
         to.balance().set_readiness(Readiness::Ready);
         assert_eq!(step(from), 4);
 
-        settings.balancing.watch_moves = None;
+        settings.policy.watch_moves = None;
         assert!(with_settings(&settings).watch_moves().is_none(), "it is turned off");
     }
 

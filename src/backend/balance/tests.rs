@@ -58,7 +58,6 @@ fn begin_all(balance: &Arc<Balance>, load: Load, bound: usize, flow: &str) -> Ve
     std::iter::from_fn(|| balance.begin_within(load, bound, || flow.into())).collect()
 }
 
-// threat: endpoint-flood
 #[test]
 fn a_flow_that_takes_all_it_gets_leaves_places_to_others() {
     for load in [Load::Short, Load::Long] {

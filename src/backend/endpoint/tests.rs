@@ -14,7 +14,8 @@ use futures_util::FutureExt as _;
 use socket2::SockRef;
 
 use super::*;
-use crate::backend::settings::TrustedRoots;
+use crate::backend::policy::PolicyInForce;
+use crate::backend::settings::{AddressPolicy, TrustedRoots};
 use crate::backend::testing::dials;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
@@ -35,22 +36,22 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
     let endpoint = settings::Endpoint {
         address: HostPort { host: host.to_owned(), port },
         server_name: "backend.test".try_into().unwrap(),
+        source: settings::EndpointSource::default(),
     };
     let backend = settings::Backend {
         endpoints: vec![endpoint.clone()],
-        addresses,
         path_prefix: String::new(),
         roots: TrustedRoots(roots(servers)),
         client_certificate: Some(pair),
         bearer_token: None,
         identity: IdentityMode::RequestHeader,
         identity_headers: None,
-        balancing: settings::Balancing::default(),
+        discovery: settings::EndpointDiscovery::None,
+        policy: settings::BackendPolicy { addresses, ..settings::BackendPolicy::default() },
     };
-    Endpoint::new(
-        &endpoint,
-        &EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default(), dials()).unwrap(),
-    )
+    let policy = PolicyInForce::new(backend.policy);
+    let tls = EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default(), dials(), &policy);
+    Endpoint::new(&endpoint, &tls.unwrap())
 }
 
 /// Connects as the gateway itself.
@@ -103,6 +104,25 @@ async fn the_recorded_certificate_request_is_that_of_the_last_handshake_of_the_s
     );
     stream.unwrap();
     assert_eq!(check.certificate_request(), ClientCertificateRequest::NotSent);
+}
+
+#[tokio::test]
+async fn what_this_machine_lacks_is_no_failure_of_the_endpoint() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let endpoint = endpoint(6443, &servers, &front);
+    assert!(endpoint.set_trusted(endpoint.trust_version()));
+    let (address, cause) = ("a".to_owned(), "c".to_owned());
+    let cases = [
+        (ConnectError::Local { address: address.clone(), cause: cause.clone() }, false),
+        (ConnectError::Tcp { address, cause }, true),
+    ];
+    for (error, counts) in cases {
+        endpoint.note_connect_failure(&error);
+        assert_eq!(endpoint.last_error().is_some(), counts, "{error}");
+        assert_eq!(endpoint.balance().ejected_until(Instant::now()).is_some(), counts, "{error}");
+        assert_eq!(endpoint.recheck_requested().now_or_never().is_some(), counts, "{error}");
+        assert!(endpoint.is_trusted(), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -159,6 +179,51 @@ async fn a_connection_is_not_used_again_after_a_break_of_the_trust() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_no_longer_permitted_loses_its_trust_and_its_connections() {
+    let [servers, front] = ["servers", "front"].map(Ca::new);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let endpoint = endpoint(address.port(), &servers, &front);
+    let issued = servers.server(&["backend.test"]);
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(issued.chain, issued.key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let accept = async || acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
+    let connect = async |endpoint: &Endpoint| {
+        let (connected, server) = tokio::join!(connected(endpoint, AlpnOffer::Http1Only), accept());
+        (connected.unwrap(), server)
+    };
+    assert!(endpoint.set_trusted(endpoint.trust_version()));
+    let (for_requests, _one) = connect(&endpoint).await;
+    let (for_checks, _two) = connect(&endpoint.for_self_check()).await;
+    assert!(for_requests.trust.holds());
+    endpoint.tls.policy.replace(settings::BackendPolicy {
+        addresses: AddressPolicy::NoLocal,
+        ..settings::BackendPolicy::default()
+    });
+    endpoint.enforce_policy();
+    assert!(!endpoint.is_trusted() && !for_requests.trust.holds());
+    for connection in [for_requests, for_checks] {
+        assert_eq!(connection.permitted.drive(std::future::pending::<()>()).await, None, "it is closed");
+    }
+    // Nor does the self-check connect, of a name or of an address.
+    for one in [endpoint.for_self_check(), endpoint.for_self_check_of(address)] {
+        let error = connected(&one, AlpnOffer::Http1Only).await.unwrap_err().to_string();
+        assert!(error.contains("managementCluster.allowLocalAddresses"), "{error}");
+    }
+    let named = endpoint_at("name.test", address.port(), AddressPolicy::NoLocal, &servers, &front);
+    let elsewhere = SocketAddr::from(([192, 0, 2, 1], address.port()));
+    named.set_vetted(&[address, elsewhere], &[]);
+    let trusts = [address, elsewhere].map(|one| named.health.vetted.trust(one));
+    named.enforce_policy();
+    assert_eq!(trusts.map(|trust| trust.holds()), [false, true]);
+}
+
+#[tokio::test]
 async fn requests_do_not_connect_to_an_address_that_the_self_check_has_not_seen() {
     let [servers, front] = ["servers", "front"].map(Ca::new);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -172,7 +237,7 @@ async fn requests_do_not_connect_to_an_address_that_the_self_check_has_not_seen(
         *endpoint.health.known_addresses.lock().await = Some((at, addresses.into()));
     };
     let dial = async || {
-        let peer = endpoint.dial_tcp().await.map(|(stream, trust)| (stream.peer_addr().unwrap(), trust));
+        let peer = endpoint.dial_tcp().await.map(|(stream, trust, _)| (stream.peer_addr().unwrap(), trust));
         peer.map_err(|error| error.to_string())
     };
     let is_requested = || endpoint.recheck_requested().now_or_never().is_some();

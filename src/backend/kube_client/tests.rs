@@ -27,7 +27,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
-use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+use crate::backend::settings::{self, HostPort, TrustedRoots};
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,7 @@ impl FaultyServer {
             endpoints: vec![settings::Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port },
                 server_name: "backend.test".try_into().unwrap(),
+                source: settings::EndpointSource::default(),
             }],
             path_prefix: String::new(),
             roots: TrustedRoots(Arc::new(roots)),
@@ -122,8 +123,8 @@ impl FaultyServer {
             bearer_token: None,
             identity: IdentityMode::Impersonate,
             identity_headers: None,
-            balancing: settings::Balancing::default(),
-            addresses: AddressPolicy::Any,
+            discovery: settings::EndpointDiscovery::None,
+            policy: settings::BackendPolicy::default(),
         };
         let backend = crate::backend::testing::with_settings(&settings);
         let endpoint = &backend.endpoints()[0];

@@ -1,7 +1,7 @@
 //! A cache of plugin credentials across configuration loads. Runs a plugin when its credential is first needed, after
 //! 80 % of the credential's lifetime, and after the backend has rejected it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
@@ -15,6 +15,15 @@ const RETRY_BACKOFF: Duration = Duration::from_secs(10);
 const REFRESH_AT_PERCENT: u32 = 80;
 /// The minimum interval between runs after a success, however soon the credential expires.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The gateway's connection for which a plugin runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CredentialUser {
+    /// That to the API servers of the cluster of this name.
+    Cluster(String),
+    /// That to the management cluster.
+    ManagementCluster,
+}
 
 /// The cached credentials, limited to the plugins that the last two loads used.
 #[derive(Clone, Default)]
@@ -30,23 +39,30 @@ struct CachedCredential {
     failure: Option<String>,
     /// Whether the current load uses it.
     used: bool,
+    /// For which connections to API servers the current load uses it; webhooks have plugins, too.
+    users: BTreeSet<CredentialUser>,
 }
 
 impl PluginCache {
     /// Begins a load: forgets the plugins that the previous one did not use.
     pub(in crate::config) fn begin(&mut self) {
-        self.0.retain(|_, held| std::mem::take(&mut held.used));
+        self.0.retain(|_, held| {
+            held.users.clear();
+            std::mem::take(&mut held.used)
+        });
     }
 
-    /// The credential of `plugin`. Runs the plugin if none is cached or it is due. If the run fails, returns the cached
+    /// The credential of `plugin`, for `user`. Runs the plugin if none is cached or it is due. If the run fails, returns the cached
     /// credential, expired or not: the backend decides whether it is still valid.
     pub(in crate::config) fn credential(
         &mut self,
         plugin: &ExecPlugin,
+        user: Option<&CredentialUser>,
         clock: &Clock,
     ) -> Result<PluginCredential, PluginError> {
         let held = self.0.entry(plugin.clone()).or_default();
         held.used = true;
+        held.users.extend(user.cloned());
         if let Some(issued) = &held.issued
             && held.due.is_none_or(|due| clock.now() < due)
         {
@@ -78,12 +94,17 @@ impl PluginCache {
         self.in_use().filter_map(|(_, held)| held.due).min()
     }
 
-    /// Makes every plugin in use due, but none sooner than [`RETRY_BACKOFF`] after its last run.
-    pub(in crate::config) fn expire(&mut self) {
-        for held in self.0.values_mut().filter(|held| held.used) {
+    /// Makes the plugins of these users due, but none sooner than [`RETRY_BACKOFF`] after its last run. Returns whether
+    /// there are any.
+    // threat: foreign-refusal
+    pub(in crate::config) fn expire(&mut self, users: &BTreeSet<CredentialUser>) -> bool {
+        let mut has_any = false;
+        for held in self.0.values_mut().filter(|held| held.used && !held.users.is_disjoint(users)) {
             let soonest = held.ran + RETRY_BACKOFF;
             held.due = Some(held.due.map_or(soonest, |due| due.min(soonest)));
+            has_any = true;
         }
+        has_any
     }
 
     /// The failures of plugins whose earlier credential remains in use.

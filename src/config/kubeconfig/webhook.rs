@@ -37,7 +37,7 @@ impl KubeconfigReader<'_> {
         let roots = self.roots(&cluster);
         let ClientCredential { certificate, token } = self.credential(&cluster, &user)?;
         let (address, path) = address?;
-        let Endpoint { address, server_name } = self.endpoint(address, &cluster)?;
+        let Endpoint { address, server_name, .. } = self.endpoint(address, &cluster)?;
         Some(WebhookServer {
             url: format!("https://{address}{path}"),
             tls: ClientTls { roots: roots?, client_certificate: certificate, server_name: Some(server_name) },

@@ -13,12 +13,13 @@ use super::ConfigResolver;
 use super::separate_clusters::around_secrets;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::balance::WatchMoves;
-use crate::backend::settings::{Backend, Balancing, Endpoint, EndpointDiscovery};
+use crate::backend::settings::{AddressPolicy, Backend, BackendPolicy, Endpoint, EndpointDiscovery};
 use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
 use crate::config::cluster_authorities::{ClusterAuthorities, shared_authorities};
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
 use crate::config::flags::{BackendFlags, ClusterKeys, MatchKeys, ServeFlags};
+use crate::config::inputs::CredentialUser;
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
@@ -150,7 +151,9 @@ impl ConfigResolver<'_> {
             let running = self.section(layers).and_then(|given| self.controllers(&given));
             let name = self.cluster_name(&given, &mut claims);
             let routes = self.routes(&given, several, &mut claims);
+            self.inputs.set_credential_user(name.clone().map(CredentialUser::Cluster));
             let backend = self.backend(&given, file.is_some());
+            self.inputs.set_credential_user(None);
             let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
             if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =
                 (name, routes, authentication, backend, limits)
@@ -298,8 +301,7 @@ impl ConfigResolver<'_> {
                 self.inputs,
                 &mut self.errors,
             );
-            let backend =
-                Backend { identity_headers, balancing: balancing(&given.values.backend), ..backend? };
+            let backend = Backend { identity_headers, ..with_flags(backend?, &given.values.backend) };
             return self.discoverable(given, backend);
         };
         let endpoints_key = given.key("endpoints");
@@ -324,14 +326,14 @@ impl ConfigResolver<'_> {
             self.inputs,
             &mut self.errors,
         );
-        let backend = Backend { identity_headers, balancing: balancing(&given.values.backend), ..backend? };
+        let backend = Backend { identity_headers, ..with_flags(backend?, &given.values.backend) };
         self.discoverable(given, backend)
     }
 
     /// Reports an error if DNS should find endpoints, and there is no host name.
     fn discoverable(&mut self, given: &MergedSection<ClusterKeys>, backend: Backend) -> Option<Backend> {
         let is_name = |endpoint: &Endpoint| endpoint.address.host.parse::<IpAddr>().is_err();
-        if backend.balancing.discovery == EndpointDiscovery::Dns && !backend.endpoints.iter().any(is_name) {
+        if backend.discovery == EndpointDiscovery::Dns && !backend.endpoints.iter().any(is_name) {
             let key = given.key("backend-endpoint-discovery");
             let error = ConfigError::new(key, "dns resolves host names, and every endpoint is an IP address");
             return self.fail(error.fix(
@@ -371,18 +373,19 @@ impl ConfigResolver<'_> {
     }
 }
 
-/// The balancing keys; 0 is no limit.
-fn balancing(flags: &BackendFlags) -> Balancing {
+/// The backend with the balancing keys; 0 is no limit. The operator chooses the addresses.
+fn with_flags(backend: Backend, flags: &BackendFlags) -> Backend {
     let limit = |most: u32| match usize::try_from(most) {
         Ok(0) | Err(_) => usize::MAX,
         Ok(most) => most,
     };
-    Balancing {
-        discovery: flags.backend_endpoint_discovery,
+    let policy = BackendPolicy {
+        addresses: AddressPolicy::Any,
         max_requests: limit(flags.backend_max_requests_per_endpoint),
         max_watches: limit(flags.backend_max_watches_per_endpoint),
         watch_moves: flags.backend_move_watches.then(WatchMoves::default),
-    }
+    };
+    Backend { discovery: flags.backend_endpoint_discovery, policy, ..backend }
 }
 
 /// A DNS name in lower case, whose first label may be `*`.

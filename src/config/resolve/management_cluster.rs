@@ -13,7 +13,7 @@ use super::separate_clusters::ENVELOPE;
 use crate::backend::settings::AddressPolicy;
 use crate::config::error::ConfigError;
 use crate::config::file::{FileSections, document};
-use crate::config::inputs::InputReader;
+use crate::config::inputs::{CredentialUser, InputReader};
 use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, directory};
 use crate::config::sections::MergedSection;
@@ -86,7 +86,10 @@ impl ConfigResolver<'_> {
         };
         let place = given.place("kubeconfig");
         let (mode, path) = (IdentityMode::Impersonate, place.path(kubeconfig));
-        let backend = kubeconfig::load(&place.key, &path, None, &[], mode, self.inputs, &mut self.errors)?;
+        self.inputs.set_credential_user(Some(CredentialUser::ManagementCluster));
+        let backend = kubeconfig::load(&place.key, &path, None, &[], mode, self.inputs, &mut self.errors);
+        self.inputs.set_credential_user(None);
+        let backend = backend?;
         Some(Arc::new(ManagementSettings {
             backend,
             namespace: namespace?,

@@ -124,7 +124,7 @@ impl ConfigResolver<'_> {
         match listed.clusters.pop() {
             Some((mut cluster, authorities)) if errors.is_empty() => {
                 if let (ClusterOrigin::Secret { .. }, Some(management)) = (origin, management) {
-                    Arc::make_mut(&mut cluster).backend.addresses = management.addresses;
+                    Arc::make_mut(&mut cluster).backend.policy.addresses = management.addresses;
                     if has_client_cas {
                         check_ca_names(&cluster).map_err(|error| vec![error])?;
                     }

@@ -93,7 +93,6 @@ fn leaving(connections: &[Open]) -> Vec<usize> {
     (0..connections.len()).filter(|index| connections[*index].gives_way()).collect()
 }
 
-// threat: connection-hoarding
 #[tokio::test(start_paused = true)]
 async fn a_user_with_all_connections_gives_way_to_others_and_to_no_own_one() {
     let quota = quota();
@@ -141,7 +140,6 @@ async fn users_with_as_many_connections_do_not_displace_each_other() {
     assert!(!late.gives_way());
 }
 
-// threat: tenant-connection-flood
 #[test]
 fn one_tenant_has_its_share_and_all_of_them_another() {
     let quota = quota();

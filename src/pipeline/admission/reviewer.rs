@@ -181,7 +181,8 @@ impl Reviewer<'_> {
             Ok(DryRun::Absent) => self.refuse_absent(authorized).await,
             Err(DryRunError::Busy) => Err(busy()),
             Err(DryRunError::Unreadable(error)) => {
-                tracing::warn!(group = resource.group, version = resource.version, error, "cannot read an OpenAPI document");
+                let cluster = &*authorized.cluster().name;
+                tracing::warn!(cluster, group = resource.group, version = resource.version, error, "cannot read an OpenAPI document");
                 Err(Stop::Unseen("the gateway cannot tell whether the API server of the resource has dry runs".to_owned()))
             }
         }

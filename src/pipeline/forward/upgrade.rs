@@ -15,7 +15,7 @@ use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::transport::Incoming;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
 use tokio::time::{Instant, timeout, timeout_at};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::Tunnel;
 use crate::backend::pool::UpgradeConnection;
@@ -40,13 +40,14 @@ pub(super) async fn tunnel(
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let (mut response, permit) = connection.send(request).await?;
     let Tunnel { guard, end } = tunnel;
+    let permitted = permit.connection();
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let received = response.headers().get(UPGRADE);
     if !switched || !received.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
     {
         if switched {
-            warn!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
+            debug!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
         }
         strip_hop_by_hop(response.headers_mut());
@@ -65,7 +66,7 @@ pub(super) async fn tunnel(
         };
         let tunnel = async {
             tokio::select! {
-                () = tunnel => {}
+                _ = permitted.drive(tunnel) => {}
                 // Both connections close.
                 () = end => {}
             }

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
 use super::Discovery;
-use crate::backend::settings::{Endpoint, HostPort};
+use crate::backend::settings::{Endpoint, EndpointSource, HostPort};
 
 /// How often names are resolved.
 const RESOLVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -93,6 +93,7 @@ async fn resolve(resolver: &dyn Resolver, endpoint: &Endpoint) -> Result<Vec<End
     let at = |ip: IpAddr| Endpoint {
         address: HostPort { host: ip.to_string(), port: *port },
         server_name: endpoint.server_name.clone(),
+        source: EndpointSource::Name(endpoint.address.clone()),
     };
     Ok(addresses.into_iter().map(at).collect())
 }
@@ -147,10 +148,11 @@ mod tests {
 
     fn backend(hosts: &[&str]) -> Arc<Backend> {
         let mut settings = testing::settings();
-        settings.balancing.discovery = EndpointDiscovery::Dns;
+        settings.discovery = EndpointDiscovery::Dns;
         let endpoint = |host: &&str| Endpoint {
             address: HostPort { host: (*host).to_owned(), port: 6443 },
             server_name: "api.test".try_into().unwrap(),
+            source: EndpointSource::default(),
         };
         settings.endpoints = hosts.iter().map(endpoint).collect();
         Arc::new(testing::with_settings(&settings))

@@ -17,7 +17,7 @@ use crate::backend::bounded_client::bounded;
 use crate::backend::endpoint_list::MAX_DISCOVERED;
 use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
-use crate::backend::settings::{Endpoint, HostPort};
+use crate::backend::settings::{Endpoint, EndpointSource, HostPort};
 
 const NAMESPACE: &str = "default";
 const SELECTOR: &str = "kubernetes.io/service-name=kubernetes";
@@ -103,7 +103,8 @@ fn endpoints<'a>(
             let Ok(ip) = ip.parse::<IpAddr>() else { continue };
             let address = HostPort { host: ip.to_string(), port };
             if found.len() <= 16 * MAX_DISCOVERED && !found.iter().any(|known| known.address == address) {
-                found.push(Endpoint { address, server_name: server_name.clone() });
+                let server_name = server_name.clone();
+                found.push(Endpoint { address, server_name, source: EndpointSource::Cluster });
             }
         }
     }

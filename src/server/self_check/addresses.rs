@@ -129,9 +129,11 @@ impl CheckedAddresses {
         for (one, outcome) in self.addresses.iter_mut().zip(outcomes) {
             one.has_passed = match outcome {
                 CheckOutcome::Passed(_) => true,
-                // It proves nothing, as for an endpoint of one address.
-                CheckOutcome::Inconclusive(_) => one.has_passed && before.is_trusted(),
-                CheckOutcome::Failed(_) | CheckOutcome::Unreachable(_) => false,
+                // As for an endpoint of one address.
+                outcome if outcome.keeps_trust() => one.has_passed && before.is_trusted(),
+                CheckOutcome::Failed(_) | CheckOutcome::Unreachable(_) | CheckOutcome::Inconclusive(_) => {
+                    false
+                }
             };
             let Some(address) = one.address else { continue };
             if one.has_passed { passed.push(address) } else { failed.push(address) }
@@ -143,13 +145,7 @@ impl CheckedAddresses {
     fn log(&mut self, check: &EndpointCheck, outcomes: &[CheckOutcome]) {
         let has_passed = outcomes.iter().any(|outcome| matches!(outcome, CheckOutcome::Passed(_)));
         for (one, outcome) in self.addresses.iter_mut().zip(outcomes) {
-            let cause = match outcome {
-                _ if !has_passed => None,
-                CheckOutcome::Passed(_) => None,
-                CheckOutcome::Failed(failure) => Some(failure.diagnosis(check.backend.identity())),
-                CheckOutcome::Unreachable(error) => Some(error.to_string()),
-                CheckOutcome::Inconclusive(cause) => Some(cause.clone()),
-            };
+            let cause = if has_passed { outcome.cause(check.backend.identity()) } else { None };
             if let (Some(cause), Some(address)) = (&cause, one.address)
                 && one.logged.as_ref() != Some(cause)
             {
@@ -241,7 +237,7 @@ mod tests {
     use portcullis_http::loop_detection::GatewayId;
     use tokio::time::sleep;
 
-    use super::super::AcceptedIdentity;
+    use super::super::{AcceptedIdentity, SelfCheckFailure};
     use super::*;
     use crate::backend::testing::backend;
 
@@ -286,6 +282,10 @@ mod tests {
         assert!(checked.has_failed());
         // One more, which answers nothing useful, and the first one is overloaded.
         follow(&mut checked, &all);
+        // An administrator who forbids the review takes no address that has passed, and adds none.
+        let forbidden = || CheckOutcome::Failed(SelfCheckFailure::ReviewForbidden);
+        let refused = [forbidden(), passed(), forbidden()];
+        assert_eq!(checked.note(&refused, trust(true)), (vec![all[0], all[1]], vec![all[2]]));
         let outcomes = [unclear(), passed(), unclear()];
         assert_eq!(checked.note(&outcomes, trust(true)), (vec![all[0], all[1]], vec![all[2]]));
         assert_eq!(

@@ -15,6 +15,9 @@ use crate::backend::probe::ProbeClient;
 const KUBE_SYSTEM: &str = "/api/v1/namespaces/kube-system";
 const CONFIG_MAP: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
 
+/// The longest UID. Kubernetes' have 36 bytes; they are in the log if those of two endpoints differ.
+const MAX_UID_BYTES: usize = 256;
+
 /// The identity headers that an API server publishes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PublishedHeaderNames {
@@ -87,7 +90,7 @@ fn parse_namespace(status: StatusCode, body: &[u8]) -> Result<NamespaceUid, Stri
         StatusCode::OK => {
             let object: ConfigMap =
                 serde_json::from_slice(body).map_err(|_| format!("{KUBE_SYSTEM} cannot be parsed"))?;
-            let uid = object.metadata.uid.filter(|uid| !uid.is_empty());
+            let uid = object.metadata.known_uid().ok_or_else(|| "its UID is too long".to_owned())?;
             Ok(uid.map_or(NamespaceUid::NotFound, NamespaceUid::Known))
         }
         StatusCode::NOT_FOUND => Ok(NamespaceUid::NotFound),
@@ -123,7 +126,16 @@ fn names(body: &[u8]) -> Option<(RequestHeaderNames, Option<String>)> {
         &list("requestheader-group-headers")?,
         &list("requestheader-extra-headers-prefix")?,
     );
-    Some((names.ok()?, map.metadata.uid.filter(|uid| !uid.is_empty())))
+    Some((names.ok()?, map.metadata.known_uid()?))
+}
+
+impl Metadata {
+    /// The UID, if there is one; `None` if it is none of Kubernetes.
+    #[expect(clippy::option_option, reason = "absent and invalid are different")]
+    fn known_uid(self) -> Option<Option<String>> {
+        let uid = self.uid.filter(|uid| !uid.is_empty());
+        uid.as_ref().is_none_or(|uid| uid.len() <= MAX_UID_BYTES).then_some(uid)
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +144,9 @@ mod tests {
 
     #[test]
     fn the_namespace_identifies_a_cluster_if_it_may_be_read() {
+        let long = format!(r#"{{"metadata":{{"uid":"{}"}}}}"#, "u".repeat(MAX_UID_BYTES + 1));
         let cases = [
+            (200, &*long, None),
             (200, r#"{"metadata":{"uid":"u"}}"#, Some(NamespaceUid::Known("u".to_owned()))),
             (200, r#"{"metadata":{}}"#, Some(NamespaceUid::NotFound)),
             (200, "ok", None),
@@ -174,6 +188,7 @@ mod tests {
             (200, r#"{"kind":"ConfigMap"}"#.to_owned(), Some(names(&[], &[]))),
             (200, map(&format!(r#"{{{users},"requestheader-group-headers":"X-Corp-Group"}}"#)), None),
             (200, map(r#"{"requestheader-username-headers":"{}"}"#), None),
+            (200, format!(r#"{{"metadata":{{"uid":"{}"}}}}"#, "u".repeat(MAX_UID_BYTES + 1)), None),
             (200, "<html>".to_owned(), None),
             (404, String::new(), Some(PublishedHeaderNames::NotFound)),
             (403, String::new(), Some(PublishedHeaderNames::Forbidden)),

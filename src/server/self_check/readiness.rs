@@ -43,7 +43,9 @@ pub(super) async fn run(check: &EndpointCheck) {
         if is_due && check.backend.endpoints().len() > 1 {
             let answer = timeout(TIMEOUT, client.send(user, PATH, None)).await;
             let answer = answer.unwrap_or(Err(ProbeError::Timeout)).map(|(code, _)| code);
-            note(check, evaluate(&answer));
+            if let Some(readiness) = evaluate(&answer) {
+                note(check, readiness);
+            }
         }
         move_watches(check, &mut moving, began);
         exported.export(check);
@@ -99,10 +101,10 @@ fn move_watches(check: &EndpointCheck, moving: &mut WatchMoving, now: Instant) {
     let EndpointCheck { backend, endpoint, .. } = check;
     let Some(moves) = backend.watch_moves() else { return };
     let watches = moving.step(
-        moves,
+        &moves,
         now,
         || backend.watches_elsewhere(endpoint, now),
-        || backend.move_watches(endpoint, moves, now),
+        || backend.move_watches(endpoint, &moves, now),
     );
     if watches == 0 {
         return;
@@ -141,16 +143,18 @@ impl ProbePace {
     }
 }
 
-/// The readiness that the answer to a probe shows.
-fn evaluate(answer: &Result<StatusCode, ProbeError>) -> Readiness {
-    match answer {
+/// The readiness that the answer to a probe shows; `None` if the probe failed for a reason of this machine.
+// threat: local-shortage
+fn evaluate(answer: &Result<StatusCode, ProbeError>) -> Option<Readiness> {
+    Some(match answer {
         // An API server that may refuse the path (401, 403), or does not know it, answers all the same.
         // apiserver: pkg/server/healthz/healthz.go — 500 while a check fails, as during the shutdown delay
         Ok(status) if status.is_server_error() => Readiness::NotReady,
         Ok(_) => Readiness::Ready,
         Err(ProbeError::Timeout) => Readiness::Silent,
+        Err(error) if error.is_of_this_machine() => return None,
         Err(_) => Readiness::NotReady,
-    }
+    })
 }
 
 fn note(check: &EndpointCheck, readiness: Readiness) {
@@ -246,6 +250,8 @@ fn added(before: &mut u64, total: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::endpoint::ConnectError;
+    use crate::backend::pool::SendError;
 
     /// The rounds with a probe, of one round each second.
     fn probes(
@@ -286,10 +292,13 @@ mod tests {
             (503, Readiness::NotReady),
         ];
         for (code, expected) in cases {
-            assert_eq!(evaluate(&Ok(StatusCode::from_u16(code).unwrap())), expected, "{code}");
+            assert_eq!(evaluate(&Ok(StatusCode::from_u16(code).unwrap())), Some(expected), "{code}");
         }
-        assert_eq!(evaluate(&Err(ProbeError::Timeout)), Readiness::Silent);
-        assert_eq!(evaluate(&Err(ProbeError::Response(String::new()))), Readiness::NotReady);
+        assert_eq!(evaluate(&Err(ProbeError::Timeout)), Some(Readiness::Silent));
+        assert_eq!(evaluate(&Err(ProbeError::Response(String::new()))), Some(Readiness::NotReady));
+        let (address, cause) = (String::new(), String::new());
+        let of_this_machine = SendError::Connect(ConnectError::Local { address, cause });
+        assert_eq!(evaluate(&Err(of_this_machine.into())), None, "the last one stays");
     }
 
     /// The steps of an hour in which watches end. `arrives`: whether their clients begin them again elsewhere.

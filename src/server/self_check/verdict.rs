@@ -7,10 +7,16 @@ use http::StatusCode;
 use portcullis_http::identity::IdentityMode;
 use portcullis_kubernetes::status::NO_USABLE_BACKEND;
 use portcullis_kubernetes::user::{ANONYMOUS, GATEWAY, UserInfo};
+use portcullis_system::text::shortened;
 use serde::Deserialize;
 
 use crate::backend::cluster_identity::OtherCluster;
 use crate::backend::endpoint::ClientCertificateRequest;
+
+/// The characters of a name that are kept of what an API server answers. It may be the tenant's own, and its names are in the
+/// log and in the status of the cluster.
+// threat: tenant-log-flood
+const MAX_NAME_LENGTH: usize = 256;
 
 /// How an endpoint accepts identities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,11 +123,11 @@ pub(super) fn evaluate(
                 .map(|refused| refused.message)
                 .unwrap_or_default();
             match quoted_user(&message) {
-                _ if message.contains("cannot impersonate") => SelfCheckFailure::ImpersonationForbidden(
-                    quoted_user(&message).unwrap_or_default().to_owned(),
-                ),
+                user if message.contains("cannot impersonate") => {
+                    SelfCheckFailure::ImpersonationForbidden(short_name(user.unwrap_or_default()))
+                }
                 Some(user) if user == sent.name => SelfCheckFailure::ReviewForbidden,
-                Some(user) => SelfCheckFailure::OtherUser(user.to_owned(), certificate),
+                Some(user) => SelfCheckFailure::OtherUser(short_name(user), certificate),
                 None => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
             }
         }
@@ -146,7 +152,7 @@ fn compare(
     certificate: CertificateFinding,
 ) -> Result<AcceptedIdentity, SelfCheckFailure> {
     if received.username != sent.name {
-        return Err(SelfCheckFailure::OtherUser(received.username.clone(), certificate));
+        return Err(SelfCheckFailure::OtherUser(short_name(&received.username), certificate));
     }
     let uid = sent.uid.as_deref().unwrap_or_default();
     let differing: Vec<&'static str> = [
@@ -162,6 +168,10 @@ fn compare(
         [] => Ok(AcceptedIdentity::WithoutUid),
         _ => Err(SelfCheckFailure::IdentityChanged(differing)),
     }
+}
+
+fn short_name(name: &str) -> String {
+    shortened(name, MAX_NAME_LENGTH)
 }
 
 /// The user that a 403 names: `… is forbidden: User "eve" cannot create resource …`.
@@ -237,8 +247,8 @@ impl fmt::Display for Diagnosis<'_> {
             ),
             SelfCheckFailure::ReviewForbidden => f.write_str(
                 "the API server accepts the identity, but its RBAC forbids SelfSubjectReviews (normal for a moment \
-                 after its start). Fix, if it persists: kubectl create clusterrolebinding portcullis-self-check \
-                 --clusterrole=system:basic-user --group=system:authenticated",
+                 after its start). Fix, if it persists: apply deploy/rbac.yaml; or kubectl create clusterrolebinding \
+                 portcullis-self-check --clusterrole=system:basic-user --group=system:authenticated",
             ),
             SelfCheckFailure::IdentityChanged(parts) => {
                 write!(f, "identities arrive changed: {} not as sent. ", parts.join(" and "))?;

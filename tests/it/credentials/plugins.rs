@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use portcullis::internal::CredentialUser;
 use testkit::pki::Issued;
 
 use super::{Case, IMPERSONATE, NOW, REQUEST_HEADER, base64, credential, exec, token};
@@ -255,12 +256,12 @@ fn a_refused_credential_runs_the_plugin_but_repeated_refusals_do_not_run_it_cont
     assert_eq!(case.token(), "t1");
     case.forward(60);
     case.answer(r#"{"token": "t2"}"#);
-    case.inputs.expire_credentials();
+    assert!(case.refused("backend"));
     assert_eq!(case.due_in(), Some(0));
     assert_eq!(case.token(), "t2");
     assert_eq!(case.runs(), 2);
 
-    case.inputs.expire_credentials();
+    assert!(case.refused("backend"));
     assert_eq!(case.due_in(), Some(10));
     assert_eq!(case.token(), "t2");
     assert_eq!(case.runs(), 2);
@@ -268,6 +269,22 @@ fn a_refused_credential_runs_the_plugin_but_repeated_refusals_do_not_run_it_cont
     assert_eq!(case.token(), "t2");
     assert_eq!(case.runs(), 3);
     assert_eq!(case.due_in(), None);
+}
+
+#[test]
+fn the_refused_credential_of_another_cluster_runs_no_plugin() {
+    let mut case = Case::with_plugin(IMPERSONATE, r#"{"token": "t1"}"#);
+    assert_eq!(case.token(), "t1");
+    case.forward(60);
+    assert!(!case.refused("other"));
+    assert!(!case.inputs.expire_credentials(&[CredentialUser::ManagementCluster].into()));
+    assert_eq!(case.due_in(), None);
+    assert_eq!((case.token(), case.runs()), ("t1".to_owned(), 1));
+    // It is no longer of the cluster once a load has not used it there.
+    case.pki.write("static", "t2");
+    case.user(r#"{"tokenFile": "static"}"#);
+    assert_eq!(case.token(), "t2");
+    assert!(!case.refused("backend"));
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Sends a body over HTTP/2.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;

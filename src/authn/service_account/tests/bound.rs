@@ -361,8 +361,8 @@ impl TokenGetter for Slow {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(self.after(self.0.secret(namespace, name)))
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
-        Box::pin(self.after(self.0.bootstrap_secret(name)))
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, owner: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
+        Box::pin(self.after(self.0.bootstrap_secret(name, owner)))
     }
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(self.after(self.0.pod(namespace, name)))

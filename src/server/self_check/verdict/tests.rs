@@ -49,6 +49,10 @@ fn a_review_must_return_the_user_as_sent() {
         Some(Err(SelfCheckFailure::OtherUser("eve".to_owned(), plausible())))
     );
     assert_eq!(
+        set("username", json!("e".repeat(100_000))),
+        Some(Err(SelfCheckFailure::OtherUser(format!("{}…", "e".repeat(256)), plausible())))
+    );
+    assert_eq!(
         review(&|user| *user = json!({"username": "check"})),
         Some(Err(SelfCheckFailure::IdentityChanged(vec!["groups", "extra"])))
     );
@@ -58,6 +62,7 @@ fn a_review_must_return_the_user_as_sent() {
 fn other_responses_are_failures_with_a_cause() {
     let forbidden =
         |user: &str, what: &str| json!({"message": format!("x is forbidden: User \"{user}\" cannot {what}")});
+    let long = "é".repeat(100_000);
     let cases = [
         (401, json!({}), Some(SelfCheckFailure::Unauthorized(plausible()))),
         (403, forbidden("check", "create resource"), Some(SelfCheckFailure::ReviewForbidden)),
@@ -65,6 +70,17 @@ fn other_responses_are_failures_with_a_cause() {
             403,
             forbidden("eve", "create resource"),
             Some(SelfCheckFailure::OtherUser("eve".to_owned(), plausible())),
+        ),
+        // Names are cut where they are parsed.
+        (
+            403,
+            forbidden(&long, "create resource"),
+            Some(SelfCheckFailure::OtherUser(format!("{}…", "é".repeat(256)), plausible())),
+        ),
+        (
+            403,
+            forbidden(&long, "impersonate resource \"users\""),
+            Some(SelfCheckFailure::ImpersonationForbidden(format!("{}…", "é".repeat(256)))),
         ),
         (
             403,
