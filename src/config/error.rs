@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::management_cluster::is_in_secret;
+
 /// One configuration error.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -33,6 +35,11 @@ impl ConfigError {
     pub fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());
         self
+    }
+
+    /// Whether the error is in a file of the gateway, which no tenant writes.
+    pub(crate) fn is_in_file_of_operator(&self) -> bool {
+        self.file.as_deref().is_some_and(|file| !is_in_secret(file))
     }
 
     /// Adds the fix.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 
 use aws_lc_rs::digest;
 use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::x509::certificate::Certificate;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file::{self, ReadFileError};
 
@@ -171,6 +172,35 @@ impl InputReader {
             .find(|cluster| cluster.recording.inherited == inherited && self.replay(&cluster.recording))
     }
 
+    /// The files and folders of the clusters of Secrets in use, as they are now. Those of the gateway count as read by this
+    /// load: a Secret that is refused before they are read may keep its cluster only while they are the same.
+    // threat: withdrawn-setting
+    pub(super) fn read_in_use(&mut self) -> Recording {
+        let of_tenants = self.clusters.iter().filter(|(origin, _)| origin.is_of_tenant());
+        let of_tenants: Vec<_> =
+            of_tenants.flat_map(|(_, resolved)| resolved.iter().filter_map(Weak::upgrade)).collect();
+        let mut now = Recording::default();
+        for Recording { files, folders, .. } in of_tenants.iter().map(|cluster| &cluster.recording) {
+            for file in files.keys() {
+                if now.files.contains_key(file) {
+                    continue;
+                }
+                let known = self.files.get(file).copied();
+                let digest = known.unwrap_or_else(|| digest_now(self.secret_list.as_deref(), file));
+                if !is_in_secret(file) {
+                    self.files.insert(file.clone(), digest);
+                }
+                now.files.insert(file.clone(), digest);
+            }
+            for folder in folders.keys() {
+                let seen = self.folders.entry(folder.clone());
+                let seen = seen.or_insert_with(|| manifest_files::in_folder(folder).ok());
+                now.folders.insert(folder.clone(), seen.clone());
+            }
+        }
+        now
+    }
+
     /// Whether reading again all that was recorded would give the same. If so, it counts as read by this load.
     fn replay(&mut self, recording: &Recording) -> bool {
         let secrets = self.secret_list.as_deref();
@@ -179,7 +209,8 @@ impl InputReader {
             .folders
             .iter()
             .all(|(folder, before)| manifest_files::in_folder(folder).ok() == *before);
-        let is_same = !recording.is_volatile && same_files && same_folders;
+        let same_warnings = recording.same_until.is_none_or(|until| self.now() <= until);
+        let is_same = !recording.is_volatile && same_warnings && same_files && same_folders;
         if is_same {
             for (file, digest) in &recording.files {
                 self.files.entry(file.clone()).or_insert(*digest);
@@ -196,6 +227,25 @@ impl InputReader {
     fn note_volatile(&mut self) {
         if let Some(recording) = &mut self.recording {
             recording.is_volatile = true;
+        }
+    }
+
+    /// Warnings about these certificates change with the time.
+    pub(super) fn note_validity(&mut self, certificates: &[Certificate]) {
+        for certificate in certificates {
+            self.note_boundary(certificate.not_before);
+            self.note_boundary(certificate.not_after);
+        }
+    }
+
+    /// Warnings change at this time, in seconds since 1970.
+    pub(super) fn note_boundary(&mut self, seconds: i64) {
+        let boundary = UnixTime::from_secs(u64::try_from(seconds).unwrap_or(0));
+        if let Some(recording) = &mut self.recording
+            && boundary >= self.clock.now()
+        {
+            let until = recording.same_until.map_or(boundary, |until| until.min(boundary));
+            recording.same_until = Some(until);
         }
     }
 

@@ -281,6 +281,7 @@ impl KubeconfigReader<'_> {
     /// Warns about certificates of `field` that are expired or not yet valid.
     fn warn_of_dates(&mut self, field: &str, certificates: &[Certificate]) {
         let now = self.inputs.now();
+        self.inputs.note_validity(certificates);
         if let Some(warning) = validity::warning(self.key, self.file, field, certificates, now) {
             self.inputs.warn(warning);
         }

@@ -80,12 +80,6 @@ impl SecretScope {
         let (management, namespace) = (Arc::clone(&self.endpoints), self.namespace.clone());
         ClusterOrigin::Secret { management, namespace, name: name.to_owned(), uid: secret.uid.clone() }
     }
-
-    /// Whether a cluster is that of a Secret of the same namespace and management cluster.
-    pub(crate) fn is_of_namespace(&self, origin: &ClusterOrigin) -> bool {
-        matches!(origin, ClusterOrigin::Secret { management, namespace, .. }
-            if *management == self.endpoints && *namespace == self.namespace)
-    }
 }
 
 impl ManagementSettings {
@@ -210,6 +204,11 @@ impl SecretStore {
     pub(crate) fn replace(&self, scope: SecretScope, secrets: BTreeMap<String, Arc<SecretData>>) {
         let list = Some(Arc::new(SecretList { scope, secrets }));
         *lock(&self.0) = StoredSecrets { list, last_error: None };
+    }
+
+    /// Forgets the Secrets.
+    pub(crate) fn clear(&self) {
+        *lock(&self.0) = StoredSecrets::default();
     }
 
     /// Why the last attempt to read the Secrets failed.

@@ -29,8 +29,9 @@ use super::error::{ConfigError, ConfigErrors};
 use super::file::{GatewayFile, KeyPositions};
 use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::InputReader;
+use super::management_cluster::is_in_secret;
 use super::sections::{ConfigLayer, MergedSection};
-use super::separate_cluster::{Claims, FileDigest, ResolvedCluster, SeparateCluster};
+use super::separate_cluster::{Claims, FileDigest, Recording, ResolvedCluster, SeparateCluster};
 use super::settings::{MaxBufferedBytes, Operation, Settings, Shutdown};
 use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
@@ -56,14 +57,26 @@ pub struct ResolvedConfig {
     pub(crate) separate: Vec<SeparateCluster>,
     /// The digest of all that these inherit from the configuration file.
     inherited: Option<FileDigest>,
+    /// The files of the clusters of Secrets in use, as they are now.
+    in_use: Recording,
     /// The positions in the configuration file.
     positions: Option<KeyPositions>,
 }
 
 impl ResolvedConfig {
-    /// Whether a cluster, which an earlier configuration resolved, has inherited the same from it.
-    pub(crate) fn is_inherited_by(&self, cluster: &ResolvedCluster) -> bool {
-        cluster.recording.inherited == self.inherited
+    /// Whether a cluster of a Secret, which an earlier configuration resolved, may stay in force although its settings are
+    /// refused now: what it has inherited is still the same. The files that the configuration file names may have changed
+    /// if the refusal is a fault of the operator, such as half of a file, and the tenant has changed nothing.
+    pub(crate) fn lets_keep(&self, cluster: &ResolvedCluster, is_fault_of_operator: bool) -> bool {
+        let Recording { files, folders, inherited, .. } = &cluster.recording;
+        let now = &self.in_use;
+        let are_same = |of_tenant: bool| {
+            let mut files = files.iter().filter(|(file, _)| is_in_secret(file) == of_tenant);
+            files.all(|(file, before)| now.files.get(file) == Some(before))
+        };
+        let is_same_folder = |(folder, before)| now.folders.get(folder) == Some(before);
+        let are_same_of_operator = are_same(false) && folders.iter().all(is_same_folder);
+        *inherited == self.inherited && (are_same_of_operator || is_fault_of_operator && are_same(true))
     }
 
     /// Adds to each error the line of its key in the configuration file.
@@ -91,6 +104,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
     let inherited = sections.and_then(|file| inherited_digest(&file.values));
     let separate =
         sections.and_then(|file| resolver.separate_clusters(file, flags, management.as_deref(), inherited));
+    let in_use = management.as_ref().map(|_| resolver.inputs.read_in_use()).unwrap_or_default();
     resolver.warnings.extend(resolver.inputs.warnings());
     let operation = sections.map(|file| file.below("operation", &file.values.operation));
     let operation = resolver.section([operation, Some(flags.operation.layer())]);
@@ -111,6 +125,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
                 authorities,
                 separate: separate.unwrap_or_default(),
                 inherited,
+                in_use,
                 positions: file.map(|file| file.positions),
             })
         }
@@ -189,6 +204,7 @@ impl ConfigResolver<'_> {
 
     /// Warns about certificates that are expired or not yet valid.
     fn warn_of_dates(&mut self, key: &str, file: &Path, field: &str, certificates: &[Certificate]) {
+        self.inputs.note_validity(certificates);
         self.warnings.extend(validity::warning(key, file, field, certificates, self.inputs.now()));
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use portcullis_system::clock::UnixTime;
 
 use super::cluster_authorities::ClusterAuthorities;
 use super::error::ConfigError;
@@ -66,4 +67,6 @@ pub(super) struct Recording {
     pub(super) warnings_before: usize,
     /// Whether the result depends on more than files.
     pub(super) is_volatile: bool,
+    /// The last time at which resolving it again gives the same warnings.
+    pub(super) same_until: Option<UnixTime>,
 }

@@ -11,12 +11,13 @@
 //!    whole if it wants what a file of the directory keeps, and a Secret gives way if it has what a file or the configuration
 //!    file wants. The host name of the page belongs to the configuration file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::cluster_outcome::{ClusterOutcome, ClusterOutcomes, UnbuildableClusters};
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::cluster_authorities::{ClusterAuthorities, authorities_shared_with};
+use crate::config::management_cluster::SecretScope;
 use crate::config::resolve::{ResolvedConfig, page_host_claim};
 use crate::config::separate_cluster::{
     Claim, Claims, MAX_ENDPOINTS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
@@ -24,10 +25,13 @@ use crate::config::separate_cluster::{
 use crate::config::{ConfigError, ConfigErrors};
 
 /// A cluster with the settings that it requests and those that it has.
+#[derive(Clone)]
 struct ClusterRequest {
     origin: ClusterOrigin,
     /// Its settings in the configuration, or why they are refused.
     requested: Result<Arc<ResolvedCluster>, Vec<ConfigError>>,
+    /// Whether they are refused for what only the operator can mend, as long as its own files are the same.
+    is_fault_of_operator: bool,
     in_force: Option<Arc<ResolvedCluster>>,
 }
 
@@ -58,6 +62,11 @@ pub(super) fn decide_clusters(
     let mut errors = decided.conflicts_of_configuration_file();
     config.locate(&mut errors);
     let DecidedClusters { mut outcomes, .. } = decided;
+    outcomes.scope = match scopes(config) {
+        Some((own, read)) if own == *read => Some(own),
+        Some(_) => before.scope.clone(),
+        None => None,
+    };
     outcomes.locate_errors(config);
     if errors.is_empty() { Ok(outcomes) } else { Err(ConfigErrors(errors)) }
 }
@@ -70,28 +79,45 @@ fn requests(
     unbuildable: &UnbuildableClusters,
 ) -> Vec<ClusterRequest> {
     let request = |(origin, resolved): &SeparateCluster| {
-        let requested = match resolved {
-            Ok(cluster) => unbuildable.check(origin, cluster).map(|()| Arc::clone(cluster)),
-            Err(errors) => Err(errors.clone()),
+        let (requested, is_fault_of_operator) = match resolved {
+            Ok(cluster) => {
+                let requested = unbuildable.check(origin, cluster).map(|()| Arc::clone(cluster));
+                let is_unbuildable = requested.is_err();
+                (requested, is_unbuildable)
+            }
+            Err(errors) => (Err(errors.clone()), errors.iter().all(ConfigError::is_in_file_of_operator)),
         };
-        ClusterRequest { origin: origin.clone(), requested, in_force: before.in_force(origin).cloned() }
+        let in_force = before.in_force(origin).cloned();
+        ClusterRequest { origin: origin.clone(), requested, is_fault_of_operator, in_force }
     };
     let mut requests: Vec<_> = config.separate.iter().map(request).collect();
-    let management = config.settings.management.as_deref();
-    let scopes = management.and_then(|settings| Some((settings.scope(), settings.read_scope.as_ref()?)));
-    if let Some((_, read)) = scopes.filter(|(own, read)| own != *read) {
+    if let Some((_, read)) = scopes(config).filter(|(own, read)| own != *read) {
         requests.retain(|request| !request.origin.is_of_tenant() || request.in_force.is_some());
-        // In force may be Secrets of a third scope: those that were read never took effect.
-        let is_of_other = |origin: &ClusterOrigin| origin.is_of_tenant() && !read.is_of_namespace(origin);
-        let others = before.served().filter(|(origin, _)| is_of_other(origin));
-        requests.extend(others.map(|(origin, cluster)| {
-            let error = ConfigError::new("managementCluster", "its Secrets have not been read yet");
-            let error = error.fix("see /readyz/management-cluster for the reason");
-            let (requested, in_force) = (Err(vec![error]), Some(Arc::clone(cluster)));
-            ClusterRequest { origin: origin.clone(), requested, in_force }
-        }));
+        if before.scope.as_ref() != Some(read) {
+            requests.extend(unread_requests(before, &requests));
+        }
     }
     requests
+}
+
+/// Where the configuration reads Secrets, and where those are from that were read.
+fn scopes(config: &ResolvedConfig) -> Option<(SecretScope, &SecretScope)> {
+    let management = config.settings.management.as_deref()?;
+    Some((management.scope(), management.read_scope.as_ref()?))
+}
+
+/// The clusters of Secrets in force that are not among `requests`, of a third scope: the Secrets that were read never took
+/// effect.
+fn unread_requests(before: &ClusterOutcomes, requests: &[ClusterRequest]) -> Vec<ClusterRequest> {
+    let known: BTreeSet<_> = requests.iter().map(|request| &request.origin).collect();
+    let unread = before.served().filter(|(origin, _)| origin.is_of_tenant() && !known.contains(origin));
+    let request = |(origin, cluster): (&ClusterOrigin, &Arc<ResolvedCluster>)| {
+        let error = ConfigError::new("managementCluster", "its Secrets have not been read yet");
+        let error = error.fix("see /readyz/management-cluster for the reason");
+        let (requested, in_force) = (Err(vec![error]), Some(Arc::clone(cluster)));
+        ClusterRequest { origin: origin.clone(), requested, is_fault_of_operator: false, in_force }
+    };
+    unread.map(request).collect()
 }
 
 impl DecidedClusters<'_> {
@@ -128,7 +154,7 @@ impl DecidedClusters<'_> {
         let claims = self.claims();
         for request in secrets {
             self.refuse_page_host(request);
-            let ClusterRequest { origin, requested, in_force } = request;
+            let ClusterRequest { origin, requested, in_force, .. } = request;
             if let Ok(cluster) = requested
                 && let Some(error) = conflict_or_part(origin, cluster, &claims)
             {
@@ -143,35 +169,59 @@ impl DecidedClusters<'_> {
     }
 
     /// Decides which clusters get what they request, and adds their outcomes.
-    fn grant(&mut self, mut requests: Vec<ClusterRequest>, unbuildable: &UnbuildableClusters) {
-        self.refuse_shared_authorities(&mut requests);
-        self.refuse_excess(&mut requests);
+    fn grant(&mut self, requests: Vec<ClusterRequest>, unbuildable: &UnbuildableClusters) {
+        for request in self.without_conflicts(requests) {
+            let ClusterRequest { origin, requested, is_fault_of_operator, in_force } = request;
+            let outcome = match requested {
+                Ok(requested) => ClusterOutcome::Current(requested),
+                Err(errors) => {
+                    // A tenant who breaks a Secret must not keep with it what the operator has withdrawn since.
+                    // threat: withdrawn-setting
+                    let is_kept = |cluster: &Arc<ResolvedCluster>| {
+                        !origin.is_of_tenant() || self.config.lets_keep(cluster, is_fault_of_operator)
+                    };
+                    unbuildable.fall_back(&origin, in_force.filter(is_kept), errors)
+                }
+            };
+            self.outcomes.insert(origin, outcome);
+        }
+    }
+
+    /// Refuses requests until each of the others gets all that it requests. Each round compares those that the rounds before
+    /// did not refuse, so that none is refused for the signing CA or the endpoints of one that does not get its claims.
+    fn without_conflicts(&self, mut requests: Vec<ClusterRequest>) -> Vec<ClusterRequest> {
+        loop {
+            let mut others = requests.clone();
+            self.refuse_shared_authorities(&mut others);
+            self.refuse_excess(&mut others);
+            let conflicts = self.conflicts(&others);
+            if conflicts.iter().all(Option::is_none) {
+                return others;
+            }
+            for (request, conflict) in requests.iter_mut().zip(conflicts) {
+                if let Some(errors) = conflict {
+                    request.requested = Err(errors);
+                }
+            }
+        }
+    }
+
+    /// The errors of each request that wants a claim of another cluster.
+    fn conflicts(&self, requests: &[ClusterRequest]) -> Vec<Option<Vec<ConfigError>>> {
         let claims = requests.iter().map(|request| ClaimRequest {
             requested: request.requested.as_ref().ok().map(|cluster| &cluster.claims),
             in_force: request.in_force.as_ref().map(|cluster| &cluster.claims),
             name: request.origin.to_string(),
         });
         let decisions = decide_claims(&self.claims(), &claims.collect::<Vec<_>>());
-        for (ClusterRequest { origin, requested, in_force }, decision) in requests.into_iter().zip(decisions)
-        {
-            let errors = match (requested, decision) {
-                (Ok(requested), ClaimDecision::Granted) => {
-                    self.outcomes.insert(origin, ClusterOutcome::Current(requested));
-                    continue;
-                }
-                (Ok(requested), ClaimDecision::Refused(conflict)) => {
-                    let error = conflict.map(|(claim, owner)| taken(&origin, &requested, &claim, &owner));
-                    error.into_iter().collect()
-                }
-                (Err(errors), _) => errors,
+        let conflict = |(request, decision): (&ClusterRequest, ClaimDecision)| {
+            let (Ok(requested), ClaimDecision::Refused(conflict)) = (&request.requested, decision) else {
+                return None;
             };
-            // A tenant who breaks a Secret must not keep with it what the operator has withdrawn since.
-            // threat: withdrawn-setting
-            let in_force =
-                in_force.filter(|cluster| !origin.is_of_tenant() || self.config.is_inherited_by(cluster));
-            let outcome = unbuildable.fall_back(&origin, in_force, errors);
-            self.outcomes.insert(origin, outcome);
-        }
+            let error = conflict.map(|(claim, owner)| taken(&request.origin, requested, &claim, &owner));
+            Some(error.into_iter().collect())
+        };
+        requests.iter().zip(decisions).map(conflict).collect()
     }
 
     /// Refuses clusters whose signing CA another cluster trusts, and clusters that trust one of another. Compares with

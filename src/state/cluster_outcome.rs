@@ -1,10 +1,14 @@
 //! What is served of each cluster that is configured by itself, and of one whose settings are refused or cannot be built.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::snapshot::ClusterBuildError;
+use crate::audit::AuditError;
+use crate::cluster::ClusterError;
 use crate::cluster::settings::ClusterOrigin;
 use crate::config::ConfigError;
+use crate::config::management_cluster::SecretScope;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::separate_cluster::ResolvedCluster;
 
@@ -14,9 +18,10 @@ use crate::config::separate_cluster::ResolvedCluster;
 /// |---|---|---|
 /// | get what they request, and can be built | any or none | `Current` |
 /// | are invalid, or request what another cluster has | can be kept | `Stale` |
-/// | cannot be built | can be kept | `Stale`, until one of its files changes |
+/// | cannot be built | can be kept | `Stale`, until one of its files changes or a reload is requested |
+/// | cannot be audited: the log cannot be opened, or another cluster gives it other options | can be kept | `Stale`; the next load tries again |
 /// | are refused for any of these reasons | none, or a cluster that goes before it took what they have | `NotServed` |
-/// | of a Secret are refused for any of these reasons | inherit what the configuration file no longer says | `NotServed` |
+/// | of a Secret are refused for any of these reasons | inherit what the configuration file or its files no longer say | `NotServed`; see `ResolvedConfig::lets_keep` |
 /// | are refused for any of these reasons | cannot be built | `NotServed`; the next load tries again |
 /// | there are none: the file or the Secret was removed | any | it is no longer served, and has no outcome |
 #[derive(Debug, Clone)]
@@ -41,7 +46,11 @@ impl ClusterOutcome {
 
 /// The outcome of each cluster of the cluster directory and of Secrets.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct ClusterOutcomes(BTreeMap<ClusterOrigin, ClusterOutcome>);
+pub(crate) struct ClusterOutcomes {
+    outcomes: BTreeMap<ClusterOrigin, ClusterOutcome>,
+    /// Where the Secrets are from of the clusters that are served.
+    pub(super) scope: Option<SecretScope>,
+}
 
 /// A cluster whose configuration is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,27 +66,27 @@ pub struct RefusedCluster<'a> {
 
 impl ClusterOutcomes {
     pub(super) fn insert(&mut self, origin: ClusterOrigin, outcome: ClusterOutcome) {
-        self.0.insert(origin, outcome);
+        self.outcomes.insert(origin, outcome);
     }
 
     /// The settings of a cluster that are served.
     pub(super) fn in_force(&self, origin: &ClusterOrigin) -> Option<&Arc<ResolvedCluster>> {
-        self.0.get(origin).and_then(ClusterOutcome::served)
+        self.outcomes.get(origin).and_then(ClusterOutcome::served)
     }
 
     /// The clusters that are served.
     pub(super) fn served(&self) -> impl Iterator<Item = (&ClusterOrigin, &Arc<ResolvedCluster>)> {
-        self.0.iter().filter_map(|(origin, outcome)| Some((origin, outcome.served()?)))
+        self.outcomes.iter().filter_map(|(origin, outcome)| Some((origin, outcome.served()?)))
     }
 
     /// Whether a cluster is served by earlier settings than those in the configuration.
     pub(super) fn is_stale(&self, origin: &ClusterOrigin) -> bool {
-        matches!(self.0.get(origin), Some(ClusterOutcome::Stale(..)))
+        matches!(self.outcomes.get(origin), Some(ClusterOutcome::Stale(..)))
     }
 
     /// The clusters whose settings in the configuration are refused.
     pub(crate) fn refused(&self) -> impl Iterator<Item = RefusedCluster<'_>> {
-        self.0.iter().filter_map(|(origin, outcome)| match outcome {
+        self.outcomes.iter().filter_map(|(origin, outcome)| match outcome {
             ClusterOutcome::Current(_) => None,
             ClusterOutcome::Stale(cluster, errors) => {
                 Some(RefusedCluster { origin, in_force: Some(&cluster.cluster.name), errors })
@@ -88,7 +97,7 @@ impl ClusterOutcomes {
 
     /// Adds the positions in the configuration file, for the errors of what a cluster inherits.
     pub(super) fn locate_errors(&mut self, config: &ResolvedConfig) {
-        for outcome in self.0.values_mut() {
+        for outcome in self.outcomes.values_mut() {
             if let ClusterOutcome::Stale(_, errors) | ClusterOutcome::NotServed(errors) = outcome {
                 config.locate(errors);
             }
@@ -99,8 +108,10 @@ impl ClusterOutcomes {
 /// Settings of clusters that turned out not to be buildable.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UnbuildableClusters {
-    /// Of the configuration. They are refused until one of their files changes.
-    requested: BTreeMap<ClusterOrigin, (Arc<ResolvedCluster>, ConfigError)>,
+    /// Of the configuration, for reasons in their own files. They are refused until one of these changes.
+    by_inputs: BTreeMap<ClusterOrigin, (Arc<ResolvedCluster>, ConfigError)>,
+    /// Of the configuration, for other reasons. They are refused. Counts for one attempt.
+    requested: BTreeMap<ClusterOrigin, ConfigError>,
     /// In force. They are not served. Counts for one attempt.
     in_force: BTreeMap<ClusterOrigin, ConfigError>,
 }
@@ -108,23 +119,32 @@ pub(super) struct UnbuildableClusters {
 impl UnbuildableClusters {
     /// Begins an attempt: forgets the clusters that `config` no longer has, and what counts for one attempt.
     pub(super) fn begin_attempt(&mut self, config: &ResolvedConfig) {
-        self.requested.retain(|origin, _| config.separate.iter().any(|(known, _)| known == origin));
+        if !self.by_inputs.is_empty() {
+            let known: BTreeSet<_> = config.separate.iter().map(|(origin, _)| origin).collect();
+            self.by_inputs.retain(|origin, _| known.contains(origin));
+        }
+        self.requested.clear();
         self.in_force.clear();
     }
 
     /// Notes that the settings that `outcomes` serves of a cluster cannot be built. Returns `false` if it has no others to
     /// fall back to, since the configuration file has it.
     // threat: unbuildable-cluster
-    pub(super) fn note(&mut self, outcomes: &ClusterOutcomes, origin: &ClusterOrigin, problem: &str) -> bool {
+    pub(super) fn note(&mut self, outcomes: &ClusterOutcomes, failed: &ClusterBuildError) -> bool {
+        let ClusterBuildError { origin, source, .. } = failed;
+        let problem = source.to_string();
         let error = match origin {
             ClusterOrigin::Configuration => return false,
             ClusterOrigin::File(file) => ConfigError::new("clusterDirectory", problem).in_file(file),
             ClusterOrigin::Secret { .. } => ConfigError::new("managementCluster", problem),
         };
         let error = error.fix("correct the configuration of the cluster");
-        match outcomes.0.get(origin) {
-            Some(ClusterOutcome::Current(cluster)) => {
-                self.requested.insert(origin.clone(), (Arc::clone(cluster), error));
+        match outcomes.outcomes.get(origin) {
+            Some(ClusterOutcome::Current(cluster)) if follows_from_inputs(source) => {
+                self.by_inputs.insert(origin.clone(), (Arc::clone(cluster), error));
+            }
+            Some(ClusterOutcome::Current(_)) => {
+                self.requested.insert(origin.clone(), error);
             }
             Some(ClusterOutcome::Stale(..)) => {
                 self.in_force.insert(origin.clone(), error);
@@ -140,10 +160,9 @@ impl UnbuildableClusters {
         origin: &ClusterOrigin,
         requested: &ResolvedCluster,
     ) -> Result<(), Vec<ConfigError>> {
-        match self.requested.get(origin) {
-            Some((cluster, error)) if cluster.has_inputs_of(requested) => Err(vec![error.clone()]),
-            _ => Ok(()),
-        }
+        let by_inputs = self.by_inputs.get(origin).filter(|(cluster, _)| cluster.has_inputs_of(requested));
+        let error = by_inputs.map(|(_, error)| error).or_else(|| self.requested.get(origin));
+        error.map_or(Ok(()), |error| Err(vec![error.clone()]))
     }
 
     /// The outcome of a cluster whose settings in the configuration are refused.
@@ -160,5 +179,17 @@ impl UnbuildableClusters {
                 ClusterOutcome::NotServed(errors)
             }
         }
+    }
+}
+
+/// Whether building a cluster from the same inputs would fail again. An audit log depends on its volume, and its options on
+/// those of other clusters.
+fn follows_from_inputs(error: &ClusterError) -> bool {
+    match error {
+        ClusterError::Audit(AuditError::Sink(_)) => false,
+        ClusterError::Audit(AuditError::Credential(_))
+        | ClusterError::Backend(_)
+        | ClusterError::NoAuthentication(_)
+        | ClusterError::OlderCrl(_) => true,
     }
 }

@@ -62,9 +62,13 @@ impl EffectiveConfig {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
 
     use clap::{Args as _, FromArgMatches as _};
+    use portcullis_system::clock::Clock;
     use testkit::Pki;
+    use testkit::pki::NOT_AFTER;
 
     use super::*;
     use crate::config::management_cluster::{ManagementSettings, SecretData};
@@ -84,6 +88,7 @@ authentication: {tokenAuthFile: tokens}
     /// A configuration file, and the clusters that are in force.
     struct Loads {
         pki: Pki,
+        file: String,
         source: ConfigSource,
         in_force: ClusterOutcomes,
         management: Option<Arc<ManagementSettings>>,
@@ -91,17 +96,21 @@ authentication: {tokenAuthFile: tokens}
         uid: String,
     }
 
+    fn flags(pki: &Pki) -> ServeFlags {
+        let flag = format!("--config={}", pki.directory.path().join("gateway.yaml").display());
+        let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
+        ServeFlags::from_arg_matches(&command.try_get_matches_from([flag]).unwrap()).unwrap()
+    }
+
     impl Loads {
         fn new() -> Self {
             let pki = Pki::new();
             pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
             pki.write("tokens", "one,carol,7\n");
-            let flag = format!("--config={}", pki.directory.path().join("gateway.yaml").display());
-            let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
-            let flags = ServeFlags::from_arg_matches(&command.try_get_matches_from([flag]).unwrap()).unwrap();
-            let source = ConfigSource::new(flags);
+            let source = ConfigSource::new(flags(&pki));
             Self {
                 pki,
+                file: FILE.to_owned(),
                 source,
                 in_force: ClusterOutcomes::default(),
                 management: None,
@@ -128,7 +137,7 @@ authentication: {tokenAuthFile: tokens}
         }
 
         fn put(&mut self, more: &str) -> Result<Vec<String>, String> {
-            self.pki.write("gateway.yaml", format!("{FILE}{more}"));
+            self.pki.write("gateway.yaml", format!("{}{more}", self.file));
             self.load()
         }
 
@@ -217,6 +226,123 @@ authentication: {tokenAuthFile: tokens}
         assert_eq!(loads.load().unwrap(), [""; 0]);
         loads.read(&[("prod", CLUSTER)]);
         assert_eq!(loads.load().unwrap(), ["prod"]);
+    }
+
+    #[test]
+    fn a_broken_secret_keeps_nothing_of_a_file_that_the_operator_has_changed() {
+        let broken = format!("{CLUSTER}colour: red\n");
+        let mut loads = Loads::new();
+        let bundle = |one: &str| format!("{}{one}", loads.pki.servers.cert_pem());
+        let [both, one] = [bundle(&loads.pki.clients.cert_pem()), bundle("")];
+        loads.file = FILE.replace("false}", "false, clientCAFile: ca.pem}");
+        loads.pki.write("ca.pem", &both);
+        loads.managed("192.0.2.1:6443", KEYS, "").unwrap();
+        loads.read(&[("prod", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["prod"]);
+        loads.read(&[("prod", &broken)]);
+        assert_eq!(loads.load().unwrap(), ["prod="]);
+        assert!(!loads.source.changed());
+        loads.pki.write("ca.pem", &one);
+        assert!(loads.source.changed(), "the file of a broken Secret is watched");
+        assert_eq!(loads.load().unwrap(), [""; 0]);
+        loads.read(&[("prod", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["prod"]);
+        // Half of a file is a fault of the operator: a tenant who has changed nothing keeps the cluster.
+        loads.pki.write("ca.pem", "half of a");
+        assert_eq!(loads.load().unwrap(), ["prod="]);
+        loads.read(&[("prod", &broken)]);
+        assert_eq!(loads.load().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn clusters_of_a_selector_stay_while_a_third_one_is_read() {
+        let mut loads = Loads::new();
+        let selected = |selector: &str| format!("{KEYS}, labelSelector: {selector}");
+        loads.managed("192.0.2.1:6443", &selected("one"), "").unwrap();
+        loads.read(&[("prod", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["prod"]);
+        assert_eq!(loads.managed("192.0.2.1:6443", &selected("two"), "").unwrap(), ["prod"]);
+        // They are read, but the load fails.
+        loads.read(&[("second", CLUSTER)]);
+        loads.put("unknown: 1\n").unwrap_err();
+        assert_eq!(loads.managed("192.0.2.1:6443", &selected("three"), "").unwrap(), ["prod="]);
+        assert_eq!(loads.load().unwrap(), ["prod="]);
+        loads.read(&[("third", CLUSTER)]);
+        assert_eq!(loads.load().unwrap(), ["third"]);
+    }
+
+    #[test]
+    fn a_file_that_gets_no_route_withholds_no_signing_ca() {
+        let mut loads = Loads::new();
+        let directory = loads.pki.directory.path().join("clusters.d");
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("kubeconfig"), loads.kubeconfig("192.0.2.9:6443")).unwrap();
+        loads.pki.write("ca.crt", loads.pki.clients.cert_pem());
+        loads.pki.write("ca.key", loads.pki.clients.key_pem());
+        let put = |name: &str, route: &str, authentication: &str, more: &str| {
+            let keys =
+                format!("name: {name}\nkubeconfig: kubeconfig\nmatch: {{pathPrefix: /{route}}}\n{more}");
+            let document = CLUSTER.replace("tokens", &format!("../tokens{authentication}"));
+            std::fs::write(directory.join(format!("{name}.yaml")), format!("{document}{keys}")).unwrap();
+        };
+        put("a", "a", "", "");
+        put("b", "a", ", clientCAFile: ../ca.crt", "");
+        let signing = "controllerManager: {controllers: [csrsigning], clusterSigningCertFile: ../ca.crt, \
+                       clusterSigningKeyFile: ../ca.key}\n";
+        put("c", "c", "", signing);
+        assert_eq!(loads.put("clusterDirectory: clusters.d\n").unwrap(), ["a", "c"]);
+        // While it has its route, it does.
+        put("b", "b", ", clientCAFile: ../ca.crt", "");
+        loads.in_force = ClusterOutcomes::default();
+        assert_eq!(loads.load().unwrap(), ["a", "b"]);
+    }
+
+    #[test]
+    fn warnings_of_an_unchanged_cluster_change_with_the_time() {
+        let pki = Pki::new();
+        pki.write_pair("gateway", &pki.servers.server(&["localhost"]));
+        pki.write("ca.crt", pki.clients.cert_pem());
+        let directory = pki.directory.path().join("clusters.d");
+        std::fs::create_dir(&directory).unwrap();
+        pki.write("gateway.yaml", format!("{FILE}clusterDirectory: clusters.d\n"));
+        let loads = Loads::new();
+        std::fs::write(directory.join("kubeconfig"), loads.kubeconfig("192.0.2.9:6443")).unwrap();
+        let keys = "name: a\nkubeconfig: kubeconfig\nmatch: {pathPrefix: /a}\n";
+        let document = CLUSTER.replace("tokenAuthFile: tokens", "clientCAFile: ../ca.crt");
+        std::fs::write(directory.join("a.yaml"), format!("{document}{keys}")).unwrap();
+        let seconds = Arc::new(AtomicI64::new(NOT_AFTER));
+        let now = Arc::clone(&seconds);
+        let clock =
+            Clock::from_fn(move || Duration::from_secs(now.load(Ordering::Relaxed).try_into().unwrap()));
+        let (flags, mut inputs) = (flags(&pki), InputReader::new(clock));
+        let mut load = || EffectiveConfig::at_start(&resolve(&flags, &mut inputs).unwrap()).unwrap();
+        let mut is_warned = |time: i64| {
+            seconds.store(time, Ordering::Relaxed);
+            let loaded = load();
+            let has = |warning: &String| warning.contains("clientCAFile") && warning.contains("expired");
+            (loaded.warnings.iter().any(has), loaded)
+        };
+        let (before, first) = is_warned(NOT_AFTER);
+        let (same, second) = is_warned(NOT_AFTER);
+        let (after, _) = is_warned(NOT_AFTER + 1);
+        assert_eq!([before, same, after], [false, false, true]);
+        let [first, second] = [&first, &second].map(|loaded| loaded.settings.clusters.first().unwrap());
+        assert!(Arc::ptr_eq(first, second), "it is resolved again only for the time");
+    }
+
+    #[cfg(feature = "page")]
+    #[test]
+    fn no_secret_gets_the_host_under_which_others_are_reached() {
+        let mut loads = Loads::new();
+        let cases = [("test", Some("api.test")), ("api.test", None), ("one.test", None)];
+        for (domain, refused) in cases {
+            let served = loads.managed("192.0.2.1:6443", &format!("domain: {domain}"), &page("page.example"));
+            let error = served.err().unwrap_or_default();
+            let problem = refused.map(|host| format!("{host} is a name in managementCluster.domain"));
+            assert_eq!(error.is_empty(), problem.is_none(), "{domain}: {error}");
+            assert!(error.contains(&problem.unwrap_or_default()), "{domain}: {error}");
+            assert!(error.is_empty() || error.contains("page.apiServerURL"), "{domain}: {error}");
+        }
     }
 
     #[cfg(feature = "page")]

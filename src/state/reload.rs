@@ -115,7 +115,7 @@ pub(crate) fn build_snapshot(
     let in_force = before.map_or(&nothing, |before| &before.separate);
     let BuildHistory { warned, unbuildable } = history;
     unbuildable.begin_attempt(config);
-    // Each round leaves out another cluster, or returns.
+    // Each round leaves out other clusters, or returns.
     loop {
         let effective = EffectiveConfig::decide(config, in_force, unbuildable)?;
         for warning in effective.warnings.iter().filter(|warning| !warned.contains(warning)) {
@@ -124,12 +124,13 @@ pub(crate) fn build_snapshot(
         warned.clone_from(&effective.warnings);
         match Snapshot::build(&effective, before, deps) {
             Ok(snapshot) => return Ok(snapshot),
-            Err(error) => {
-                let SnapshotError::Cluster { origin, source, .. } = &error else { return Err(error) };
-                if !unbuildable.note(&effective.separate, origin, &source.to_string()) {
-                    return Err(error);
+            Err(SnapshotError::Clusters(mut failed)) => {
+                failed.retain(|error| !unbuildable.note(&effective.separate, error));
+                if !failed.is_empty() {
+                    return Err(SnapshotError::Clusters(failed));
                 }
             }
+            Err(error) => return Err(error),
         }
     }
 }
@@ -209,6 +210,9 @@ impl Reloader {
         let source = Arc::clone(&self.source);
         let (before, deps) = (self.live.snapshot(), self.deps.clone());
         let mut history = self.state().history.clone();
+        if trigger == ReloadTrigger::Requested {
+            history.unbuildable = UnbuildableClusters::default();
+        }
         // Files may be slow, a credential may come from a program, and Secrets may have many certificates to compare: the
         // self-check and other tasks of this thread must not wait.
         let building = tokio::task::spawn_blocking(move || {
@@ -251,6 +255,10 @@ impl Reloader {
         drop(state);
         let next = Arc::new(next);
         self.live.swap(Arc::clone(&next));
+        if let (Some(management), None) = (&before.management, &next.management) {
+            // If the section comes back, its clusters are those of the Secrets then.
+            management.store.clear();
+        }
         self.report_refused(Some(&before), &next);
         self.deps.metrics.config.clusters_in_use(next.clusters().len(), next.rebuilt);
         self.deps.metrics.config.reloaded(next.generation, self.clock.now());

@@ -73,21 +73,31 @@ pub enum SnapshotError {
     /// The serving certificate or the TLS options do not fit together.
     #[error("TLS cannot be served: {0}")]
     Serving(#[source] rustls::Error),
-    /// A cluster cannot be built.
-    #[error("cluster {cluster}: {source}")]
-    Cluster {
-        /// The cluster's name.
-        cluster: String,
-        /// What configures it.
-        origin: settings::ClusterOrigin,
-        /// The cause.
-        #[source]
-        source: ClusterError,
-    },
+    /// Clusters cannot be built.
+    #[error("{}", listed(.0))]
+    Clusters(Vec<ClusterBuildError>),
+}
+
+/// Why a cluster cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[error("cluster {cluster}: {source}")]
+pub struct ClusterBuildError {
+    /// The cluster's name.
+    pub cluster: String,
+    /// What configures it.
+    pub origin: settings::ClusterOrigin,
+    /// The cause.
+    #[source]
+    pub source: ClusterError,
+}
+
+fn listed(errors: &[ClusterBuildError]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl Snapshot {
-    /// Builds a generation. Keeps connections, watches and keys of `before` where the settings are the same.
+    /// Builds a generation. Keeps connections, watches and keys of `before` where the settings are the same. Fails with all
+    /// clusters that cannot be built: with one at a time, many of them would take as many attempts.
     // threat: revoked-on-open-connection
     pub(crate) fn build(
         config: &EffectiveConfig,
@@ -115,13 +125,24 @@ impl Snapshot {
                 Cluster::build(cluster, &serving.provider, before, deps, &mut audit).map(Arc::new)
             };
             let (name, origin) = (&cluster.name, &cluster.origin);
-            let failed =
-                |source| SnapshotError::Cluster { cluster: name.clone(), origin: origin.clone(), source };
-            Ok((cluster.routes.clone(), built.map_err(failed)?))
+            built.map(|built| (cluster.routes.clone(), built)).map_err(|source| ClusterBuildError {
+                cluster: name.clone(),
+                origin: origin.clone(),
+                source,
+            })
         };
         let mut ordered: Vec<_> = settings.clusters.iter().collect();
         ordered.sort_by_key(is_stale);
-        let clusters = ordered.into_iter().map(&mut build).collect::<Result<_, SnapshotError>>()?;
+        let (mut clusters, mut failed) = (Vec::new(), Vec::new());
+        for cluster in ordered {
+            match build(cluster) {
+                Ok(built) => clusters.push(built),
+                Err(error) => failed.push(error),
+            }
+        }
+        if !failed.is_empty() {
+            return Err(SnapshotError::Clusters(failed));
+        }
         Ok(Self {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),

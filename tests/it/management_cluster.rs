@@ -731,6 +731,38 @@ async fn clusters_stay_until_the_secrets_of_a_new_scope_were_read() {
 }
 
 #[tokio::test]
+async fn secrets_are_read_anew_when_the_management_cluster_comes_back() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (management, backend) = (Management::start(&pki).await, FakeBackend::plain(&pki).await);
+    let config = inline(&pki, &backend);
+    management.put("prod", &[("value", &config), ("cluster", DOCUMENT), ("tokens", "one,carol,7\n")]);
+    let flags = flags(&pki, management.server.address);
+    let directory = pki.directory.path().join("clusters.d");
+    std::fs::create_dir(&directory).unwrap();
+    let own = "name: own\nkubeconfig: kubeconfig\nmatch: {pathPrefix: /own}\n";
+    std::fs::write(directory.join("kubeconfig"), &config).unwrap();
+    let document = DOCUMENT.replace("tokens", "../tokens.csv");
+    std::fs::write(directory.join("own.yaml"), format!("{document}{own}")).unwrap();
+    edit(&pki, |text| {
+        text.replace("managementCluster: ", "clusterDirectory: clusters.d\nmanagementCluster: ")
+    });
+    let with = std::fs::read_to_string(pki.directory.path().join("gateway.yaml")).unwrap();
+    let gateway = Gateway::with(flags);
+    trusted(&gateway, "prod").await;
+    let before = gateway.generation().await;
+    edit(&pki, |text| text.split("managementCluster: ").next().unwrap().to_owned());
+    gateway.reloaded(before).await;
+    gateway.until_counted("portcullis_clusters 1").await;
+    // Its API server refuses the gateway now.
+    pki.write_pair("front", &other.front.leaf().cn("portcullis").issue());
+    let before = gateway.generation().await;
+    edit(&pki, |_| with);
+    gateway.reloaded(before).await;
+    assert_eq!(gateway.count("portcullis_clusters").await, 1);
+    assert_eq!(code(&gateway, "/clusters/prod/api", "one").await, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
 async fn a_secret_of_another_management_cluster_gets_no_connection_of_its_namesake() {
     let (pki, other_pki) = (Pki::new(), Pki::new());
     let (management, other) = (Management::start(&pki).await, Management::start(&pki).await);

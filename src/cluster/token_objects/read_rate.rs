@@ -52,7 +52,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_buckets_empty_and_refill() {
         let limiter = ReadRateLimiter::new();
-        let reads = || (0..1000).filter(|number| limiter.take(&client(u8::try_from(number % 250).unwrap()))).count();
+        let reads =
+            || (0..1000).filter(|number| limiter.take(&client(u8::try_from(number % 250).unwrap()))).count();
         assert_eq!(reads(), 20);
         tokio::time::advance(Duration::from_millis(350)).await;
         assert_eq!(reads(), 3);

@@ -164,6 +164,11 @@ fn origin(text: &str) -> Option<(Url, String)> {
     is_plain.then_some((url, authority))
 }
 
+/// The host of a host with or without a port.
+fn host_of(authority: &str) -> &str {
+    authority.rsplit_once(':').map_or(authority, |(host, _)| host)
+}
+
 type Given = MergedSection<PageFlags>;
 
 impl ConfigResolver<'_> {
@@ -181,7 +186,7 @@ impl ConfigResolver<'_> {
             return self.fail(error.fix("remove it, or build portcullis with the cargo feature page"));
         }
         let address = self.page_address(given, address, gateway);
-        let api = self.page_api(given);
+        let api = self.page_api(given, gateway);
         let origin = self.page_origin(given, gateway, api.as_deref());
         let certificate = self.page_certificate(given);
         let issuer_ca = self.page_ca(given, "page-oidc-ca-file", flags.page_oidc_ca_file.as_ref());
@@ -233,7 +238,8 @@ impl ConfigResolver<'_> {
     }
 
     /// The host and port of the API for users.
-    fn page_api(&mut self, given: &Given) -> Option<String> {
+    // threat: secret-takes-route
+    fn page_api(&mut self, given: &Given, gateway: &GatewayNames<'_>) -> Option<String> {
         let key = given.key(API_URL);
         let Some(url) = &given.values.page_api_server_url else { return self.page_required(given, API_URL) };
         let Some((_, authority)) = origin(url) else {
@@ -241,6 +247,15 @@ impl ConfigResolver<'_> {
             return self
                 .fail(error.fix("give the URL of the API for users, such as https://api.example.com:6443"));
         };
+        let host = host_of(&authority);
+        if let Some(domain) = gateway.domain.filter(|domain| covers(&format!("*.{domain}"), host)) {
+            let problem = format!(
+                "{host} is a name in managementCluster.domain {domain:?}: a Secret would get the requests for the clusters \
+                 below it"
+            );
+            let error = ConfigError::new(key, problem);
+            return self.fail(error.fix("give the management cluster a domain of its own"));
+        }
         Some(authority)
     }
 
@@ -270,7 +285,7 @@ impl ConfigResolver<'_> {
             let error = ConfigError::new(key, format!("{host} ends with a dot"));
             return self.fail(error.fix("give the host name without it"));
         }
-        let api_host = api.map(|api| api.rsplit_once(':').map_or(api, |(host, _)| host));
+        let api_host = api.map(host_of);
         let taken = covering(host, gateway.clusters, gateway.domain)
             .or_else(|| api_host.filter(|api| *api == host).map(|_| given.key(API_URL)));
         match taken {

@@ -53,8 +53,11 @@ impl Setup {
     async fn until_given_up(&self, owner: &str) {
         let begin = format!("{RESETS}{{owner=\"{owner}\"}} ");
         self.gateway.until_counted_as(&begin, |line| line.starts_with(&begin)).await;
-        let held = |line: &str| -> Option<usize> { line.strip_prefix("portcullis_buffered_bytes ")?.parse().ok() };
-        self.gateway.until_counted_as("fewer bytes", |line| held(line).is_some_and(|held| held <= LIMIT)).await;
+        let held =
+            |line: &str| -> Option<usize> { line.strip_prefix("portcullis_buffered_bytes ")?.parse().ok() };
+        self.gateway
+            .until_counted_as("fewer bytes", |line| held(line).is_some_and(|held| held <= LIMIT))
+            .await;
     }
 }
 
@@ -135,7 +138,10 @@ async fn connections_over_http1_that_are_not_read_end_for_the_user_with_the_most
 }
 
 /// A backend that reads no body, until the test lets it.
-async fn deaf(pki: &Pki, alpn: &[&[u8]]) -> (FakeBackend, Arc<tokio::sync::watch::Sender<bool>>, Arc<AtomicUsize>) {
+async fn deaf(
+    pki: &Pki,
+    alpn: &[&[u8]],
+) -> (FakeBackend, Arc<tokio::sync::watch::Sender<bool>>, Arc<AtomicUsize>) {
     let hears = Arc::new(tokio::sync::watch::Sender::new(false));
     let begun = Arc::<AtomicUsize>::default();
     let (listening, count) = (Arc::clone(&hears), Arc::clone(&begun));
@@ -189,7 +195,8 @@ async fn uploads_that_are_not_read_are_refused_for_the_user_with_the_most() {
         for (frames, response) in flood {
             drop(frames);
             let response = in_time(response).await.unwrap();
-            refused += u64::from(response.is_ok_and(|response| response.status() == StatusCode::TOO_MANY_REQUESTS));
+            refused +=
+                u64::from(response.is_ok_and(|response| response.status() == StatusCode::TOO_MANY_REQUESTS));
         }
         let reset = setup.resets("user").await;
         assert!(refused >= 1 && reset >= refused, "{refused} of {reset}");
@@ -283,8 +290,12 @@ async fn response_headers_that_never_end_are_given_up_for_the_tenant() {
     let backend = FakeBackend::plain(&pki).await;
     let management = Management::start(&pki).await;
     let users: Vec<String> = (0..10).map(|user| format!("token-{user},user-{user},{user}\n")).collect();
-    management.put("flood", &[("value", &inline_at(&pki, flood)), ("cluster", DOCUMENT), ("tokens", &users.concat())]);
-    let calm = [("value", &*inline_at(&pki, backend.address)), ("cluster", DOCUMENT), ("tokens", "two,carol,7\n")];
+    management.put(
+        "flood",
+        &[("value", &inline_at(&pki, flood)), ("cluster", DOCUMENT), ("tokens", &users.concat())],
+    );
+    let calm =
+        [("value", &*inline_at(&pki, backend.address)), ("cluster", DOCUMENT), ("tokens", "two,carol,7\n")];
     management.put("calm", &calm);
     let mut flags = management_flags(&pki, management.server.address);
     flags.push(format!("--max-buffered-bytes={LIMIT}"));

@@ -139,28 +139,33 @@ impl Generation {
         self.adopts = adopts;
     }
 
-    /// Opens the backends of a cluster. Fails if the log cannot be opened, or if this generation has the same file or
-    /// webhook with other options, unless it [adopts](Self::adopt) these.
+    /// Opens the backends of a cluster. Fails if the log cannot be opened, unless it is open already, or if this generation has
+    /// the same file or webhook with other options, unless it [adopts](Self::adopt) these. A cluster for which it fails
+    /// leaves no options to others.
     pub fn open(
         &mut self,
         log: Option<&LogOptions>,
         webhook: Option<(&WebhookOptions, Arc<dyn Post>)>,
     ) -> Result<Sinks, SinkError> {
+        // The webhook fails for its options alone, which come first.
+        let webhook = webhook.map(|(options, post)| self.known_webhook(options, post)).transpose()?;
         let log = log.map(|options| self.log(options)).transpose()?;
-        let webhook = webhook.map(|(options, post)| self.webhook(options, &post)).transpose()?;
+        let webhook = webhook.map(|(options, post)| self.webhook(options, post)).transpose()?;
         Ok(Sinks::new(log, webhook, Arc::clone(&self.registry.observer)))
     }
 
     fn log(&mut self, options: &LogOptions) -> Result<Outlet, SinkError> {
         let path = options.path.clone();
-        let key = log_key(&path).map_err(|error| SinkError::Log { path, error })?;
-        let known = self.logs.entry(key.clone()).or_insert_with(|| options.clone());
+        let key = self.registry.log_key(&path).map_err(|error| SinkError::Log { path, error })?;
+        let known = self.logs.get(&key).unwrap_or(options);
         if *known != (LogOptions { path: known.path.clone(), ..options.clone() }) && !self.adopts {
             let name = options.path.display().to_string();
             return Err(SinkError::Conflict { kind: "log", name });
         }
         let options = &known.clone();
-        let (user, sink) = self.registry.open(key, |registry, key| registry.start_log(options, key))?;
+        let start = |registry: &Arc<Registry>, key: &SinkKey| registry.start_log(options, key);
+        let (user, sink) = self.registry.open(key.clone(), start)?;
+        self.logs.entry(key).or_insert_with(|| options.clone());
         let LogOptions { mode, format, truncate, .. } = *options;
         let (queue, zone) = (Arc::clone(sink.queue()), self.registry.clock.zone().clone());
         let user = Arc::new(user);
@@ -168,18 +173,29 @@ impl Generation {
         Ok(Outlet { kind: SinkKind::Log, mode, format, truncate, zone, queue, _user: user })
     }
 
-    fn webhook(&mut self, options: &WebhookOptions, post: &Arc<dyn Post>) -> Result<Outlet, SinkError> {
-        let key = SinkKey::Webhook(options.name.clone());
-        let connection = || (options.clone(), Arc::clone(post));
-        let (known, known_post) = self.webhooks.entry(key.clone()).or_insert_with(connection);
-        if known != options && !self.adopts {
-            return Err(SinkError::Conflict { kind: "webhook", name: options.name.clone() });
+    /// The options of this generation for a webhook.
+    fn known_webhook(
+        &self,
+        options: &WebhookOptions,
+        post: Arc<dyn Post>,
+    ) -> Result<(WebhookOptions, Arc<dyn Post>), SinkError> {
+        match self.webhooks.get(&SinkKey::Webhook(options.name.clone())) {
+            Some((known, _)) if known != options && !self.adopts => {
+                Err(SinkError::Conflict { kind: "webhook", name: options.name.clone() })
+            }
+            Some((known, post)) => Ok((known.clone(), Arc::clone(post))),
+            None => Ok((options.clone(), post)),
         }
-        let (options, post) = &(known.clone(), Arc::clone(known_post));
-        let start =
-            |registry: &Arc<Registry>, key: &SinkKey| Ok(registry.start_webhook(options, post, key.clone()));
-        let (user, sink) = self.registry.open(key, start)?;
-        let WebhookOptions { mode, truncate, .. } = *options;
+    }
+
+    fn webhook(&mut self, options: WebhookOptions, post: Arc<dyn Post>) -> Result<Outlet, SinkError> {
+        let key = SinkKey::Webhook(options.name.clone());
+        let start = |registry: &Arc<Registry>, key: &SinkKey| {
+            Ok(registry.start_webhook(&options, &post, key.clone()))
+        };
+        let (user, sink) = self.registry.open(key.clone(), start)?;
+        let WebhookOptions { mode, truncate, .. } = options;
+        self.webhooks.entry(key).or_insert((options, post));
         let (queue, zone) = (Arc::clone(sink.queue()), self.registry.clock.zone().clone());
         let user = Arc::new(user);
         self.users.push(Arc::clone(&user));
@@ -214,6 +230,23 @@ impl Registry {
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.lock().is_empty()
+    }
+
+    /// The identity of a log, which is made if it does not exist. If that fails, an open one goes on: its writer counts what it
+    /// cannot write, and its volume may be back in a moment.
+    fn log_key(&self, path: &Path) -> io::Result<SinkKey> {
+        if path == Path::new(STANDARD_OUTPUT) {
+            return Ok(SinkKey::Log(path.to_owned()));
+        }
+        let made = ensure_log_file(path);
+        let key = directory(path)
+            .canonicalize()
+            .map(|directory| SinkKey::Log(directory.join(path.file_name().unwrap_or_default())));
+        match (made, key) {
+            (Ok(()), key) => key,
+            (Err(_), Ok(key)) if self.lock().contains_key(&key) => Ok(key),
+            (Err(error), _) => Err(error),
+        }
     }
 
     /// The sink with this key, started if there is none.
@@ -293,16 +326,6 @@ impl Drop for SinkUser {
             }
         }
     }
-}
-
-/// The identity of a log, which is made if it does not exist.
-fn log_key(path: &Path) -> io::Result<SinkKey> {
-    if path == Path::new(STANDARD_OUTPUT) {
-        return Ok(SinkKey::Log(path.to_owned()));
-    }
-    ensure_log_file(path)?;
-    let directory = directory(path).canonicalize()?;
-    Ok(SinkKey::Log(directory.join(path.file_name().unwrap_or_default())))
 }
 
 fn log_queue(options: &LogOptions) -> QueueOptions {

@@ -61,6 +61,9 @@ impl ConfigResolver<'_> {
                 return None;
             }
         };
+        for list in crls.lists() {
+            self.inputs.note_boundary(list.next_update);
+        }
         for list in crls.lists().into_iter().filter(|list| list.is_stale(now)) {
             let (key, issuer, time) = (&place.key, &list.issuer, format_utc(list.next_update));
             self.warnings.push(format!("{key}: the CRL of {issuer} is stale since {time} (nextUpdate)"));

@@ -73,7 +73,10 @@ impl Setup {
     }
 
     /// Requests something, and begins to send the response.
-    async fn respond(mut self, body: Pieces) -> (ByteLedger, ResponseFuture, JoinHandle<Result<(), SendBodyError>>) {
+    async fn respond(
+        mut self,
+        body: Pieces,
+    ) -> (ByteLedger, ResponseFuture, JoinHandle<Result<(), SendBodyError>>) {
         let request = Request::get("https://a/").body(()).unwrap();
         let (response, _) = self.client.send_request(request, true).unwrap();
         let (_, mut respond) = self.server.accept().await.unwrap().unwrap();
@@ -96,8 +99,13 @@ impl Setup {
 
 #[tokio::test]
 async fn what_a_client_does_not_read_counts_until_it_does() {
-    let (ledger, response, task) = Setup::start(10_000).await.respond(Pieces { left: 3, length: 16_384 }).await;
-    assert_eq!(ledger.held(), BTreeMap::from([(owner(), 16_384)]), "a piece that the window has room for in part");
+    let (ledger, response, task) =
+        Setup::start(10_000).await.respond(Pieces { left: 3, length: 16_384 }).await;
+    assert_eq!(
+        ledger.held(),
+        BTreeMap::from([(owner(), 16_384)]),
+        "a piece that the window has room for in part"
+    );
     let mut body = response.await.unwrap().into_body();
     let mut read = 0;
     while let Some(data) = body.data().await {
@@ -113,7 +121,8 @@ async fn what_a_client_does_not_read_counts_until_it_does() {
 
 #[tokio::test]
 async fn an_owner_that_gives_way_has_its_streams_reset() {
-    let (ledger, response, task) = Setup::start(10_000).await.respond(Pieces { left: 3, length: 16_384 }).await;
+    let (ledger, response, task) =
+        Setup::start(10_000).await.respond(Pieces { left: 3, length: 16_384 }).await;
     ledger.set_total(0);
     assert_eq!(ledger.sample().gave_way.into_keys().collect::<Vec<_>>(), [owner()]);
     assert!(matches!(task.await.unwrap(), Err(SendBodyError::Revoked)));
