@@ -243,7 +243,7 @@ mod tests {
     use std::time::Duration;
 
     use futures_util::FutureExt as _;
-    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+    use proptest::prelude::{prop_assert_eq, proptest};
 
     use super::*;
 
