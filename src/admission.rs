@@ -69,11 +69,7 @@ pub(crate) struct ClusterAdmission {
 /// Memory of a review, in the share of a flow, until it is dropped.
 pub(crate) type ReservedReview = Permit<Arc<str>>;
 
-async fn reserve(
-    memory: &FairLimiter<Arc<str>>,
-    flow: &str,
-    weight: u64,
-) -> Result<ReservedReview, Refused> {
+async fn reserve(memory: &FairLimiter<Arc<str>>, flow: &str, weight: u64) -> Result<ReservedReview, Refused> {
     let weight = usize::try_from(weight).unwrap_or(usize::MAX);
     memory.acquire(flow.into(), weight, Instant::now() + QUEUE_TIMEOUT).await
 }

@@ -322,10 +322,7 @@ fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> i
 }
 
 /// Starts the threads that check tokens: as many compute at once as serve requests, and one is left for the network.
-fn start_check_pool(
-    workers: usize,
-    phase: &watch::Receiver<ShutdownPhase>,
-) -> io::Result<TokenCheckPool> {
+fn start_check_pool(workers: usize, phase: &watch::Receiver<ShutdownPhase>) -> io::Result<TokenCheckPool> {
     let places = workers.max(1);
     let runtime = start_thread_pool("token-check", places + 1, aborted(phase.clone()))?;
     Ok(TokenCheckPool::new(runtime, places))

@@ -56,7 +56,8 @@ pub(crate) fn start_thread_pool(
     threads: usize,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<Handle> {
-    let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()?;
+    let runtime =
+        Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new().name(name.into()).spawn(move || {
         runtime.block_on(stop);

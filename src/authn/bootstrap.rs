@@ -56,7 +56,7 @@ impl TokenAuthenticator for BootstrapTokens {
                 return Ok(None);
             };
             let name = format!("bootstrap-token-{id}");
-            let found = self.getter.bootstrap_secret(&name).await;
+            let found = self.getter.bootstrap_secret(&name, context.owner).await;
             let found = found.map_err(|error| {
                 trace.step(NAME, Check::BootstrapSecret, StepOutcome::Unavailable, || error.0.clone());
                 AuthnError::Unavailable(error.0)

@@ -236,12 +236,7 @@ impl CacheState {
 
     /// Starts a check as soon as there is a place for it. If the request is cancelled until then, one of those that wait
     /// starts another.
-    async fn begin(
-        self: &Arc<Self>,
-        lookup: VerdictLookup,
-        token: &BearerToken,
-        context: TokenContext<'_>,
-    ) {
+    async fn begin(self: &Arc<Self>, lookup: VerdictLookup, token: &BearerToken, context: TokenContext<'_>) {
         let was_good = self.good_tokens.contains(lookup.key());
         let Some(place) = self.place(context.owner, was_good).await else {
             return lookup.finish(Arc::new(CheckOutcome::of(overloaded())), None);

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use portcullis_limits::Owner;
 use portcullis_system::clock::UnixTime;
 use secrecy::SecretSlice;
 
@@ -31,8 +32,9 @@ pub trait TokenGetter: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, GetResult<ServiceAccount>>;
     /// Reads a secret.
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>>;
-    /// Reads a secret in `kube-system`. A made-up token can name any of them, so live reads are rate limited.
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>>;
+    /// Reads a secret in `kube-system`. A made-up token can name any of them, so live reads are rate limited, for all owners and
+    /// for each one.
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, owner: &'a Owner) -> BoxFuture<'a, GetResult<Secret>>;
     /// Reads a pod.
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>>;
     /// Reads a node.

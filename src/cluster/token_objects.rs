@@ -21,6 +21,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use portcullis_go::url::path_segment;
 use portcullis_http::identity::TEXT_OVERHEAD;
+use portcullis_limits::Owner;
 use portcullis_openid::jwt::key_set::KeySet;
 use portcullis_system::clock::UnixTime;
 use secrecy::{ExposeSecret as _, SecretSlice};
@@ -320,14 +321,14 @@ impl TokenGetter for TokenObjectCache {
         })
     }
 
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, owner: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move {
             // A client can name tokens that do not exist: past the rate limit, a fresh watch cache decides alone.
             if let Some(found) = self.bootstrap_secrets.get(BOOTSTRAP_NAMESPACE, name) {
                 self.count("secrets", "watch");
                 return Ok(Some(found));
             }
-            if !self.live_bootstrap_reads.take() {
+            if !self.live_bootstrap_reads.take(owner) {
                 self.count("secrets", "rate_limited");
                 return if self.bootstrap_secrets.is_fresh() {
                     Ok(None)

@@ -13,6 +13,7 @@ use portcullis::internal::read_key_file;
 use portcullis::internal::{Audience, BoxFuture};
 use portcullis::internal::{Clock, UnixTime};
 use portcullis::internal::{GetResult, ObjectIdentity, Secret, ServiceAccount, TokenGetter};
+use portcullis_limits::Owner;
 use secrecy::SecretSlice;
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
@@ -163,7 +164,7 @@ impl TokenGetter for Cluster {
         };
         Box::pin(async move { Ok(found.map(secret).map(Arc::new)) })
     }
-    fn bootstrap_secret<'a>(&'a self, _: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, _: &'a str, _: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async { Ok(None) })
     }
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {

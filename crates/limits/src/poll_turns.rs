@@ -122,7 +122,13 @@ mod tests {
     }
 
     /// A future that is polled `polls` times, and notes each of them.
-    fn begin(turns: &Turns, owner: &'static str, name: &'static str, polls: usize, seen: &Polls) -> JoinHandle<()> {
+    fn begin(
+        turns: &Turns,
+        owner: &'static str,
+        name: &'static str,
+        polls: usize,
+        seen: &Polls,
+    ) -> JoinHandle<()> {
         let (turns, seen) = (turns.clone(), Arc::clone(seen));
         tokio::spawn(async move {
             let work = async {

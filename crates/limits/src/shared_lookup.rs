@@ -97,7 +97,13 @@ where
     }
 
     /// What there is for a key of this owner. A result that `is_usable` refuses counts as none.
-    pub fn find(&self, key: &K, owner: &O, now: Instant, is_usable: impl Fn(&V) -> bool) -> Found<K, V, O, S> {
+    pub fn find(
+        &self,
+        key: &K,
+        owner: &O,
+        now: Instant,
+        is_usable: impl Fn(&V) -> bool,
+    ) -> Found<K, V, O, S> {
         let mut shard = self.shard(key);
         if let Some(known) = shard.known.get(key, now).filter(|known| is_usable(known)) {
             return Found::Known(known.clone());

@@ -18,9 +18,9 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use keys::{JwsAlgorithm, VerificationKey};
-pub use verification_budget::VerificationBudget;
 use portcullis_go::json::JsonObject;
 use portcullis_pki::x509::certificate::Certificate;
+pub use verification_budget::VerificationBudget;
 
 /// Maximum size of the encoded header: room for a certificate chain in `x5c`.
 const MAX_HEADER_SIZE: usize = 64 << 10;
@@ -130,8 +130,7 @@ impl<'a> Jwt<'a> {
         let Some(algorithm) = self.algorithm().and_then(JwsAlgorithm::named) else { return false };
         let named = |key: &&VerificationKey| self.key_id().is_none_or(|id| key.id() == id);
         let keys = keys.iter().filter(named).filter(|key| key.fits(algorithm));
-        let affordable = budget.affordable(keys, self.signing_input.len());
-        affordable.into_iter().any(|key| self.is_signed_by(key))
+        budget.affordable(keys, self.signing_input.len()).any(|key| self.is_signed_by(key))
     }
 
     /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use futures_util::FutureExt as _;
+use portcullis_limits::Owner;
 use portcullis_pki::bootstrap_tokens::secret::GROUP;
 use secrecy::SecretSlice;
 
@@ -27,7 +28,7 @@ impl TokenGetter for FixedSecret {
     fn secret<'a>(&'a self, _: &'a str, _: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async { Ok(None) })
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, _: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
         self.1.lock().unwrap().push(name.to_owned());
         Box::pin(async { self.0.clone() })
     }

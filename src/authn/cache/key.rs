@@ -15,8 +15,7 @@ pub(super) struct CacheKey([u8; 32]);
 
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [.., a, b, c, d, e, f, g, h] = self.0;
-        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        state.write_u64(u64::from_le_bytes(self.0.last_chunk().copied().unwrap_or_default()));
     }
 }
 
@@ -122,7 +121,9 @@ mod tests {
     fn keys_are_spread_over_their_hashes() {
         let hasher = CacheKeyHasher::random();
         let hashes: Vec<u64> = (0..4096)
-            .map(|token| SecretKeyHash::default().hash_one(hasher.key(&BearerToken::new(token.to_string()), &[])))
+            .map(|token| {
+                SecretKeyHash::default().hash_one(hasher.key(&BearerToken::new(token.to_string()), &[]))
+            })
             .collect();
         for shift in [0, 28, 32, 57] {
             let mut buckets = [0; 16];

@@ -138,7 +138,9 @@ fn begin_from(cache: &Arc<CachedTokens>, token: &str, owner: Owner) -> JoinHandl
     let (cache, token) = (Arc::clone(cache), BearerToken::new(token));
     tokio::spawn(async move {
         let trace = AuthnTrace::default();
-        cache.authenticate(&token, TokenContext { audiences: &[], owner: &owner, now: NOW, trace: &trace }).await
+        cache
+            .authenticate(&token, TokenContext { audiences: &[], owner: &owner, now: NOW, trace: &trace })
+            .await
     })
 }
 

@@ -319,7 +319,8 @@ fn only_a_front_proxy_can_assert_the_gateways_user() {
         // The same holds for a TokenReview.
         let tokens = Arc::new(Fixed(Ok(Some(found))));
         let chain = chain(vec![], true).unwrap().with_token_review(tokens);
-        let reviewed = chain.review("token", &[], &Owner::Gateway, UnixTime::from_secs(0)).now_or_never().unwrap();
+        let reviewed =
+            chain.review("token", &[], &Owner::Gateway, UnixTime::from_secs(0)).now_or_never().unwrap();
         assert_eq!(reviewed.is_ok(), method == RequestHeader, "{method:?}");
     }
 }

@@ -21,8 +21,8 @@ use super::claims::{self, ClaimError, IdTokenClaims};
 use super::distributed::ClaimSources;
 use super::settings::JwtAuthenticator;
 use super::steps::StepRecorder;
-use crate::authn::{AuthnError, TokenContext};
 use crate::authn::trace::{Check, StepOutcome};
+use crate::authn::{AuthnError, TokenContext};
 
 /// Clock skew accepted for `nbf`.
 const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);

@@ -63,7 +63,7 @@ impl TokenGetter for FakeApiServer {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(async move { self.found("secret", &self.secrets, &format!("{namespace}/{name}")) })
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, _: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
         self.secret("kube-system", name)
     }
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
@@ -159,7 +159,8 @@ impl TestBed {
     ) -> AuthnOutcome {
         let trace = AuthnTrace::with_steps();
         let audiences = audiences_of(audiences);
-        let context = TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: self.now, trace: &trace };
+        let context =
+            TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: self.now, trace: &trace };
         let bearer = BearerToken::new(token);
         let verdict = authenticator.authenticate(&bearer, context).now_or_never().expect("does not wait");
         let noted = trace.take();

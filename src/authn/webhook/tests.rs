@@ -125,8 +125,12 @@ async fn authenticate_traced(
 ) -> (AuthnVerdict, Vec<TraceStep>) {
     let (token, audiences, trace) =
         (BearerToken::new(token), audiences_of(audiences), AuthnTrace::with_steps());
-    let context =
-        TokenContext { audiences: &audiences, owner: &Owner::Gateway, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
+    let context = TokenContext {
+        audiences: &audiences,
+        owner: &Owner::Gateway,
+        now: UnixTime::from_secs(1_700_000_000),
+        trace: &trace,
+    };
     let verdict = authenticator.authenticate(&token, context).await;
     (verdict, trace.take().steps)
 }
@@ -138,7 +142,12 @@ async fn verdict(webhook: &WebhookSettings) -> AuthnVerdict {
 /// Authenticates a token without recording steps.
 async fn authenticate_untraced(authenticator: &dyn TokenAuthenticator, token: &str) -> AuthnVerdict {
     let (token, trace) = (BearerToken::new(token), AuthnTrace::default());
-    let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: UnixTime::from_secs(1_700_000_000), trace: &trace };
+    let context = TokenContext {
+        audiences: &[],
+        owner: &Owner::Gateway,
+        now: UnixTime::from_secs(1_700_000_000),
+        trace: &trace,
+    };
     authenticator.authenticate(&token, context).await
 }
 
@@ -290,7 +299,8 @@ async fn verdicts_are_cached_and_errors_are_not() {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
         let authenticator = authenticator(&service.webhook(pki.tls(), version), &[], &metrics);
-        let cached = authenticator.cached(LONG, TokenCheckPool::of_test().of_cluster("c"), &metrics.token_cache);
+        let cached =
+            authenticator.cached(LONG, TokenCheckPool::of_test().of_cluster("c"), &metrics.token_cache);
         for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
             ("t0k3n", 404, true, false, 1),

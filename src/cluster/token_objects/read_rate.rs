@@ -1,45 +1,43 @@
-//! The rate limit on live reads that unauthenticated clients can cause with made-up tokens.
+//! The rate limit on live reads that unauthenticated clients can cause with made-up tokens, for all clients and for each one.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
+use portcullis_limits::Owner;
+use portcullis_limits::rate::{Bucket, Rate, RateLimits};
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
-use portcullis_system::sync::lock;
+/// Reads of all clients.
+const RATE: Rate = Rate { interval: Duration::from_millis(100), burst: 20 };
+/// Reads of one client.
+// threat: token-flood
+const OWN_RATE: Rate = Rate { interval: Duration::from_millis(200), burst: 10 };
+/// The number of clients with a limit of their own; further ones share one.
+const MAX_OWNERS: usize = 1024;
 
-/// The time in which one read is added.
-const READ_INTERVAL: Duration = Duration::from_millis(100);
-/// The size of the burst.
-const MAX_READS: u32 = 20;
-
-/// A token bucket of reads.
+/// Token buckets of reads.
 #[derive(Debug)]
-pub(super) struct ReadRateLimiter(Mutex<Bucket>);
+pub(super) struct ReadRateLimiter(Mutex<ReadBuckets>);
 
 #[derive(Debug)]
-struct Bucket {
-    left: u32,
-    since: Instant,
+struct ReadBuckets {
+    all: Bucket,
+    own: RateLimits,
 }
 
 impl ReadRateLimiter {
-    /// A full bucket.
+    /// Full buckets.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Bucket { left: MAX_READS, since: Instant::now() }))
+        let own = RateLimits::new(OWN_RATE, MAX_OWNERS);
+        Self(Mutex::new(ReadBuckets { all: Bucket::default(), own }))
     }
 
-    /// Takes a read from the bucket; `false` if it is empty.
-    pub(super) fn take(&self) -> bool {
-        let mut bucket = lock(&self.0);
-        let gained = bucket.since.elapsed().as_millis() / READ_INTERVAL.as_millis();
-        if gained > 0 {
-            let gained = u32::try_from(gained).unwrap_or(MAX_READS);
-            bucket.left = bucket.left.saturating_add(gained).min(MAX_READS);
-            bucket.since = Instant::now();
-        }
-        let is_allowed = bucket.left > 0;
-        bucket.left = bucket.left.saturating_sub(1);
-        is_allowed
+    /// Takes a read of this client; `false` if none is left.
+    pub(super) fn take(&self, owner: &Owner) -> bool {
+        let now = Instant::now();
+        let ReadBuckets { all, own } = &mut *lock(&self.0);
+        own.take(owner, now).is_some() && all.take(RATE, now)
     }
 }
 
@@ -47,13 +45,30 @@ impl ReadRateLimiter {
 mod tests {
     use super::*;
 
+    fn client(number: u8) -> Owner {
+        Owner::Network([10, 0, 0, number].into())
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn the_bucket_empties_and_refills() {
+    async fn the_buckets_empty_and_refill() {
         let limiter = ReadRateLimiter::new();
-        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 20);
+        let reads =
+            || (0..1000).filter(|number| limiter.take(&client(u8::try_from(number % 250).unwrap()))).count();
+        assert_eq!(reads(), 20);
         tokio::time::advance(Duration::from_millis(350)).await;
-        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 3);
+        assert_eq!(reads(), 3);
         tokio::time::advance(Duration::from_hours(1)).await;
-        assert_eq!((0..1000).filter(|_| limiter.take()).count(), 20);
+        assert_eq!(reads(), 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_floods_leaves_reads_to_others() {
+        let limiter = ReadRateLimiter::new();
+        assert_eq!((0..1000).filter(|_| limiter.take(&client(1))).count(), 10);
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_millis(200)).await;
+            assert_eq!((0..100).filter(|_| limiter.take(&client(1))).count(), 1);
+            assert!(limiter.take(&client(2)));
+        }
     }
 }

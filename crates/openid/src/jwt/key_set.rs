@@ -141,7 +141,10 @@ impl KeySet {
     }
 
     fn is_signed(&self, jwt: &Jwt<'_>) -> bool {
-        self.keys.load().as_ref().is_some_and(|keys| jwt.is_signed_by_one_of(keys, VerificationBudget::PUBLISHED))
+        self.keys
+            .load()
+            .as_ref()
+            .is_some_and(|keys| jwt.is_signed_by_one_of(keys, VerificationBudget::PUBLISHED))
     }
 
     /// Completes a fetch that began at or after `requested`, or shares one.

@@ -91,7 +91,9 @@ fn a_token_without_kid_is_tried_with_a_limited_number_of_keys() {
     let among = |others: usize| {
         let mut keys = vec![other.public.clone(); others];
         keys.push(own.public.clone());
-        [&unnamed, &named].map(|token| Jwt::parse(token).unwrap().is_signed_by_one_of(&keys, VerificationBudget::CONFIGURED))
+        [&unnamed, &named].map(|token| {
+            Jwt::parse(token).unwrap().is_signed_by_one_of(&keys, VerificationBudget::CONFIGURED)
+        })
     };
     assert_eq!(among(99), [true, true]);
     assert_eq!(among(100), [false, true]);

@@ -30,8 +30,9 @@ async fn a_tenant_whose_clients_flood_made_up_tokens_takes_turns_with_other_clus
     let tenant = noting(&pool, "tenant", &order, CacheLimits::TENANT);
     let prod = noting(&pool, "prod", &order, CacheLimits::CLUSTER);
     let held = pool.hold();
-    let flood: Vec<_> =
-        (0..400).map(|number| begin_from(&tenant, &format!("made up {number}"), network(number % 8))).collect();
+    let flood: Vec<_> = (0..400)
+        .map(|number| begin_from(&tenant, &format!("made up {number}"), network(number % 8)))
+        .collect();
     settle().await;
     let valid = begin(&prod, "valid");
     settle().await;
@@ -90,7 +91,8 @@ async fn a_network_has_at_most_its_share_of_the_checks_and_of_the_queue() {
         let share = limits.checks.per_owner();
         let (queue, total) = (limits.checks.waiting_per_owner(), limits.checks.total());
         assert!(share < total && queue < limits.checks.waiting(), "{limits:?}");
-        let flood: Vec<_> = (0..share + queue + 100).map(|number| begin(&cache, &number.to_string())).collect();
+        let flood: Vec<_> =
+            (0..share + queue + 100).map(|number| begin(&cache, &number.to_string())).collect();
         until("the checks", || fake.call_count() == share).await;
         settle().await;
         assert_eq!((fake.call_count(), cache.len().1), (share, share + queue), "{limits:?}");

@@ -361,8 +361,8 @@ impl TokenGetter for Slow {
     fn secret<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
         Box::pin(self.after(self.0.secret(namespace, name)))
     }
-    fn bootstrap_secret<'a>(&'a self, name: &'a str) -> BoxFuture<'a, GetResult<Secret>> {
-        Box::pin(self.after(self.0.bootstrap_secret(name)))
+    fn bootstrap_secret<'a>(&'a self, name: &'a str, owner: &'a Owner) -> BoxFuture<'a, GetResult<Secret>> {
+        Box::pin(self.after(self.0.bootstrap_secret(name, owner)))
     }
     fn pod<'a>(&'a self, namespace: &'a str, name: &'a str) -> BoxFuture<'a, GetResult<ObjectIdentity>> {
         Box::pin(self.after(self.0.pod(namespace, name)))
@@ -384,7 +384,8 @@ async fn lookups_that_take_too_long_together_refuse_the_token() {
     let late = "unavailable: object lookups did not finish within 10s";
     for (bonds, expected, seconds) in [(json!({}), OK, 6), (pod(), late, 10), (secret(), late, 10)] {
         let (token, trace) = (BearerToken::new(bed.token(&claims(bonds))), AuthnTrace::default());
-        let context = TokenContext { audiences: &bed.audiences, owner: &Owner::Gateway, now: bed.now, trace: &trace };
+        let context =
+            TokenContext { audiences: &bed.audiences, owner: &Owner::Gateway, now: bed.now, trace: &trace };
         let began = tokio::time::Instant::now();
         let verdict = bound.authenticate(&token, context).await;
         assert_eq!((describe(&verdict).as_str(), began.elapsed()), (expected, Duration::from_secs(seconds)));

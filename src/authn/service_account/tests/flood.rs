@@ -10,7 +10,8 @@ use super::*;
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
 use crate::authn::check_pool::TokenCheckPool;
 
-const CLAIMS: &str = r#"{"iss":"iss","aud":"api","kubernetes.io":{"namespace":"ns","serviceaccount":{"name":"s","uid":"u"}}}"#;
+const CLAIMS: &str =
+    r#"{"iss":"iss","aud":"api","kubernetes.io":{"namespace":"ns","serviceaccount":{"name":"s","uid":"u"}}}"#;
 
 /// The key set of the tenant's API server.
 #[derive(Debug)]

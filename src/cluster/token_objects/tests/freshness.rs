@@ -624,7 +624,12 @@ async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_a
                 let (cache, deleted, last) = (Arc::clone(&cache), Arc::clone(&deleted), Arc::clone(&last));
                 tokio::spawn(async move {
                     let (token, trace) = (BearerToken::new("token"), AuthnTrace::default());
-                    let context = TokenContext { audiences: &[], owner: &Owner::Gateway, now: UnixTime::ZERO, trace: &trace };
+                    let context = TokenContext {
+                        audiences: &[],
+                        owner: &Owner::Gateway,
+                        now: UnixTime::ZERO,
+                        trace: &trace,
+                    };
                     let verdict = cache.authenticate(&token, context).await;
                     let deleted = *deleted.lock().unwrap();
                     if let (Ok(Some(_)), Some(deleted)) = (verdict, deleted) {
