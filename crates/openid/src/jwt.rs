@@ -130,8 +130,7 @@ impl<'a> Jwt<'a> {
         let Some(algorithm) = self.algorithm().and_then(JwsAlgorithm::named) else { return false };
         let named = |key: &&VerificationKey| self.key_id().is_none_or(|id| key.id() == id);
         let keys = keys.iter().filter(named).filter(|key| key.fits(algorithm));
-        let affordable = budget.affordable(keys, self.signing_input.len());
-        affordable.into_iter().any(|key| self.is_signed_by(key))
+        budget.affordable(keys, self.signing_input.len()).any(|key| self.is_signed_by(key))
     }
 
     /// Whether the key verifies the signature with the algorithm in `alg`. Critical extensions and unencoded payloads

@@ -15,8 +15,7 @@ pub(super) struct CacheKey([u8; 32]);
 
 impl Hash for CacheKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let [.., a, b, c, d, e, f, g, h] = self.0;
-        state.write_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
+        state.write_u64(u64::from_le_bytes(self.0.last_chunk().copied().unwrap_or_default()));
     }
 }
 

@@ -211,6 +211,23 @@ fn rsa_keys_with_costly_parameters_are_skipped() {
 }
 
 #[test]
+fn a_skipped_key_of_a_supported_type_is_a_problem_for_the_log() {
+    let encoded = |length: usize| URL_SAFE_NO_PAD.encode(vec![0xff; length]);
+    let rsa = |modulus, exponent| json!({"kty": "RSA", "n": encoded(modulus), "e": encoded(exponent)});
+    let cases = [
+        (rsa(128, 3), Some(UnsupportedKey::RsaBits(1024))),
+        (rsa(1025, 3), Some(UnsupportedKey::RsaBits(8200))),
+        (rsa(256, 4), Some(UnsupportedKey::RsaExponentBits(32))),
+        (rsa(256, 3), None),
+        (json!({"kty": "oct", "k": "c2VjcmV0"}), None),
+    ];
+    for (key, expected) in cases {
+        let parsed = parse(json!({"keys": [key]}).to_string().as_bytes()).unwrap();
+        assert_eq!(parsed.problem, expected, "{key}");
+    }
+}
+
+#[test]
 fn a_key_encoded_as_a_string_is_not_parsed() {
     let key = json!({"kty": "EC", "crv": "P-256", "kid": "k",
         "x": "axfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpY", "y": "T-NC4v4af5uO5-tKfA-eFivOM1drMV7Oy7ZAaDe_UfU"});
