@@ -196,15 +196,14 @@ impl ClusterLimiter {
                 return Ok((None, None));
             }
             let flow = flow();
-            let place = match is_limited {
-                true => limiter.acquire(FlowName::clone(&flow), is_exempt, deadline).await?,
-                false => None,
+            let place = if is_limited {
+                limiter.acquire(FlowName::clone(&flow), is_exempt, deadline).await?
+            } else {
+                None
             };
             // After the wait: a request in the queue of one cluster takes nothing from the others.
-            let process = match is_limited_in_process {
-                true => self.process.enter(&self.cluster, flow, priority)?,
-                false => None,
-            };
+            let process =
+                if is_limited_in_process { self.process.enter(&self.cluster, flow, priority)? } else { None };
             Ok((place, process))
         };
         let (place, process) = result.await.inspect_err(|exceeded: &LimitExceeded| {

@@ -224,21 +224,20 @@ impl Pools {
     where
         F: Future<Output = Result<T, SendError>>,
     {
-        let mut failed = Vec::new();
-        let mut last_error = None;
-        let (mut is_full, mut lacks_place) = (false, false);
-        while let Some(endpoint) = backend.choose(attempt.load, &attempt.tried, &failed, &self.random) {
+        let mut skipped = Skipped::default();
+        while let Some(endpoint) =
+            backend.choose(attempt.load, &attempt.tried, &skipped.endpoints, &self.random)
+        {
             let trust = endpoint.trust_version();
             let limit = if attempt.author.is_gateway() { usize::MAX } else { backend.max_load(attempt.load) };
             let flow = || attempt.author.flow_name();
             let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit, flow) else {
-                is_full = true;
-                failed.push(endpoint);
+                skipped.add_full(endpoint);
                 continue;
             };
             let reserved = {
                 // One that has failed for this request is no reason to leave the last one.
-                let outdone = backend.until_outdone(&endpoint, &failed);
+                let outdone = backend.until_outdone(&endpoint, &skipped.endpoints);
                 let mut reserving = pin!(reserve(self.of(&endpoint), ticket));
                 if let Some(reserved) = poll_immediate(reserving.as_mut()).await {
                     Some(reserved)
@@ -256,40 +255,62 @@ impl Pools {
                 }
             };
             let Some(reserved) = reserved else {
-                failed.push(endpoint);
+                skipped.endpoints.push(endpoint);
                 continue;
             };
             match reserved {
-                Err(SendError::Connect(ConnectError::TooManyWaiting { .. })) => {
-                    is_full = true;
-                    failed.push(endpoint);
-                }
-                // Another endpoint may have an open connection.
-                Err(SendError::Connect(ConnectError::NoPlace { .. })) => {
-                    lacks_place = true;
-                    failed.push(endpoint);
-                }
-                Err(SendError::Connect(error)) => {
-                    tracing::debug!(%error, "endpoint skipped");
-                    failed.push(endpoint);
-                    last_error = Some(error);
-                }
+                Err(SendError::Connect(error)) => skipped.add(endpoint, error),
                 // A connection may take seconds. Another process may listen there since.
                 // threat: backend-ignores-identity
-                Ok(_) if !endpoint.is_trusted_since(trust) => failed.push(endpoint),
+                Ok(_) if !endpoint.is_trusted_since(trust) => skipped.endpoints.push(endpoint),
                 Ok(_) if !attempt.author.is_current(backend) => return Err(SendError::NotTrusted),
                 outcome => return outcome,
             }
         }
-        if lacks_place {
-            return Err(SendError::NoPlace);
+        Err(skipped.into_error(backend))
+    }
+}
+
+/// The endpoints to which a request was not sent, and why.
+#[derive(Default)]
+struct Skipped {
+    endpoints: Vec<Arc<Endpoint>>,
+    is_full: bool,
+    lacks_place: bool,
+    last_error: Option<ConnectError>,
+}
+
+impl Skipped {
+    /// One with as many requests as it may have.
+    fn add_full(&mut self, endpoint: Arc<Endpoint>) {
+        self.is_full = true;
+        self.endpoints.push(endpoint);
+    }
+
+    /// One to which there is no connection.
+    fn add(&mut self, endpoint: Arc<Endpoint>, error: ConnectError) {
+        match error {
+            ConnectError::TooManyWaiting { .. } => self.is_full = true,
+            // Another endpoint may have an open connection.
+            ConnectError::NoPlace { .. } => self.lacks_place = true,
+            error => {
+                tracing::debug!(%error, "endpoint skipped");
+                self.last_error = Some(error);
+            }
         }
-        if is_full {
-            return Err(SendError::Overloaded);
+        self.endpoints.push(endpoint);
+    }
+
+    fn into_error(self, backend: &Backend) -> SendError {
+        if self.lacks_place {
+            return SendError::NoPlace;
+        }
+        if self.is_full {
+            return SendError::Overloaded;
         }
         // A connection error tells the operator more than "not trusted".
         let known = || backend.endpoints().iter().find_map(|endpoint| endpoint.last_error());
-        Err(last_error.or_else(known).map_or(SendError::NotTrusted, SendError::Connect))
+        self.last_error.or_else(known).map_or(SendError::NotTrusted, SendError::Connect)
     }
 }
 

@@ -131,9 +131,12 @@ async fn refused(requests: &mut JoinSet<Option<String>>, count: usize) {
     }
 }
 
+async fn counted(gateway: &Gateway, metric: &str) -> usize {
+    usize::try_from(gateway.count(metric).await).unwrap()
+}
+
 async fn connections(gateway: &Gateway, owner: &str) -> usize {
-    let count = gateway.count(&format!("portcullis_backend_connections{{owner=\"{owner}\"}}")).await;
-    usize::try_from(count).unwrap()
+    counted(gateway, &format!("portcullis_backend_connections{{owner=\"{owner}\"}}")).await
 }
 
 // threat: backend-connection-flood
@@ -149,7 +152,7 @@ async fn a_user_whose_requests_take_a_connection_each_leaves_descriptors_to_othe
     refused(&mut requests, FLOOD - OF_USER).await;
     until("the others at the API server", || backend.pending() == OF_USER).await;
     assert_eq!(connections(gateway, "user").await, OF_USER);
-    assert_eq!(gateway.count("portcullis_backend_max_connections").await, BACKENDS as u64);
+    assert_eq!(counted(gateway, "portcullis_backend_max_connections").await, BACKENDS);
     for http2 in [false, true] {
         let mut other = Client::connect(gateway, http2, Some(&alice)).await;
         assert_eq!(other.code(&[]).await, StatusCode::OK);
@@ -157,7 +160,7 @@ async fn a_user_whose_requests_take_a_connection_each_leaves_descriptors_to_othe
     assert!(gateway.metrics("/livez").await.starts_with("HTTP/1.1 200"));
     assert!(open_files(process.id()) < FILES / 2);
     let cause = "portcullis_backend_errors_total{cause=\"no_connection_left\"}";
-    assert_eq!(gateway.count(cause).await, (FLOOD - OF_USER) as u64);
+    assert_eq!(counted(gateway, cause).await, FLOOD - OF_USER);
     // Connections that are kept are used again, by whoever comes next.
     released.add_permits(OF_USER);
     while let Some(ended) = in_time(requests.join_next()).await {
