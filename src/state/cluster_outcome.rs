@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::snapshot::ClusterBuildError;
 use crate::audit::AuditError;
 use crate::cluster::ClusterError;
 use crate::cluster::settings::ClusterOrigin;
@@ -103,6 +102,19 @@ impl ClusterOutcomes {
             }
         }
     }
+}
+
+/// Why a cluster cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[error("cluster {cluster}: {source}")]
+pub struct ClusterBuildError {
+    /// The cluster's name.
+    pub cluster: String,
+    /// What configures it.
+    pub origin: ClusterOrigin,
+    /// The cause.
+    #[source]
+    pub source: ClusterError,
 }
 
 /// Settings of clusters that turned out not to be buildable.

@@ -11,13 +11,13 @@ use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 use tracing::info;
 
-use super::cluster_outcome::ClusterOutcomes;
+use super::cluster_outcome::{ClusterBuildError, ClusterOutcomes};
 use super::effective_config::EffectiveConfig;
 use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::AuthnDeps;
 use crate::cluster::router::Router;
-use crate::cluster::{Cluster, ClusterError, settings};
+use crate::cluster::{Cluster, settings};
 use crate::config::ConfigErrors;
 use crate::config::management_cluster::ManagementSettings;
 use crate::config::page_settings::PageSettings;
@@ -78,21 +78,22 @@ pub enum SnapshotError {
     Clusters(Vec<ClusterBuildError>),
 }
 
-/// Why a cluster cannot be built.
-#[derive(Debug, thiserror::Error)]
-#[error("cluster {cluster}: {source}")]
-pub struct ClusterBuildError {
-    /// The cluster's name.
-    pub cluster: String,
-    /// What configures it.
-    pub origin: settings::ClusterOrigin,
-    /// The cause.
-    #[source]
-    pub source: ClusterError,
-}
-
 fn listed(errors: &[ClusterBuildError]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// All clusters, or all errors.
+fn all_built<T>(
+    results: impl Iterator<Item = Result<T, ClusterBuildError>>,
+) -> Result<Vec<T>, SnapshotError> {
+    let (mut clusters, mut failed) = (Vec::new(), Vec::new());
+    for result in results {
+        match result {
+            Ok(cluster) => clusters.push(cluster),
+            Err(error) => failed.push(error),
+        }
+    }
+    if failed.is_empty() { Ok(clusters) } else { Err(SnapshotError::Clusters(failed)) }
 }
 
 impl Snapshot {
@@ -133,16 +134,7 @@ impl Snapshot {
         };
         let mut ordered: Vec<_> = settings.clusters.iter().collect();
         ordered.sort_by_key(is_stale);
-        let (mut clusters, mut failed) = (Vec::new(), Vec::new());
-        for cluster in ordered {
-            match build(cluster) {
-                Ok(built) => clusters.push(built),
-                Err(error) => failed.push(error),
-            }
-        }
-        if !failed.is_empty() {
-            return Err(SnapshotError::Clusters(failed));
-        }
+        let clusters = all_built(ordered.into_iter().map(&mut build))?;
         Ok(Self {
             rebuilt,
             generation: before.map_or(1, |before| before.generation + 1),

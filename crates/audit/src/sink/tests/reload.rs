@@ -140,6 +140,35 @@ async fn a_bad_log_is_an_error_at_the_start() {
     registry.generation().open(Some(&other), None).unwrap();
 }
 
+#[tokio::test]
+async fn a_log_that_is_open_outlives_its_volume_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let (registry, _) = registry();
+    let volume = dir.path().join("volume");
+    let [options, other] = ["a.log", "b.log"].map(|name| LogOptions::new(volume.join(name)));
+    let _sinks = registry.generation().open(Some(&options), None).unwrap();
+    std::fs::remove_dir_all(&volume).unwrap();
+    std::fs::write(&volume, "no directory").unwrap();
+    let mut generation = registry.generation();
+    let _same = generation.open(Some(&options), None).unwrap();
+    generation.open(Some(&other), None).unwrap_err();
+}
+
+#[tokio::test]
+async fn a_cluster_without_its_webhook_leaves_no_options_of_its_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let (registry, _) = registry();
+    let mut generation = registry.generation();
+    let accepting = || -> Arc<dyn Post> { Arc::new(Accepting(AtomicUsize::new(0))) };
+    let webhook = WebhookOptions::new("webhook");
+    let _first = generation.open(None, Some((&webhook, accepting()))).unwrap();
+    let conflicting = WebhookOptions { mode: Mode::BlockingStrict, ..webhook };
+    let log = LogOptions::new(dir.path().join("audit.log"));
+    let other = LogOptions { mode: Mode::Batch, ..log.clone() };
+    generation.open(Some(&log), Some((&conflicting, accepting()))).unwrap_err();
+    let _second = generation.open(Some(&other), None).unwrap();
+}
+
 /// Accepts everything after so many failures.
 struct Failing(AtomicUsize);
 
