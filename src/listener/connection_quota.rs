@@ -210,7 +210,7 @@ impl QuotaState {
     /// Counts a connection that has no place for this owner.
     fn seat(&mut self, seat: &Arc<Seat>, owner: Owner) {
         self.tenants += usize::from(matches!(owner, Owner::Tenant(_)));
-        let id = self.seats_for(seat, &owner).take(owner.clone(), Arc::clone(seat));
+        let id = self.seats_for(seat, &owner).take(&owner, Arc::clone(seat));
         *lock(&seat.held) = Some((owner, id));
     }
 

@@ -37,8 +37,13 @@ struct Ledger {
     next: AtomicUsize,
     registered: AtomicUsize,
     hasher: RandomState,
-    shards: [Mutex<BTreeMap<usize, (Owner, Weak<dyn Holder>)>>; SHARDS],
+    shards: [Mutex<Registered>; SHARDS],
 }
+
+/// Holders by their numbers.
+type Registered = BTreeMap<usize, (Owner, Weak<dyn Holder>)>;
+/// Holders, and what they hold.
+type Holders = Vec<(usize, Arc<dyn Holder>)>;
 
 /// A holder counts until this is dropped.
 #[must_use = "the holder is forgotten when this is dropped"]
@@ -95,7 +100,7 @@ impl ByteLedger {
     /// Counts what a holder holds for its owner.
     pub fn register(&self, owner: Owner, holder: &Arc<impl Holder + 'static>) -> Registration {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
-        let holder: Weak<dyn Holder> = Arc::downgrade(holder) as Weak<dyn Holder>;
+        let holder = Arc::downgrade(holder);
         self.0.registered.fetch_add(1, Ordering::Relaxed);
         lock(self.0.shard(number)).insert(number, (owner, holder));
         Registration { ledger: Arc::clone(&self.0), number }
@@ -125,7 +130,9 @@ impl ByteLedger {
         // It has no streams but those that keep the process alive.
         by_owner.remove(&Owner::Gateway);
         let goal = total / 100 * RELIEVED_PERCENT;
-        by_owner.values_mut().for_each(|held| held.holders.sort_by_key(|(held, _)| *held));
+        for held in by_owner.values_mut() {
+            held.holders.sort_by_key(|(held, _)| *held);
+        }
         Sample { held, gave_way: give_way(by_owner, held, goal) }
     }
 
@@ -152,7 +159,7 @@ impl ByteLedger {
 struct Held {
     sum: usize,
     /// By what they hold, the most last.
-    holders: Vec<(usize, Arc<dyn Holder>)>,
+    holders: Holders,
 }
 
 impl Held {
@@ -166,7 +173,7 @@ impl Held {
 
 /// Ends what the largest owner holds, one after the other, until all hold at most `goal`.
 fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BTreeMap<Owner, Ended> {
-    let mut by_size: BTreeMap<(usize, Owner), Vec<(usize, Arc<dyn Holder>)>> =
+    let mut by_size: BTreeMap<(usize, Owner), Holders> =
         by_owner.into_iter().map(|(owner, held)| ((held.sum, owner), held.holders)).collect();
     let mut gave: BTreeMap<Owner, Ended> = BTreeMap::new();
     while held > goal
@@ -184,7 +191,7 @@ fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BT
 }
 
 impl Ledger {
-    fn shard(&self, number: usize) -> &Mutex<BTreeMap<usize, (Owner, Weak<dyn Holder>)>> {
+    fn shard(&self, number: usize) -> &Mutex<Registered> {
         let [first, ..] = &self.shards;
         let index = usize::try_from(self.hasher.hash_one(number) >> 32).unwrap_or_default() % SHARDS;
         self.shards.get(index).unwrap_or(first)

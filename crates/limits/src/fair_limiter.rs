@@ -146,7 +146,9 @@ impl<O: OwnerKey> FairLimiter<O> {
             // Within the lock, so that no new request takes a place before those that wait.
             std::iter::from_fn(|| queue.next()).collect()
         };
-        granted.into_iter().for_each(|granted| self.hand_out(Some(granted)));
+        for granted in granted {
+            self.hand_out(Some(granted));
+        }
     }
 
     /// The weight in service.
@@ -222,7 +224,9 @@ impl<O: OwnerKey> FairLimiter<O> {
         queue.release(owner, weight);
         let granted: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         drop(queue);
-        granted.into_iter().for_each(|granted| self.hand_out(Some(granted)));
+        for granted in granted {
+            self.hand_out(Some(granted));
+        }
     }
 
     /// Sends a place to its request. If that is gone, the place goes to the next one. A loop, not a recursion, so that

@@ -56,10 +56,10 @@ impl<T, O: OwnerKey> Seats<T, O> {
     }
 
     /// Takes a seat.
-    pub fn take(&mut self, owner: O, item: T) -> SeatId {
+    pub fn take(&mut self, owner: &O, item: T) -> SeatId {
         let seat = SeatId(self.next);
         self.next += 1;
-        self.change(&owner, |seats| seats.insert(seat, item));
+        self.change(owner, |seats| seats.insert(seat, item));
         self.len += 1;
         seat
     }
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn the_largest_owner_is_known_and_among_equal_ones_the_oldest() {
         let mut seats = Seats::default();
-        let first = seats.take("a", 1);
-        seats.take("b", 2);
+        let first = seats.take(&"a", 1);
+        seats.take(&"b", 2);
         assert_eq!(seats.largest(), Some((&"a", 1)));
-        let second = seats.take("b", 3);
+        let second = seats.take(&"b", 3);
         assert_eq!(seats.largest(), Some((&"b", 2)));
         assert_eq!(seats.of(&"b").map(|(_, item)| *item).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(seats.give_up(&"b", second), Some(3));
@@ -129,7 +129,7 @@ mod tests {
             let mut calm: HashMap<u8, Vec<SeatId>> = HashMap::new();
             for (of, ends) in steps {
                 while seats.len() < ALL {
-                    seats.take(9, 9);
+                    seats.take(&9, 9);
                 }
                 let held = calm.entry(of).or_default();
                 if ends {
@@ -141,7 +141,7 @@ mod tests {
                     if len > held.len() + 1 {
                         let (newest, _) = seats.of(&largest).next_back().unwrap();
                         seats.give_up(&largest, newest);
-                        held.push(seats.take(of, of));
+                        held.push(seats.take(&of, of));
                     }
                 }
                 for (of, held) in &calm {

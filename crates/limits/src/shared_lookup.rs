@@ -26,9 +26,12 @@ where
 struct Shards<K: Hash + Eq, V, O, S: BuildHasher> {
     /// Chooses the shard of a key.
     hasher: S,
-    /// The first shard and the others: at least one exists.
-    shards: (Mutex<Shard<K, V, O, S>>, Vec<Mutex<Shard<K, V, O, S>>>),
+    /// At least one exists.
+    first: LockedShard<K, V, O, S>,
+    others: Vec<LockedShard<K, V, O, S>>,
 }
+
+type LockedShard<K, V, O, S> = Mutex<Shard<K, V, O, S>>;
 
 struct Shard<K: Hash + Eq, V, O, S: BuildHasher> {
     known: ExpiringLru<K, V, S>,
@@ -87,8 +90,8 @@ where
         let shards = shards.max(1);
         let shard =
             || Mutex::new(Shard { known: ExpiringLru::new(capacity / shards), pending: HashMap::new() });
-        let shards = (shard(), (1..shards).map(|_| shard()).collect());
-        Self(Arc::new(Shards { hasher: S::default(), shards }))
+        let others = (1..shards).map(|_| shard()).collect();
+        Self(Arc::new(Shards { hasher: S::default(), first: shard(), others }))
     }
 
     /// The result for a key, if there is one.
@@ -139,14 +142,14 @@ where
     }
 
     fn count(&self, of: impl Fn(&Shard<K, V, O, S>) -> usize) -> usize {
-        let (first, others) = &self.0.shards;
+        let Shards { first, others, .. } = &*self.0;
         std::iter::once(first).chain(others).map(|shard| of(&lock(shard))).sum()
     }
 }
 
 impl<K: Hash + Eq, V, O: OwnerKey, S: BuildHasher> SharedLookups<K, V, O, S> {
     fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V, O, S>> {
-        let Shards { hasher, shards: (first, others) } = &*self.0;
+        let Shards { hasher, first, others } = &*self.0;
         if others.is_empty() {
             return lock(first);
         }
@@ -251,8 +254,8 @@ mod tests {
         Owner::flow("prod", number.to_string())
     }
 
-    fn term(seconds: u64) -> Option<Term> {
-        Some(Term { weight: 1, until: Instant::now() + Duration::from_secs(seconds) })
+    fn term(seconds: u64) -> Term {
+        Term { weight: 1, until: Instant::now() + Duration::from_secs(seconds) }
     }
 
     fn find(lookups: &SharedLookups<u8, u8>, key: u8, of: u8) -> Found<u8, u8> {
@@ -267,7 +270,7 @@ mod tests {
         let Found::Vacant(other, of_other) = find(&lookups, 1, 2) else {
             panic!("it waits for nobody else's")
         };
-        lookup.finish(7, term(10));
+        lookup.finish(7, Some(term(10)));
         assert_eq!((first.result().await, second.result().await), (Some(7), Some(7)));
         assert!(matches!(find(&lookups, 1, 3), Found::Known(7)));
         drop(other);
@@ -280,7 +283,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_result_that_does_not_count_is_for_those_that_wait() {
         let lookups = SharedLookups::new(10, 1);
-        for unstored in [None, term(0)] {
+        for unstored in [None, Some(term(0))] {
             let Found::Vacant(lookup, pending) = find(&lookups, 1, 1) else { panic!() };
             lookup.finish(7, unstored);
             assert_eq!(pending.result().await, Some(7));
@@ -323,7 +326,7 @@ mod tests {
                     }
                     Found::Vacant(lookup, pending) if of == 0 => hanging.push((Some(lookup), pending)),
                     Found::Vacant(lookup, pending) => {
-                        lookup.finish(key, term(100));
+                        lookup.finish(key, Some(term(100)));
                         prop_assert_eq!(pending.result().now_or_never(), Some(Some(key)));
                     }
                 }

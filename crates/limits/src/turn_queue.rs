@@ -148,7 +148,9 @@ mod tests {
     #[test]
     fn of_equal_lanes_the_one_that_waits_longest_loses() {
         let mut queue = TurnQueue::default();
-        ["a", "b", "c"].into_iter().for_each(|owner| queue.push(owner, owner, 1));
+        for owner in ["a", "b", "c"] {
+            queue.push(owner, owner, 1);
+        }
         assert_eq!(queue.drop_of_longest(End::Oldest), Some("a"));
         assert_eq!(queue.take(End::Oldest), Some("b"));
     }

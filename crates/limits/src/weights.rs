@@ -65,7 +65,9 @@ mod tests {
 
     fn weights(all: &BTreeMap<u8, usize>) -> Weights<u8> {
         let mut weights = Weights::default();
-        all.iter().for_each(|(key, weight)| weights.change(key, 0, *weight));
+        for (key, weight) in all {
+            weights.change(key, 0, *weight);
+        }
         weights
     }
 
@@ -79,7 +81,9 @@ mod tests {
         }
         weights.change(&2, 9, 1);
         assert_eq!(weights.heaviest(), Some((5, &1)));
-        [(1, 5), (2, 1), (3, 2)].iter().for_each(|(key, weight)| weights.change(key, *weight, 0));
+        for (key, weight) in [(1, 5), (2, 1), (3, 2)] {
+            weights.change(&key, weight, 0);
+        }
         assert!(weights.is_empty() && weights.heaviest().is_none());
     }
 

@@ -109,7 +109,7 @@ mod tests {
                 }
                 let all: Vec<u8> = frames.iter().flat_map(|(frame, _)| frame.clone()).collect();
                 assert_eq!(blocks.pass(&all), 0, "{role:?}");
-                assert_eq!(blocks.pass(&all[..all.len() - 30]), 29 + 16_393 + 9, "{role:?}");
+                assert_eq!(blocks.pass(&all[..all.len() - 20]), 29 + 16_393 + 9, "{role:?}");
             }
         }
     }

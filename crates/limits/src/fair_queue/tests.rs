@@ -339,7 +339,9 @@ proptest! {
                 }
             }
             if of == 3 {
-                calm.drain().for_each(|(of, held)| (0..held).for_each(|_| queue.release(&owner(&of.to_string()), 1)));
+                for (of, held) in calm.drain() {
+                    queue.release(&owner(&of.to_string()), held);
+                }
                 continue;
             }
             let held = calm.entry(of).or_default();
