@@ -475,6 +475,33 @@ mod tests {
     }
 
     #[test]
+    fn the_last_line_is_removed_with_its_owner_and_its_request() {
+        let mut lines = Lines::default();
+        let (stored, mut wait) = oneshot::channel();
+        lines.push(&owner("alice"), b"1", None);
+        lines.push(&owner("bob"), b"22", Some(stored));
+        assert!(lines.is_mixed());
+        let removed = lines.remove_last().unwrap();
+        assert_eq!((&removed.owner, removed.load), (&owner("bob"), Load::of(1, 2)));
+        drop(removed);
+        assert_eq!(wait.try_recv(), Err(oneshot::error::TryRecvError::Closed));
+        assert_eq!(lines.load(), Load::of(1, 1));
+        assert_eq!(lines.remove_last().map(|removed| removed.owner), Some(owner("alice")));
+        assert!(lines.remove_last().is_none() && lines.is_empty() && !lines.is_mixed());
+    }
+
+    #[test]
+    fn few_lines_of_one_owner_among_many_take_little_memory() {
+        let mut lines = Lines::lean();
+        lines.push(&owner("alice"), &[b'x'; 300], None);
+        assert!(lines.chunks[0].text.capacity() < 1000);
+        for _ in 0..2000 {
+            lines.push(&owner("alice"), &[b'x'; 300], None);
+        }
+        assert_eq!(lines.chunks.len(), 3, "chunks grow to the usual size");
+    }
+
+    #[test]
     fn each_request_learns_of_its_own_line() {
         let mut lines = Lines::default();
         let mut waits = Vec::new();

@@ -45,7 +45,7 @@ fn events(batch: &Batch) -> Vec<(String, String)> {
     batch.chunks.iter().flat_map(of_chunk).collect()
 }
 
-async fn next(queue: &Arc<Queue>) -> Batch {
+fn next(queue: &Arc<Queue>) -> Batch {
     queue.collect().now_or_never().flatten().expect("a batch")
 }
 
@@ -54,10 +54,10 @@ fn push(queue: &Queue, owner: &EventOwner, count: usize) -> usize {
 }
 
 /// The texts of the events that are left, by cluster.
-async fn drain(queue: &Arc<Queue>) -> HashMap<String, Vec<String>> {
+fn drain(queue: &Arc<Queue>) -> HashMap<String, Vec<String>> {
     let mut left: HashMap<String, Vec<String>> = HashMap::new();
     while queue.held() > 0 {
-        for (cluster, text) in events(&next(queue).await) {
+        for (cluster, text) in events(&next(queue)) {
             left.entry(cluster).or_default().push(text);
         }
     }
@@ -80,7 +80,7 @@ async fn a_flood_loses_its_newest_events_and_others_lose_none() {
     }
     assert_eq!(counts.of("webhook buffer_events of flood"), 900 + 30 + 30);
     assert_eq!((counts.of("webhook buffer_events of calm"), counts.of("webhook queue")), (0, 100));
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert_eq!((&left["flood"], &left["calm"]), (&numbers(0..70), &numbers(0..30)));
     assert_eq!((counts.of("webhook queue"), counts.of("webhook bytes")), (0, 0));
     // It has all of it again.
@@ -95,9 +95,11 @@ async fn owners_share_a_full_buffer_equally() {
         push(&queue, owner, 1000);
     }
     for _ in 0..100 {
-        owners.iter().for_each(|owner| drop(queue.push_now(owner, b"x", 1)));
+        for owner in &owners {
+            queue.push_now(owner, b"x", 1);
+        }
     }
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert!(left.values().all(|events| events.len() == 30), "{left:?}");
 }
 
@@ -112,12 +114,12 @@ async fn tenants_together_have_half_of_the_buffer_and_networks_a_quarter() {
     assert_eq!(push(&queue, &flow("alice"), 1000), 100);
     assert_eq!(counts.of("webhook buffer_events"), 100 + 156 + 900);
     // A tenant that floods loses for another one, not for the networks or the operator's users.
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert_eq!(left["alice"], numbers(0..100));
     assert_eq!(push(&queue, &tenants[0], 1000), 200);
     assert_eq!(push(&queue, &tenants[1], 50), 50);
     assert_eq!(push(&queue, &flow("alice"), 200), 200);
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert_eq!(["tenant-0", "tenant-1", "alice"].map(|cluster| left[cluster].len()), [150, 50, 200]);
 }
 
@@ -128,11 +130,13 @@ async fn a_network_has_one_share_in_all_clusters() {
         .map(|number| EventOwner::new(network(1).owner().clone(), format!("cluster-{number}")))
         .collect();
     for _ in 0..10 {
-        flood.iter().for_each(|owner| drop(push(&queue, owner, 1)));
+        for owner in &flood {
+            push(&queue, owner, 1);
+        }
     }
     assert_eq!(counts.of("webhook queue"), 100);
     assert_eq!(push(&queue, &network(2), 50), 50);
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert_eq!((left["network-2"].len(), left.values().map(Vec::len).sum::<usize>()), (50, 100));
 }
 
@@ -141,7 +145,7 @@ async fn owners_take_turns_in_batches_and_groups_between_them() {
     let (queue, _) = queue(10_000, 64, usize::MAX);
     push(&queue, &flow("flood"), 1000);
     push(&queue, &flow("calm"), 10);
-    let first = events(&next(&queue).await);
+    let first = events(&next(&queue));
     let of = |events: &[(String, String)], wanted: &str| {
         events
             .iter()
@@ -158,7 +162,7 @@ async fn owners_take_turns_in_batches_and_groups_between_them() {
     push(&queue, &flow("calm"), 64);
     let mut batches = Vec::new();
     for _ in 0..4 {
-        batches.extend(events(&next(&queue).await));
+        batches.extend(events(&next(&queue)));
     }
     assert_eq!(batches.len(), 256);
     assert_eq!(
@@ -175,9 +179,11 @@ async fn few_events_are_stored_in_the_order_in_which_they_came() {
     let owners = ["a", "b", "c"].map(flow);
     let order: Vec<_> =
         (0..120).map(|number: usize| (owners[number * 7 % 3].clone(), number.to_string())).collect();
-    order.iter().for_each(|(owner, text)| drop(queue.push_now(owner, text.as_bytes(), 1)));
-    let mut stored = events(&next(&queue).await);
-    stored.extend(events(&next(&queue).await));
+    for (owner, text) in &order {
+        queue.push_now(owner, text.as_bytes(), 1);
+    }
+    let mut stored = events(&next(&queue));
+    stored.extend(events(&next(&queue)));
     let expected: Vec<_> =
         order.iter().map(|(owner, text)| (owner.cluster().to_string(), text.clone())).collect();
     assert_eq!(stored, expected);
@@ -188,17 +194,18 @@ async fn few_events_are_stored_in_the_order_in_which_they_came() {
 async fn an_owner_of_large_events_has_no_larger_part_of_the_backend() {
     let (queue, _) = queue(10_000, 100, usize::MAX);
     let (large, small) = (flow("large"), flow("small"));
+    let megabyte = vec![b'x'; 1 << 20];
     for _ in 0..20 {
-        queue.push_now(&large, &[b'x'; 1 << 20], 1);
+        queue.push_now(&large, &megabyte, 1);
     }
     push(&queue, &small, 1000);
     let (mut bytes, mut of_small) = (0, 0);
     for _ in 0..3 {
-        for (cluster, text) in events(&next(&queue).await) {
+        for (cluster, text) in events(&next(&queue)) {
             if cluster == "large" { bytes += text.len() } else { of_small += 1 }
         }
     }
-    // 16 turns for one of them; a turn has 16 small ones.
+    // One of them is saved up for in 17 turns, between which the other owner has its own, of 16 events each.
     assert_eq!((bytes, of_small), (1 << 20, 299));
 }
 
@@ -210,15 +217,15 @@ async fn large_events_displace_those_of_the_owner_with_the_most_bytes() {
     assert_eq!((0..100).filter(|_| queue.push_now(&flood, &kilobyte, 1)).count(), 64);
     push(&queue, &calm, 1000);
     assert_eq!(counts.of("webhook buffer_events"), 0);
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     let bytes = |events: &Vec<String>| events.iter().map(|text| Load::of(1, text.len()).bytes).sum::<usize>();
     assert!((31 << 10..=33 << 10).contains(&bytes(&left["flood"])), "{}", bytes(&left["flood"]));
     assert!((31 << 10..=33 << 10).contains(&bytes(&left["calm"])), "{}", bytes(&left["calm"]));
     // One that is larger than its part displaces nothing.
     assert_eq!((0..100).filter(|_| queue.push_now(&flood, &kilobyte, 1)).count(), 64);
-    assert!(!queue.push_now(&calm, &[b'x'; 33 << 10], 1));
+    assert!(!queue.push_now(&calm, &vec![b'x'; 33 << 10], 1));
     assert_eq!(counts.of("webhook queue"), 64);
-    assert!(queue.push_now(&calm, &[b'x'; 31 << 10], 1));
+    assert!(queue.push_now(&calm, &vec![b'x'; 31 << 10], 1));
     assert_eq!(counts.of("webhook queue"), 33);
 }
 
@@ -241,7 +248,7 @@ async fn events_that_hang_in_the_backend_leave_room_to_others() {
     let (stored, ()) = tokio::join!(queue.collect(), async { hanging.truncate(55) });
     assert_eq!(events(&stored.unwrap()).len(), 1);
     drop(hanging);
-    drain(&queue).await;
+    drain(&queue);
     // Tenants have no more than half of the bytes, however much of it is being stored.
     let mut hanging = Vec::new();
     for number in 0..1000 {
@@ -262,7 +269,7 @@ async fn a_group_without_room_does_not_wait_for_a_full_batch() {
         let queue = Arc::clone(&queue);
         async move { queue.collect().await.unwrap() }
     });
-    // A collector that waits holds a batch of its own.
+    // The collector waits, and holds a batch of its own.
     tokio::task::yield_now().await;
     push(&queue, &tenant("flood"), 601);
     assert_eq!(events(&testkit::in_time(collecting).await.unwrap()).len(), 550);
@@ -286,12 +293,12 @@ async fn an_owner_beyond_its_part_waits_for_itself_alone() {
     assert_eq!(counts.of("webhook buffer_events"), 0, "nothing is displaced that a request waits for");
     assert_eq!((counts.of("webhook queue"), counts.of("webhook cancelled of calm")), (15, 1));
     // Its turn comes, and what has waited longest of the flood comes in as it is stored.
-    let left = drain(&queue).await;
+    let left = drain(&queue);
     assert_eq!((left["flood"].len(), left["calm"].len()), (10, 5));
     for waiting in waiting {
         testkit::in_time(waiting).await;
     }
-    assert_eq!(drain(&queue).await["flood"].len(), 3);
+    assert_eq!(drain(&queue)["flood"].len(), 3);
 }
 
 /// A request whose first event is displaced is not stored, which `blocking-strict` refuses.
@@ -313,7 +320,7 @@ async fn at_the_hard_limit_the_request_of_the_flood_is_refused_alone() {
     assert!(of_flood.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
     assert_eq!((counts.of("webhook buffer_events"), counts.of("webhook buffer_events of flood")), (1, 1));
     while queue.held() > 0 {
-        let mut batch = next(&queue).await;
+        let mut batch = next(&queue);
         batch.release().into_iter().for_each(|reports| reports.report_all(true));
     }
     assert!(of_calm.await.unwrap());
