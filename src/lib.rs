@@ -102,6 +102,7 @@
 //! | *self-check* | the proof that an endpoint accepts forwarded identities unchanged; no request goes to one that fails |
 //! | *snapshot*, *generation* | the configuration in force, and its number |
 //! | *pending backend* | new backend settings that wait for their self-check |
+//! | *policy* | what of the backend settings waits for nothing: which addresses are permitted, and how many requests |
 //! | *chain*, *verdict* | the authenticators in order; the result of one of them for a credential |
 //! | *token objects* | the Secrets, ServiceAccounts, Pods and Nodes that tokens are verified by |
 //! | *lane* | an HTTP/2 connection that requests of one sharing class share |

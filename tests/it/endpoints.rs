@@ -371,12 +371,13 @@ async fn an_endpoint_that_begins_to_refuse_the_review_stays_in_use() {
     assert_eq!(text(client.get("/api", &[TOKEN]).await).await, "it");
     trusts(&gateway, &backend, true).await;
     // A gateway that has not seen it pass does not use it, and says what is missing.
-    let fresh = start_process(configuration_of(&pki, &[address], "")).await;
-    until("the diagnosis", || !fresh.said("its RBAC forbids SelfSubjectReviews").is_empty()).await;
-    let refused = fresh.gateway.http1(None).await.get("/api", &[TOKEN]).await;
+    let fresh = several(&pki, &[&backend]);
+    trusts(&fresh, &backend, false).await;
+    let status = fresh.metrics("/clusters").await;
+    assert!(status.contains("its RBAC forbids SelfSubjectReviews"), "{status}");
+    assert!(status.contains("apply deploy/rbac.yaml"), "{status}");
+    let refused = fresh.http1(None).await.get("/api", &[TOKEN]).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let (_, log) = fresh.end().await;
-    assert!(log.contains("apply deploy/rbac.yaml"), "{log}");
     // What an identity shows still counts.
     changes.store(true, Ordering::SeqCst);
     forbids.store(false, Ordering::SeqCst);

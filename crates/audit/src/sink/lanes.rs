@@ -20,7 +20,7 @@ const TURN_BYTES: usize = 64 << 10;
 /// Lines by owner.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    lanes: BTreeMap<LaneId, Lane>,
+    by_id: BTreeMap<LaneId, Lane>,
     ids: HashMap<Owner, LaneId>,
     groups: PerGroup<LaneGroup>,
     /// The group whose turn is next.
@@ -90,14 +90,14 @@ impl Lanes {
     /// Distributes lines. Returns also the chunks that are not used any more.
     pub(super) fn of(chunks: impl Iterator<Item = Chunk>) -> (Self, Vec<Chunk>) {
         let mut lanes = Self {
-            lanes: BTreeMap::new(),
+            by_id: BTreeMap::new(),
             ids: HashMap::new(),
             groups: PerGroup::default(),
             turn: OwnerGroup::Operator,
             next_id: 0,
         };
         let unused = chunks.filter_map(|chunk| lanes.add(chunk)).collect();
-        for (id, lane) in &lanes.lanes {
+        for (id, lane) in &lanes.by_id {
             lanes.groups.of_mut(lane.group).change(*id, Load::default(), lane.lines.load());
         }
         (lanes, unused)
@@ -107,7 +107,7 @@ impl Lanes {
     fn add(&mut self, mut chunk: Chunk) -> Option<Chunk> {
         while let Some(owner) = chunk.owner(0).cloned() {
             let id = self.lane(&owner);
-            let lane = self.lanes.get_mut(&id)?;
+            let lane = self.by_id.get_mut(&id)?;
             if chunk.has_one_owner() {
                 lane.lines.append(chunk);
                 return None;
@@ -126,17 +126,17 @@ impl Lanes {
         self.next_id += 1;
         self.ids.insert(owner.owner().clone(), id);
         self.groups.of_mut(group).turns.push_back(id);
-        self.lanes.insert(id, Lane { owner: owner.owner().clone(), group, lines: Lines::lean(), credit: 0 });
+        self.by_id.insert(id, Lane { owner: owner.owner().clone(), group, lines: Lines::lean(), credit: 0 });
         id
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.lanes.is_empty()
+        self.by_id.is_empty()
     }
 
     /// What an owner has.
     pub(super) fn load_of(&self, owner: &EventOwner) -> Load {
-        let lane = self.ids.get(owner.owner()).and_then(|id| self.lanes.get(id));
+        let lane = self.ids.get(owner.owner()).and_then(|id| self.by_id.get(id));
         lane.map_or_else(Load::default, |lane| lane.lines.load())
     }
 
@@ -166,7 +166,7 @@ impl Lanes {
         let ((_, id), group) = heaviest.max_by_key(|((weight, _), _)| *weight)?;
         let id = *id;
         let removed = self.change(id, |lane| lane.lines.remove_last())?;
-        if !self.lanes.contains_key(&id) {
+        if !self.by_id.contains_key(&id) {
             self.groups.of_mut(group).turns.retain(|other| *other != id);
         }
         removed
@@ -191,7 +191,7 @@ impl Lanes {
     fn take_turn(&mut self, group: OwnerGroup, room: &mut BatchRoom, to: &mut Lines) -> Option<TurnEnd> {
         let id = self.groups.of_mut(group).turns.pop_front()?;
         let end = self.change(id, |lane| lane.take_turn(room, to))?;
-        if self.lanes.contains_key(&id) {
+        if self.by_id.contains_key(&id) {
             let turns = &mut self.groups.of_mut(group).turns;
             match end {
                 TurnEnd::Over => turns.push_back(id),
@@ -203,12 +203,12 @@ impl Lanes {
 
     /// Changes a lane, and its weight. One that is empty then is removed, but for its turn.
     fn change<R>(&mut self, id: LaneId, change: impl FnOnce(&mut Lane) -> R) -> Option<R> {
-        let lane = self.lanes.get_mut(&id)?;
+        let lane = self.by_id.get_mut(&id)?;
         let before = lane.lines.load();
         let result = change(lane);
         self.groups.of_mut(lane.group).change(id, before, lane.lines.load());
         if lane.lines.is_empty()
-            && let Some(lane) = self.lanes.remove(&id)
+            && let Some(lane) = self.by_id.remove(&id)
         {
             self.ids.remove(&lane.owner);
         }
