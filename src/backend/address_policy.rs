@@ -75,19 +75,15 @@ fn is_metadata(address: Ipv6Addr) -> bool {
 
 /// The IPv4 address to which the network translates an IPv6 address.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
-    let (high, low) = match address.segments() {
-        // IPv4-mapped, IPv4-compatible and IPv4-translated addresses.
-        // RFC 4291, sections 2.5.5.1 and 2.5.5.2; RFC 2765, section 2.1
-        [0, 0, 0, 0, 0, 0xffff | 0, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => (high, low),
-        // NAT64, by the well-known prefix.
-        // RFC 6052, section 2.1
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => (high, low),
-        // 6to4.
-        // RFC 3056, section 2
-        [0x2002, high, low, ..] => (high, low),
-        _ => return None,
-    };
-    Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+    match address.segments() {
+        // IPv4-mapped, IPv4-compatible and IPv4-translated addresses; NAT64, by the well-known prefix; 6to4.
+        // RFC 4291, sections 2.5.5.1 and 2.5.5.2; RFC 2765, section 2.1; RFC 6052, section 2.1; RFC 3056, section 2
+        [0, 0, 0, 0, 0, 0xffff | 0, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))),
+        _ => None,
+    }
 }
 
 /// The kind of an address of NAT64 for local use. Where the IPv4 address is follows from the length of the network's own

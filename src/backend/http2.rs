@@ -292,7 +292,7 @@ async fn receive_response(
 ) -> Result<SendOutcome, SendError> {
     let (head, stream) = final_response(response).await?.into_parts();
     let incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, upload));
-    Ok(SendOutcome::Response(Response::from_parts(head, Body::from_backend(incoming, permit))))
+    Ok(SendOutcome::Response(Box::new(Response::from_parts(head, Body::from_backend(incoming, permit)))))
 }
 
 /// Classifies the error of a stream. The backend has not processed the request if it refused the stream, or if GOAWAY

@@ -524,7 +524,7 @@ fn limit_informational_responses(request: &mut Request<Body>) -> Arc<Notify> {
 /// The outcome of sending a request.
 pub(crate) enum SendOutcome {
     /// The backend responded.
-    Response(Response<Body>),
+    Response(Box<Response<Body>>),
     /// The connection was closed before anything was written; the request is returned whole.
     NotWritten(Box<Request<Body>>, TransportError),
 }
@@ -534,9 +534,10 @@ fn http1_outcome(
     guard: EndGuard,
 ) -> Result<SendOutcome, SendError> {
     match sent {
-        Ok(response) => Ok(SendOutcome::Response(
-            response.map(|body| Body::from_backend(transport::Incoming::Http1(body), guard)),
-        )),
+        Ok(response) => {
+            let response = response.map(|body| Body::from_backend(transport::Incoming::Http1(body), guard));
+            Ok(SendOutcome::Response(Box::new(response)))
+        }
         Err(mut error) => match error.take_message() {
             Some(request) => Ok(SendOutcome::NotWritten(Box::new(request), error.into_error().into())),
             None => Err(SendError::Broken(error.into_error().into())),

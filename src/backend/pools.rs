@@ -166,9 +166,9 @@ impl Pools {
                     {
                         let watch = MovableWatch::begin(balance, Instant::now());
                         let moved = Box::pin(watch.moved());
-                        return Ok(response.map(|body| body.end_between_events(moved, events)));
+                        return Ok((*response).map(|body| body.end_between_events(moved, events)));
                     }
-                    return Ok(response);
+                    return Ok(*response);
                 }
                 SendOutcome::NotWritten(request, error) => (request, error),
             };

@@ -119,7 +119,7 @@ impl ProbeClient {
             let connection = self.pool.reserve(SharingClass::Short, &RequestAuthor::Gateway).await?;
             let response =
                 match self.pool.send(connection, Box::new(request), self.probes.begin(Load::Short)).await? {
-                    SendOutcome::Response(response) => response,
+                    SendOutcome::Response(response) => *response,
                     SendOutcome::NotWritten(_, error) => return Err(SendError::Broken(error).into()),
                 };
             read(response).await

@@ -326,7 +326,7 @@ async fn the_process_has_one_limit_for_all_clusters_which_waiting_requests_do_no
 /// A write with this priority in the process, which holds its place.
 fn held(cluster: &Arc<ClusterLimiter>, flow: &str, priority: ProcessPriority) -> Result<(), LimitExceeded> {
     let is_exempt = priority == ProcessPriority::Exempt;
-    let permit = at_once(cluster, LimitedRequest { priority, is_exempt, ..request(WRITE, flow) })?;
+    let permit = at_once(cluster, LimitedRequest { is_exempt, priority, ..request(WRITE, flow) })?;
     std::mem::forget(permit);
     Ok(())
 }

@@ -248,7 +248,7 @@ impl QuotaSlot {
         let held = lock(&seat.held).as_ref().map(|(owner, _)| owner.clone());
         let is_settled = match (&held, &owner) {
             // It was evicted, or another request came first.
-            (None, _) | (Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) => true,
+            (None | Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) => true,
             _ => seat.is_leaving.load(Ordering::Relaxed),
         };
         if is_settled {

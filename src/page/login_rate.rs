@@ -47,12 +47,9 @@ pub(super) enum TooManyLogins {
 
 impl Default for LoginRate {
     fn default() -> Self {
-        let shares = Shares::new(MAX_AT_ONCE, MAX_AT_ONCE_OF_NETWORK)
-            .with_queue(MAX_WAITING, MAX_WAITING_OF_NETWORK);
-        Self {
-            turns: FairLimiter::new(shares),
-            networks: Mutex::new(RateLimits::new(RATE, MAX_NETWORKS)),
-        }
+        let shares =
+            Shares::new(MAX_AT_ONCE, MAX_AT_ONCE_OF_NETWORK).with_queue(MAX_WAITING, MAX_WAITING_OF_NETWORK);
+        Self { turns: FairLimiter::new(shares), networks: Mutex::new(RateLimits::new(RATE, MAX_NETWORKS)) }
     }
 }
 

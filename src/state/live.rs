@@ -61,12 +61,12 @@ impl Live {
     }
 
     /// Puts `next` in force and notifies every subscriber.
-    pub(super) fn swap(&self, next: Arc<Snapshot>) {
+    pub(super) fn swap(&self, next: &Arc<Snapshot>) {
         let generation = next.generation;
-        let before = self.snapshot.swap(Arc::clone(&next));
+        let before = self.snapshot.swap(Arc::clone(next));
         next.apply_shared();
         telemetry::limit_lines_about(next.tenants());
-        before.end_streams_of_removed(&next);
+        before.end_streams_of_removed(next);
         self.generation.send_replace(generation);
         self.note_endpoints_changed();
     }

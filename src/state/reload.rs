@@ -254,7 +254,7 @@ impl Reloader {
         state.wanted = wanted;
         drop(state);
         let next = Arc::new(next);
-        self.live.swap(Arc::clone(&next));
+        self.live.swap(&next);
         if let (Some(management), None) = (&before.management, &next.management) {
             // If the section comes back, its clusters are those of the Secrets then.
             management.store.clear();

@@ -127,7 +127,9 @@ mod tests {
             .collect();
         for shift in [0, 28, 32, 57] {
             let mut buckets = [0; 16];
-            hashes.iter().for_each(|hash| buckets[usize::try_from((hash >> shift) % 16).unwrap()] += 1);
+            for hash in &hashes {
+                buckets[usize::try_from((hash >> shift) % 16).unwrap()] += 1;
+            }
             assert!(buckets.iter().all(|count| (128..384).contains(count)), "{shift}: {buckets:?}");
         }
     }

@@ -193,7 +193,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_endpoint_that_changes_again_and_again_is_checked_ever_less_often() {
         // One that passes and closes the connection; ones whose outcome is never the same.
-        let cases: [(bool, &[fn() -> CheckOutcome]); 3] =
+        type Outcomes = &'static [fn() -> CheckOutcome];
+        let cases: [(bool, Outcomes); 3] =
             [(true, &[passes]), (false, &[fails, says_nothing]), (true, &[passes, fails, says_nothing])];
         for (was_requested, outcomes) in cases {
             let mut schedule = CheckSchedule::default();

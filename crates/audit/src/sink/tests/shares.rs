@@ -37,7 +37,7 @@ fn queue(buffer_size: usize, max_size: usize, max_bytes: usize) -> (Arc<Queue>, 
 
 /// The owners of the events of a batch, by their clusters, each with the text of its event.
 fn events(batch: &Batch) -> Vec<(String, String)> {
-    let of_chunk = |chunk: &super::super::lines::Chunk| -> Vec<_> {
+    let of_chunk = |chunk: &lines::Chunk| -> Vec<_> {
         let owners = (0..chunk.len()).map(|line| chunk.owner(line).unwrap().cluster().to_string());
         let texts = chunk.lines().map(|line| String::from_utf8(line.to_vec()).unwrap());
         owners.zip(texts).collect()

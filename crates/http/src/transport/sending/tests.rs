@@ -194,7 +194,7 @@ async fn output_counts_for_the_connection_until_it_is_drained() {
     let ledger = ByteLedger::new(1 << 30);
     buffers.register(&ledger, owner());
     let writing = async move {
-        tokio::io::AsyncWriteExt::write_all(&mut writer, &[b'x'; 100_000]).await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut writer, &vec![b'x'; 100_000]).await.unwrap();
         pending::<()>().await;
     };
     tokio::spawn(UncorkOnPoll::new(writing, corked));
