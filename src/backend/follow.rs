@@ -136,8 +136,11 @@ impl FollowError {
     fn needs_list(&self) -> bool {
         match self {
             Self::Events(error) => is_too_large(error) || matches!(error, kube::Error::SerdeError(_)),
-            Self::Expired | Self::NoResourceVersion | Self::EventTooLarge(_) => true,
-            Self::VersionWentBack { .. } | Self::Description(_) => true,
+            Self::Expired
+            | Self::NoResourceVersion
+            | Self::EventTooLarge(_)
+            | Self::VersionWentBack { .. }
+            | Self::Description(_) => true,
             _ => false,
         }
     }

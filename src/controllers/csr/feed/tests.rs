@@ -121,10 +121,9 @@ async fn watches_that_always_expire_do_not_cause_lists_in_a_loop() {
     let service = service_fn(move |request: HttpRequest<Body>| {
         let is_watch = request.uri().query().unwrap_or_default().contains("watch=true");
         counted.fetch_add(u64::from(!is_watch), Ordering::Relaxed);
-        let (code, body) = match is_watch {
-            true => (410, json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410})),
-            false => (200, json!({"metadata": {"resourceVersion": "7"}, "items": []})),
-        };
+        let list = json!({"metadata": {"resourceVersion": "7"}, "items": []});
+        let expired = json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410});
+        let (code, body) = if is_watch { (410, expired) } else { (200, list) };
         let body = Body::from(body.to_string().into_bytes());
         let response = Response::builder().status(code).body(body).unwrap();
         async move {
