@@ -92,11 +92,12 @@ mod tests {
 
     #[test]
     fn the_smallest_limit_of_a_group_and_of_those_above_it_counts() {
+        type Files<'a> = &'a [(&'a str, &'a str)];
         let max = |bytes: u64| format!("{bytes}\n");
         let (small, large, none) = (max(8 * MIB), max(16 * MIB), "9223372036854771712\n");
         let own = ("proc/self/cgroup", "0::/kubepods/pod1\n");
         let old = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/x\n");
-        let cases: &[(&str, &[(&str, &str)], MemoryLimit)] = &[
+        let cases: &[(&str, Files<'_>, MemoryLimit)] = &[
             ("no groups", &[], MemoryLimit::Machine(64 * MIB)),
             (
                 "no limit",
