@@ -132,7 +132,8 @@ fn begin(attack: Attack, target: &Target, counts: &Counts) {
             clients.of_operator(6, STREAMS, &format!("/own{}?watch=true", held_path())).start();
         }
         Attack::EndpointRequests => clients.of_operator(6, STREAMS, &format!("/own{}", held_path())).start(),
-        Attack::Informational => clients.of_tenant(2, 1, "/api/v1/pods?watch=true", token).start(),
+        // On several connections, so that no worker thread is left out.
+        Attack::Informational => clients.of_tenant(8, 1, "/api/v1/pods?watch=true", token).start(),
     }
 }
 
