@@ -60,7 +60,8 @@ mod tests {
     fn large_response_headers_are_accepted_only_where_users_share_a_relay() {
         let (small, large) = (MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE);
         let ledger = ByteLedger::new(0);
-        for (cluster, extension) in [(ClusterOwner::operator("a"), large), (ClusterOwner::tenant("a"), small)] {
+        for (cluster, extension) in [(ClusterOwner::operator("a"), large), (ClusterOwner::tenant("a"), small)]
+        {
             let buffers = ClusterBuffers::new(&ledger, cluster);
             for lane in LaneKind::ALL {
                 let expected = if lane == LaneKind::Extension { extension } else { small };

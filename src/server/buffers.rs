@@ -43,13 +43,24 @@ impl BufferLimiter {
         let (metrics, gauge) = (&self.metrics.limits, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         metrics.buffered_bytes.set(gauge(sample.held));
         metrics.max_buffered_bytes.set(gauge(limit));
-        for (owner, Ended { holders, bytes }) in &sample.gave_way {
+        // Those that were told before may not have ended yet.
+        let ended = sample.gave_way.iter().filter(|(_, ended)| ended.holders > 0);
+        for (owner, Ended { holders, bytes }) in ended {
             let (kind, name) = shown(owner);
-            metrics.buffer_resets.with_label_values(&[kind]).inc_by(u64::try_from(*holders).unwrap_or(u64::MAX));
+            metrics
+                .buffer_resets
+                .with_label_values(&[kind])
+                .inc_by(u64::try_from(*holders).unwrap_or(u64::MAX));
             let Some(suppressed) = lines.take(owner, Instant::now()) else { continue };
             let (held, suppressed) = (sample.held, Some(suppressed).filter(|lines| *lines > 0));
             warn!(
-                kind, name, streams = holders, bytes, held, limit, suppressed,
+                kind,
+                name,
+                streams = holders,
+                bytes,
+                held,
+                limit,
+                suppressed,
                 "streams reset: buffers hold more than --max-buffered-bytes, and this owner's hold the most"
             );
         }
@@ -83,8 +94,8 @@ mod tests {
             self.0.load(Ordering::Relaxed)
         }
 
-        fn give_way(&self) {
-            self.0.store(0, Ordering::Relaxed);
+        fn give_way(&self) -> bool {
+            self.0.swap(0, Ordering::Relaxed) > 0
         }
     }
 
@@ -98,7 +109,10 @@ mod tests {
         let limiter = BufferLimiter { ledger, metrics: Arc::clone(&metrics) };
         let running = tokio::spawn(async move { limiter.run().await });
         sleep(SAMPLE_INTERVAL * 2).await;
-        assert_eq!((metrics.limits.buffered_bytes.get(), metrics.limits.max_buffered_bytes.get()), (1000, 1000));
+        assert_eq!(
+            (metrics.limits.buffered_bytes.get(), metrics.limits.max_buffered_bytes.get()),
+            (1000, 1000)
+        );
         assert_eq!(flood.held(), 900);
         flood.0.store(901, Ordering::Relaxed);
         sleep(BUSY_SAMPLE_INTERVAL * 2).await;

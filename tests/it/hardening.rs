@@ -2,6 +2,7 @@
 
 mod anonymous_requests;
 mod backends;
+mod buffered_bytes;
 mod crowds;
 mod descriptors;
 mod handshakes;

@@ -87,13 +87,18 @@ pub(crate) const DOCUMENT: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: Cl
 
 /// A kubeconfig with everything in it.
 pub(crate) fn inline(pki: &Pki, backend: &FakeBackend) -> String {
+    inline_at(pki, backend.address)
+}
+
+/// The same for an API server at this address.
+pub(crate) fn inline_at(pki: &Pki, backend: std::net::SocketAddr) -> String {
     let front = pki.front.leaf().cn("portcullis").issue();
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
          clusters: [{{name: b, cluster: {{server: 'https://{}', certificate-authority-data: {}, tls-server-name: backend.test}}}}]\n\
          users: [{{name: u, user: {{client-certificate-data: {}, client-key-data: {}}}}}]\n\
          contexts: [{{name: c, context: {{cluster: b, user: u}}}}]\n",
-        backend.address,
+        backend,
         STANDARD.encode(pki.servers.cert_pem()),
         STANDARD.encode(front.cert_pem()),
         STANDARD.encode(front.key_pem()),

@@ -26,7 +26,9 @@ pub use header_blocks::Role;
 pub use http1_buffers::{CountedHttp1Body, Http1Stream};
 pub use keep_alive::Http2KeepAlive;
 pub use receiving::Http2Body;
-pub use sending::{CountedBody, ResponseAccount, SendBodyError, send_body, send_response_body, set_content_length};
+pub use sending::{
+    CountedBody, ResponseAccount, SendBodyError, send_body, send_response_body, set_content_length,
+};
 pub use upload::Http1Upload;
 pub use windows::StreamWindows;
 

@@ -98,15 +98,27 @@ mod tests {
         let old = ("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/a/b\n1:name=systemd:/x\n");
         let cases: &[(&str, &[(&str, &str)], MemoryLimit)] = &[
             ("no groups", &[], MemoryLimit::Machine(64 * MIB)),
-            ("no limit", &[own, ("sys/fs/cgroup/kubepods/pod1/memory.max", "max\n")], MemoryLimit::Machine(64 * MIB)),
+            (
+                "no limit",
+                &[own, ("sys/fs/cgroup/kubepods/pod1/memory.max", "max\n")],
+                MemoryLimit::Machine(64 * MIB),
+            ),
             (
                 "its own",
-                &[own, ("sys/fs/cgroup/kubepods/pod1/memory.max", &small), ("sys/fs/cgroup/kubepods/memory.max", &large)],
+                &[
+                    own,
+                    ("sys/fs/cgroup/kubepods/pod1/memory.max", &small),
+                    ("sys/fs/cgroup/kubepods/memory.max", &large),
+                ],
                 MemoryLimit::ControlGroup(8 * MIB),
             ),
             (
                 "of the group above",
-                &[own, ("sys/fs/cgroup/kubepods/pod1/memory.max", "max"), ("sys/fs/cgroup/kubepods/memory.max", &large)],
+                &[
+                    own,
+                    ("sys/fs/cgroup/kubepods/pod1/memory.max", "max"),
+                    ("sys/fs/cgroup/kubepods/memory.max", &large),
+                ],
                 MemoryLimit::ControlGroup(16 * MIB),
             ),
             (
@@ -116,12 +128,20 @@ mod tests {
             ),
             (
                 "a path outside of the container",
-                &[("proc/self/cgroup", "0::/../../x\n"), ("sys/fs/cgroup/memory.max", &small), ("sys/x/memory.max", "1")],
+                &[
+                    ("proc/self/cgroup", "0::/../../x\n"),
+                    ("sys/fs/cgroup/memory.max", &small),
+                    ("sys/x/memory.max", "1"),
+                ],
                 MemoryLimit::ControlGroup(8 * MIB),
             ),
             (
                 "version 1",
-                &[old, ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", none), ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", &small)],
+                &[
+                    old,
+                    ("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", none),
+                    ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", &small),
+                ],
                 MemoryLimit::ControlGroup(8 * MIB),
             ),
             (

@@ -26,10 +26,10 @@ use tokio::time::error::Elapsed;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::backend::testing::buffers;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
 use crate::backend::settings::{self, AddressPolicy, HostPort, TrustedRoots};
+use crate::backend::testing::buffers;
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,9 +127,13 @@ impl FaultyServer {
             balancing: settings::Balancing::default(),
             addresses: AddressPolicy::Any,
         };
-        let backend =
-            Backend::new(&settings, &Arc::new(default_provider()), crate::metrics::BackendTimings::default(), buffers())
-                .unwrap();
+        let backend = Backend::new(
+            &settings,
+            &Arc::new(default_provider()),
+            crate::metrics::BackendTimings::default(),
+            buffers(),
+        )
+        .unwrap();
         let endpoint = &backend.endpoints()[0];
         assert!(endpoint.set_trusted(endpoint.trust_version()));
         (Arc::new(backend), task)

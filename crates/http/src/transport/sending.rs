@@ -1,5 +1,8 @@
 //! Sends a body over HTTP/2.
 
+#[cfg(test)]
+mod tests;
+
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,7 +35,9 @@ pub enum SendBodyError {
     #[error(transparent)]
     Closed(#[from] h2::Error),
     /// The owner of the exchange holds more memory than any other, and all hold too much; the stream is reset.
-    #[error("the stream was reset: its owner has the most bytes in buffers, and all have more than --max-buffered-bytes")]
+    #[error(
+        "the stream was reset: its owner has the most bytes in buffers, and all have more than --max-buffered-bytes"
+    )]
     Revoked,
 }
 
@@ -338,7 +343,9 @@ impl<B: CountedBody, A: Account> Sending<B, A> {
                     Poll::Ready(Some(Ok(0))) => {}
                     Poll::Ready(Some(Ok(_))) => return Poll::Ready(Ok(())),
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(error.into())),
-                    Poll::Ready(None) => return Poll::Ready(Err(SendBodyError::Reset(Reason::STREAM_CLOSED))),
+                    Poll::Ready(None) => {
+                        return Poll::Ready(Err(SendBodyError::Reset(Reason::STREAM_CLOSED)));
+                    }
                 }
             }
         })

@@ -81,7 +81,11 @@ mod tests {
     async fn windows_are_narrow_while_many_bodies_arrive() {
         let mut windows = StreamWindows::wide();
         assert_eq!(adjusted(&mut windows, NARROW_BEYOND, true), WIDE);
-        assert_eq!(adjusted(&mut windows, NARROW_BEYOND + 1, false), WIDE, "the change before is not acknowledged");
+        assert_eq!(
+            adjusted(&mut windows, NARROW_BEYOND + 1, false),
+            WIDE,
+            "the change before is not acknowledged"
+        );
         assert_eq!(adjusted(&mut windows, NARROW_BEYOND + 1, true), NARROW);
         assert_eq!(adjusted(&mut windows, 0, true), NARROW, "not at once: a change costs a round trip");
         tokio::time::advance(NARROW_INTERVAL).await;
