@@ -39,8 +39,8 @@ const MAX_STREAMS: u32 = 256;
 const INITIAL_MAX_STREAMS: usize = 100;
 /// How long the backend's first SETTINGS frame may take. Shorter than the timeout of the self-check.
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of one upload that wait to be sent.
-const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of one upload that wait to be sent: as many as the window of kube-apiserver.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// The connections for requests that may share one.
 #[derive(Debug)]

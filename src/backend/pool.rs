@@ -19,7 +19,7 @@ use portcullis_http::transport::{self, TransportError};
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_system::sync::lock;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout};
 
 use super::author::RequestAuthor;
@@ -223,14 +223,13 @@ impl Pool {
                 let uri = to_origin_form(&mut request);
                 let exceeded = limit_informational_responses(&mut request);
                 request.body_mut().count_over_http1();
+                let mut ending = AbortOnDrop(Some(connection.task.abort_handle()));
                 let sent = tokio::select! {
                     biased;
-                    () = exceeded.notified() => {
-                        connection.task.abort();
-                        return Err(SendError::TooManyInformational);
-                    }
+                    () = exceeded.notified() => return Err(SendError::TooManyInformational),
                     sent = connection.sender.try_send_request(*request) => sent,
                 };
+                ending.0 = None;
                 let guard = ReturnToPool {
                     held: Some((connection, permit)),
                     pool: Arc::clone(self),
@@ -506,6 +505,18 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     hop_by_hop::join_cookies(request.headers_mut());
     let origin = request.uri().path_and_query().cloned().map_or_else(Uri::default, Uri::from);
     std::mem::replace(request.uri_mut(), origin)
+}
+
+/// Ends a connection whose request is given up before it has a response. hyper would keep it, with the request's body, until the
+/// backend has read what was sent.
+struct AbortOnDrop(Option<AbortHandle>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(task) = &self.0 {
+            task.abort();
+        }
+    }
 }
 
 /// Counts the informational responses to a request over HTTP/1.1. Notifies when there are too many.

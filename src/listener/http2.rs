@@ -23,7 +23,7 @@ use super::driver::ClientStream;
 use super::settings::ClientLimits;
 
 /// Buffered bytes of one response, for a client that reads more slowly than its window suggests.
-const SEND_BUFFER: usize = 64 << 10;
+const SEND_BUFFER: usize = 128 << 10;
 /// The overhead of short frames of request bodies that nothing has read. HTTP/2 ends the connection beyond that: one body in a
 /// narrow window stays within it if its frames have 16 bytes.
 const MAX_SHORT_FRAMES: usize = 1 << 20;

@@ -22,7 +22,7 @@ pub(crate) struct LimitMetrics {
     pub(crate) buffered_bytes: IntGauge,
     /// The limit on them.
     pub(crate) max_buffered_bytes: IntGauge,
-    /// By `owner`: `tenant`, `user`, `network`.
+    /// By `owner`: `tenant`, `user`, `network`, `api_server`.
     pub(crate) buffer_resets: IntCounterVec,
     /// By `verb` and `code`.
     pub(crate) terminations: IntCounterVec,

@@ -43,7 +43,9 @@ impl BufferLimiter {
         let (metrics, gauge) = (&self.metrics.limits, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         metrics.buffered_bytes.set(gauge(sample.held));
         metrics.max_buffered_bytes.set(gauge(limit));
-        for (owner, Ended { holders, bytes }) in &sample.gave_way {
+        // Those that were told before may not have ended yet.
+        let ended = sample.gave_way.iter().filter(|(_, ended)| ended.holders > 0);
+        for (owner, Ended { holders, bytes }) in ended {
             let (kind, name) = shown(owner);
             metrics
                 .buffer_resets
@@ -92,8 +94,8 @@ mod tests {
             self.0.load(Ordering::Relaxed)
         }
 
-        fn give_way(&self) {
-            self.0.store(0, Ordering::Relaxed);
+        fn give_way(&self) -> bool {
+            self.0.swap(0, Ordering::Relaxed) > 0
         }
     }
 

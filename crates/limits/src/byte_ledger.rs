@@ -23,8 +23,8 @@ pub trait Holder: Send + Sync {
     /// How many bytes it holds now.
     fn held(&self) -> usize;
 
-    /// Ends it, soon: its owner has to give way.
-    fn give_way(&self);
+    /// Ends it, soon: its owner has to give way. Returns whether it was not about to end already.
+    fn give_way(&self) -> bool;
 }
 
 /// Who holds how much. Cheap to clone: a clone is the same.
@@ -64,9 +64,9 @@ pub struct Sample {
 /// What one owner held in what was ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Streams and connections.
+    /// Streams and connections, without those that were about to end already.
     pub holders: usize,
-    /// Their bytes.
+    /// The bytes of all.
     pub bytes: usize,
 }
 
@@ -180,10 +180,10 @@ fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BT
         && let Some(((sum, owner), mut holders)) = by_size.pop_last()
         && let Some((freed, holder)) = holders.pop()
     {
-        holder.give_way();
+        let is_new = holder.give_way();
         held -= freed;
         let ended = gave.entry(owner.clone()).or_default();
-        ended.holders += 1;
+        ended.holders += usize::from(is_new);
         ended.bytes += freed;
         by_size.insert((sum - freed, owner), holders);
     }
@@ -242,8 +242,8 @@ mod tests {
             self.held.load(Ordering::Relaxed)
         }
 
-        fn give_way(&self) {
-            self.held.store(0, Ordering::Relaxed);
+        fn give_way(&self) -> bool {
+            self.held.swap(0, Ordering::Relaxed) > 0
         }
     }
 

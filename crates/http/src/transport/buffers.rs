@@ -184,10 +184,11 @@ impl Holder for ExchangeBuffers {
         self.request.held() + self.response.held() + self.header.load(Ordering::Relaxed)
     }
 
-    fn give_way(&self) {
-        self.revoked.store(true, Ordering::Release);
+    fn give_way(&self) -> bool {
+        let is_new = !self.revoked.swap(true, Ordering::AcqRel);
         self.request.task.wake();
         self.response.task.wake();
+        is_new
     }
 }
 

@@ -104,9 +104,10 @@ impl Holder for ConnectionBuffers {
         self.undrained.load(Ordering::Relaxed) + block + fields
     }
 
-    fn give_way(&self) {
-        self.revoked.store(true, Ordering::Release);
+    fn give_way(&self) -> bool {
+        let is_new = !self.revoked.swap(true, Ordering::AcqRel);
         self.task.wake();
+        is_new
     }
 }
 

@@ -146,7 +146,8 @@ async fn the_task_of_a_response_waits_for_an_end_without_a_window() {
             let (ledger, response, task) = Setup::start(1).await.respond(Pieces { left, length }).await;
             let waits = waits || left > 1;
             assert_eq!(task.is_finished(), !waits, "{left} of {length}");
-            let expected = if waits { BTreeMap::from([(owner(), length)]) } else { BTreeMap::new() };
+            let held = left * length;
+            let expected = if waits { BTreeMap::from([(owner(), held)]) } else { BTreeMap::new() };
             assert_eq!(ledger.held(), expected, "{left} of {length}");
             drop(response);
             settle().await;
