@@ -28,14 +28,14 @@ impl ClusterBuffers {
         Self { ledger: ledger.clone(), cluster }
     }
 
-    /// The largest header list that a connection of this lane accepts. The connections of a tenant's cluster end with larger ones,
-    /// which is the tenant's own loss.
+    /// The largest header list that a connection of this lane accepts. Larger ones end the connection: those of a tenant's cluster
+    /// and of one user may end, which is their own loss; those that users share must not.
     // threat: shared-connection-answers, buffered-bytes-flood
     pub(super) fn max_header_list(&self, lane: LaneKind) -> u32 {
-        if lane == LaneKind::Extension && !self.cluster.is_of_tenant() {
-            MAX_RELAYED_HEADER_LIST_SIZE
-        } else {
+        if self.cluster.is_of_tenant() || lane == LaneKind::Relayed {
             MAX_BACKEND_HEADER_LIST_SIZE
+        } else {
+            MAX_RELAYED_HEADER_LIST_SIZE
         }
     }
 
@@ -57,14 +57,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_response_headers_are_accepted_only_where_users_share_a_relay() {
+    fn large_response_headers_are_accepted_only_where_users_share_a_connection() {
         let (small, large) = (MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE);
         let ledger = ByteLedger::new(0);
-        for (cluster, extension) in [(ClusterOwner::operator("a"), large), (ClusterOwner::tenant("a"), small)]
-        {
+        for (cluster, shared) in [(ClusterOwner::operator("a"), large), (ClusterOwner::tenant("a"), small)] {
             let buffers = ClusterBuffers::new(&ledger, cluster);
             for lane in LaneKind::ALL {
-                let expected = if lane == LaneKind::Extension { extension } else { small };
+                let expected = if lane == LaneKind::Relayed { small } else { shared };
                 assert_eq!(buffers.max_header_list(lane), expected, "{lane:?}");
             }
         }

@@ -13,8 +13,8 @@ use tokio::task::JoinSet;
 
 use crate::gateway::InProcess as _;
 
-/// The limit of concurrent webhook calls.
-const AT_ONCE: usize = 128;
+/// The limit of concurrent webhook calls, for the clients of one network.
+const AT_ONCE: usize = 64;
 /// Together more than that limit, on connections with the maximum number of streams.
 const CONNECTIONS: usize = 3;
 const STREAMS: usize = 100;

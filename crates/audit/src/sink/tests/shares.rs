@@ -68,7 +68,6 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
 }
 
-// threat: tenant-audit-flood
 #[tokio::test]
 async fn a_flood_loses_its_newest_events_and_others_lose_none() {
     let (queue, counts) = queue(100, 10, usize::MAX);
@@ -103,7 +102,6 @@ async fn owners_share_a_full_buffer_equally() {
     assert!(left.values().all(|events| events.len() == 30), "{left:?}");
 }
 
-// threat: tenant-audit-flood
 #[tokio::test]
 async fn tenants_together_have_half_of_the_buffer_and_networks_a_quarter() {
     let (queue, counts) = queue(400, 10, usize::MAX);
