@@ -3,53 +3,27 @@
 //! requests.
 // threat: log-flood
 
-use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use portcullis_http::peer::client_network;
+use portcullis_limits::OwnerKey;
+use portcullis_limits::rate::{Rate, RateLimits};
+use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
-use portcullis_http::peer::client_network;
-use portcullis_system::sync::lock;
-
-/// The burst of lines, and the interval after which one more is permitted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct LineLimits {
-    pub(crate) burst: u32,
-    pub(crate) interval: Duration,
-}
-
-/// Those of a client.
-const CLIENT_LIMITS: LineLimits = LineLimits { burst: 20, interval: Duration::from_secs(1) };
+/// The lines about a client.
+const CLIENT_LINES: Rate = Rate { interval: Duration::from_secs(1), burst: 20 };
 /// The number of sources with their own budget; further ones share one.
 const MAX_SOURCES: usize = 1024;
 
 /// Rate-limits the log lines of each source.
 #[derive(Debug)]
-pub(crate) struct LogThrottle<K> {
-    limits: LineLimits,
-    budgets: Mutex<SourceBudgets<K>>,
-}
+pub(crate) struct LogThrottle<K>(Mutex<RateLimits<K>>);
 
 /// Rate-limits the log lines of each client.
 pub(crate) type ClientLogThrottle = LogThrottle<IpAddr>;
-
-#[derive(Debug)]
-struct SourceBudgets<K> {
-    own: HashMap<K, LineBudget>,
-    /// Shared by the sources that are not in `own`.
-    shared: Option<LineBudget>,
-}
-
-/// A leaky bucket of log lines.
-#[derive(Debug)]
-struct LineBudget {
-    /// When the bucket will be empty.
-    used_until: Instant,
-    suppressed: u64,
-}
 
 /// Permission to write one line.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,63 +34,25 @@ pub(crate) struct LogPermit {
 
 impl Default for ClientLogThrottle {
     fn default() -> Self {
-        Self::new(CLIENT_LIMITS)
+        Self::new(CLIENT_LINES)
     }
 }
 
 impl ClientLogThrottle {
     /// Permits a line about a client unless the budget of its network is exhausted.
     pub(crate) fn permit_client(&self, peer: IpAddr) -> Option<LogPermit> {
-        self.permit(client_network(peer))
+        self.permit(&client_network(peer))
     }
 }
 
-impl<K: Hash + Eq> LogThrottle<K> {
-    pub(crate) fn new(limits: LineLimits) -> Self {
-        let budgets = SourceBudgets { own: HashMap::new(), shared: None };
-        Self { limits, budgets: Mutex::new(budgets) }
+impl<K: OwnerKey> LogThrottle<K> {
+    pub(crate) fn new(lines: Rate) -> Self {
+        Self(Mutex::new(RateLimits::new(lines, MAX_SOURCES)))
     }
 
     /// Permits a line about `source` unless its budget is exhausted.
-    pub(crate) fn permit(&self, source: K) -> Option<LogPermit> {
-        let now = Instant::now();
-        lock(&self.budgets).of(source, now).take(self.limits, now)
-    }
-}
-
-impl<K: Hash + Eq> SourceBudgets<K> {
-    fn of(&mut self, source: K, now: Instant) -> &mut LineBudget {
-        if self.own.len() >= MAX_SOURCES && !self.own.contains_key(&source) {
-            // Recovered budgets are removed. The next line of the shared budget reports their suppressed lines.
-            let mut unreported = 0;
-            self.own.retain(|_, budget| {
-                let is_kept = budget.used_until > now;
-                unreported += if is_kept { 0 } else { budget.suppressed };
-                is_kept
-            });
-            let shared = self.shared.get_or_insert_with(|| LineBudget::new(now));
-            shared.suppressed += unreported;
-            if self.own.len() >= MAX_SOURCES {
-                return shared;
-            }
-        }
-        self.own.entry(source).or_insert_with(|| LineBudget::new(now))
-    }
-}
-
-impl LineBudget {
-    fn new(now: Instant) -> Self {
-        Self { used_until: now, suppressed: 0 }
-    }
-
-    fn take(&mut self, limits: LineLimits, now: Instant) -> Option<LogPermit> {
-        let used_until = self.used_until.max(now) + limits.interval;
-        if used_until > now + limits.interval * limits.burst {
-            self.suppressed += 1;
-            return None;
-        }
-        self.used_until = used_until;
-        let suppressed = std::mem::take(&mut self.suppressed);
+    pub(crate) fn permit(&self, source: &K) -> Option<LogPermit> {
+        let suppressed = lock(&self.0).take(source, Instant::now())?;
         Some(LogPermit { suppressed: (suppressed > 0).then_some(suppressed) })
     }
 }
@@ -127,8 +63,8 @@ mod tests {
 
     use super::*;
 
-    const LINE_INTERVAL: Duration = CLIENT_LIMITS.interval;
-    const MAX_LINES: u32 = CLIENT_LIMITS.burst;
+    const LINE_INTERVAL: Duration = CLIENT_LINES.interval;
+    const MAX_LINES: u32 = CLIENT_LINES.burst;
 
     fn address(index: u32) -> IpAddr {
         Ipv4Addr::from_bits(0x0a00_0000 + index).into()
@@ -160,7 +96,7 @@ mod tests {
         assert_eq!(permits, 20);
         tokio::time::advance(LINE_INTERVAL * MAX_LINES).await;
         assert!(throttle.permit_client(address(9000)).is_some());
-        assert!(throttle.budgets.lock().unwrap().own.len() < 10, "recovered budgets are removed");
+        assert!(throttle.0.lock().unwrap().owners() < 10, "recovered budgets are removed");
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,16 +9,17 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use portcullis_limits::rate::Rate;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, warn};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
 use super::REQUEST_LOG;
-use super::log_throttle::{LineLimits, LogPermit, LogThrottle};
+use super::log_throttle::{LogPermit, LogThrottle};
 
 /// The lines about one cluster: at once, and in the long run.
-const LIMITS: LineLimits = LineLimits { burst: 60, interval: Duration::from_secs(10) };
+const LINES: Rate = Rate { interval: Duration::from_secs(10), burst: 60 };
 /// The target of the lines that count others.
 const LEFT_OUT: &str = "portcullis::left_out";
 
@@ -47,7 +48,7 @@ impl Default for TenantLines {
 
 impl TenantLines {
     fn of(tenants: &'static TenantNames) -> Self {
-        Self { tenants, throttle: LogThrottle::new(LIMITS) }
+        Self { tenants, throttle: LogThrottle::new(LINES) }
     }
 }
 
@@ -62,7 +63,7 @@ impl<S: Subscriber> Layer<S> for TenantLines {
         event.record(&mut field);
         let tenants = self.tenants.load();
         let Some(cluster) = field.0.filter(|cluster| tenants.contains(cluster)) else { return true };
-        let permit = self.throttle.permit(cluster.clone());
+        let permit = self.throttle.permit(&cluster);
         if let Some(LogPermit { suppressed: Some(lines) }) = permit {
             warn!(target: LEFT_OUT, cluster, lines, "too many log lines about the cluster of a Secret: some were left out");
         }
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(lines(&|| error!("self-check failed")), 1000);
         assert_eq!(lines(&|| debug!(cluster = noisy, "asked for")), 1000);
         assert_eq!(lines(&|| info!(target: REQUEST_LOG, cluster = noisy, "request")), 1000);
-        tokio::time::advance(LIMITS.interval).await;
+        tokio::time::advance(LINES.interval).await;
         assert_eq!(lines(&|| error!(cluster = noisy, "self-check failed")), 1);
     }
 }
