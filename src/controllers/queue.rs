@@ -120,7 +120,7 @@ impl<K: WorkItem> WorkQueue<K> {
 
     /// Queues an item. Beyond the capacity, the flow with the most items loses one.
     fn push(&mut self, key: K, now: Instant) {
-        self.ready.push(key.flow(), (key, now), 1);
+        self.ready.push(key.flow(), (key, now));
         if self.ready.len() > self.capacity
             && let Some((forgotten, _)) = self.ready.drop_of_longest(End::Oldest)
         {

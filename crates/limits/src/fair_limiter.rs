@@ -151,11 +151,6 @@ impl<O: OwnerKey> FairLimiter<O> {
         }
     }
 
-    /// The weight in service.
-    pub fn in_service(&self) -> usize {
-        lock(&self.0).in_service()
-    }
-
     /// The weight in service of one owner.
     pub fn in_service_of(&self, owner: &O) -> usize {
         lock(&self.0).in_service_of(owner)

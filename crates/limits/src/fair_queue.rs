@@ -90,11 +90,6 @@ impl<O: OwnerKey, W> FairQueue<O, W> {
         self.shares = shares;
     }
 
-    /// The weight in service of all owners.
-    pub(crate) fn in_service(&self) -> usize {
-        self.in_service
-    }
-
     /// The weight in service of one owner.
     pub(crate) fn in_service_of(&self, owner: &O) -> usize {
         self.lanes.get(owner).map_or(0, |lane| lane.in_service)

@@ -208,7 +208,7 @@ mod tests {
             async move { turns.run("slow", sleep(Duration::from_hours(1))).await }
         });
         settle().await;
-        assert_eq!(all.groups.in_service(), 0);
+        assert_eq!(all.groups.usage().in_service, 0);
         let seen = Polls::default();
         begin(&turns, "slow", "quick", 3, &seen).await.unwrap();
         assert_eq!(seen.lock().unwrap().len(), 3);
@@ -228,7 +228,7 @@ mod tests {
         drop(held);
         begin(&turns, "b", "b", 1, &seen).await.unwrap();
         assert_eq!(*seen.lock().unwrap(), ["b"]);
-        assert_eq!((all.groups.in_service(), turns.owners.in_service()), (0, 0));
+        assert_eq!((all.groups.usage().in_service, turns.owners.usage().in_service), (0, 0));
     }
 
     #[tokio::test]
@@ -240,7 +240,7 @@ mod tests {
             async move { turns.run("a", async { panic!("it panics") }).await.map(|(): ()| ()) }
         });
         assert!(panics.await.unwrap_err().is_panic());
-        assert_eq!((all.groups.in_service(), turns.owners.in_service()), (0, 0));
+        assert_eq!((all.groups.usage().in_service, turns.owners.usage().in_service), (0, 0));
     }
 
     /// With real threads: never more polls at once than there are places.

@@ -1,28 +1,21 @@
 //! A queue with a lane for each owner: lanes take turns, and when the queue is full the longest lane loses an item.
 //!
-//! Every operation is at most logarithmic in the number of lanes, but that the loss of a lane's only item looks at each turn.
+//! Every operation is at most logarithmic in the number of lanes.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::Owner;
+use crate::weights::Weights;
 
-/// Items by owner, bounded in number or weight by its user: see [`TurnQueue::drop_of_longest`].
+/// Items by owner, bounded in number by its user: see [`TurnQueue::drop_of_longest`].
 #[derive(Debug)]
 pub struct TurnQueue<T, O = Owner> {
     /// The lane of each owner; no lane is empty.
-    lanes: BTreeMap<O, Lane<T>>,
+    lanes: BTreeMap<O, VecDeque<T>>,
     /// The owners with items, in the order in which they are served.
     turns: VecDeque<O>,
-    /// The weight of each lane.
-    weights: BTreeSet<(usize, O)>,
+    lengths: Weights<O>,
     len: usize,
-    weight: usize,
-}
-
-#[derive(Debug)]
-struct Lane<T> {
-    items: VecDeque<(T, usize)>,
-    weight: usize,
 }
 
 /// Which end of a lane.
@@ -34,9 +27,9 @@ pub enum End {
     Newest,
 }
 
-impl<T, O: Ord + Clone> Default for TurnQueue<T, O> {
+impl<T, O> Default for TurnQueue<T, O> {
     fn default() -> Self {
-        Self { lanes: BTreeMap::new(), turns: VecDeque::new(), weights: BTreeSet::new(), len: 0, weight: 0 }
+        Self { lanes: BTreeMap::new(), turns: VecDeque::new(), lengths: Weights::default(), len: 0 }
     }
 }
 
@@ -51,35 +44,21 @@ impl<T, O: Ord + Clone> TurnQueue<T, O> {
         self.len == 0
     }
 
-    /// The weight of all items.
-    pub fn weight(&self) -> usize {
-        self.weight
-    }
-
-    /// The weight of the items of one owner.
-    pub fn weight_of(&self, owner: &O) -> usize {
-        self.lanes.get(owner).map_or(0, |lane| lane.weight)
-    }
-
     /// The number of items of the owner whose turn is next.
     pub fn len_of_next(&self) -> usize {
-        self.turns.front().and_then(|owner| self.lanes.get(owner)).map_or(0, |lane| lane.items.len())
+        self.turns.front().and_then(|owner| self.lanes.get(owner)).map_or(0, VecDeque::len)
     }
 
     /// Adds an item to the lane of its owner.
-    pub fn push(&mut self, owner: O, item: T, weight: usize) {
-        let lane =
-            self.lanes.entry(owner.clone()).or_insert_with(|| Lane { items: VecDeque::new(), weight: 0 });
-        if lane.items.is_empty() {
-            self.turns.push_back(owner.clone());
-        } else {
-            self.weights.remove(&(lane.weight, owner.clone()));
-        }
-        lane.items.push_back((item, weight));
-        lane.weight += weight;
-        self.weights.insert((lane.weight, owner));
+    pub fn push(&mut self, owner: O, item: T) {
+        let lane = self.lanes.entry(owner.clone()).or_default();
+        let before = lane.len();
+        lane.push_back(item);
+        self.lengths.change(&owner, before, before + 1);
         self.len += 1;
-        self.weight += weight;
+        if before == 0 {
+            self.turns.push_back(owner);
+        }
     }
 
     /// Takes an item of the next owner, whose next turn comes after that of all others.
@@ -92,35 +71,29 @@ impl<T, O: Ord + Clone> TurnQueue<T, O> {
         item
     }
 
-    /// Removes an item of the lane with the most weight. If all lanes weigh the same, it is that of the next owner, which has
-    /// waited longest.
+    /// Removes an item of the longest lane. If every lane has one item, it is that of the next owner, which has waited longest.
     pub fn drop_of_longest(&mut self, end: End) -> Option<T> {
-        let (heaviest, owner) = self.weights.last()?.clone();
-        if self.weights.first().is_some_and(|(lightest, _)| *lightest == heaviest) {
-            return self.take(end);
+        match self.lengths.heaviest()? {
+            (1, _) => self.take(end),
+            (_, owner) => {
+                let owner = owner.clone();
+                self.pop(&owner, end)
+            }
         }
-        let item = self.pop(&owner, end);
-        if !self.lanes.contains_key(&owner) {
-            self.turns.retain(|other| *other != owner);
-        }
-        item
     }
 
     fn pop(&mut self, owner: &O, end: End) -> Option<T> {
         let lane = self.lanes.get_mut(owner)?;
-        self.weights.remove(&(lane.weight, owner.clone()));
-        let (item, weight) = match end {
-            End::Oldest => lane.items.pop_front(),
-            End::Newest => lane.items.pop_back(),
+        let before = lane.len();
+        let item = match end {
+            End::Oldest => lane.pop_front(),
+            End::Newest => lane.pop_back(),
         }?;
-        lane.weight -= weight;
-        if lane.items.is_empty() {
+        self.lengths.change(owner, before, before - 1);
+        if lane.is_empty() {
             self.lanes.remove(owner);
-        } else {
-            self.weights.insert((lane.weight, owner.clone()));
         }
         self.len -= 1;
-        self.weight -= weight;
         Some(item)
     }
 }
@@ -136,20 +109,20 @@ mod tests {
     #[test]
     fn owners_take_turns_and_the_longest_lane_loses() {
         let mut queue = TurnQueue::default();
-        (0..5).for_each(|item| queue.push("flood", ("flood", item), 1));
-        queue.push("calm", ("calm", 0), 1);
+        (0..5).for_each(|item| queue.push("flood", ("flood", item)));
+        queue.push("calm", ("calm", 0));
         assert_eq!(queue.drop_of_longest(End::Newest), Some(("flood", 4)));
         assert_eq!(queue.drop_of_longest(End::Oldest), Some(("flood", 0)));
         let taken: Vec<_> = std::iter::from_fn(|| queue.take(End::Oldest)).collect();
         assert_eq!(taken, [("flood", 1), ("calm", 0), ("flood", 2), ("flood", 3)]);
-        assert_eq!((queue.len(), queue.weight(), queue.lanes.len(), queue.weights.len()), (0, 0, 0, 0));
+        assert!(queue.is_empty() && queue.lanes.is_empty() && queue.lengths.is_empty());
     }
 
     #[test]
     fn of_equal_lanes_the_one_that_waits_longest_loses() {
         let mut queue = TurnQueue::default();
         for owner in ["a", "b", "c"] {
-            queue.push(owner, owner, 1);
+            queue.push(owner, owner);
         }
         assert_eq!(queue.drop_of_longest(End::Oldest), Some("a"));
         assert_eq!(queue.take(End::Oldest), Some("b"));
@@ -160,20 +133,19 @@ mod tests {
         // two items of one owner every other one with items has a turn.
         #[test]
         fn an_owner_that_floods_takes_nothing_from_the_others(
-            pushes in proptest::collection::vec((any::<bool>(), 0_u8..6, 1_usize..4), 1..400)
+            pushes in proptest::collection::vec((any::<bool>(), 0_u8..6), 1..400)
         ) {
             const BOUND: usize = 60;
             let mut queue = TurnQueue::default();
             let mut held: HashMap<u8, Vec<usize>> = HashMap::new();
-            for (number, (floods, owner, weight)) in pushes.into_iter().enumerate() {
+            for (number, (floods, owner)) in pushes.into_iter().enumerate() {
                 let owner = if floods { 0 } else { owner };
-                queue.push(owner, (owner, number), weight);
+                queue.push(owner, (owner, number));
                 held.entry(owner).or_default().push(number);
-                while queue.weight() > BOUND {
-                    let heaviest = held.keys().map(|owner| queue.weight_of(owner)).max().unwrap();
-                    let weights: HashMap<u8, usize> = held.keys().map(|owner| (*owner, queue.weight_of(owner))).collect();
+                while queue.len() > BOUND {
+                    let longest = held.values().map(Vec::len).max().unwrap();
                     let (owner, dropped) = queue.drop_of_longest(End::Newest).unwrap();
-                    prop_assert_eq!(weights[&owner], heaviest);
+                    prop_assert_eq!(held[&owner].len(), longest);
                     held.get_mut(&owner).unwrap().retain(|number| *number != dropped);
                 }
             }

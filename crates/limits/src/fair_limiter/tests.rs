@@ -75,7 +75,7 @@ async fn all_owners_together_are_limited_and_without_a_queue_nobody_waits() {
     drop(held);
     assert!(limiter.try_acquire(owner("c"), 3).is_none(), "it weighs more than there is");
     drop(limiter.try_acquire(owner("c"), 2).unwrap());
-    assert_eq!((limiter.in_service(), counts(&limiter)), (0, (0, 0, 0)));
+    assert_eq!((limiter.usage().in_service, counts(&limiter)), (0, (0, 0, 0)));
 }
 
 // The place is in the request's channel already, and its client disconnects before the request runs again.
