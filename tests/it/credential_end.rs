@@ -1,7 +1,7 @@
 //! Streams end with the credential that opened them, on HTTP/1.1, on HTTP/2 and in tunnels; others go on.
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
@@ -10,59 +10,25 @@ use testkit::body::{Frames, fed};
 use testkit::client::Client;
 use testkit::issuer::{Issuer, SigningKey};
 use testkit::pki::Issued;
-use testkit::{FakeBackend, Gateway, H2, Http1, Http2, Pki, empty, flags, full, get, in_time, now, until};
+use testkit::{FakeBackend, Gateway, Http1, Http2, Pki, flags, get, in_time, now, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use crate::gateway::InProcess as _;
+use crate::streams::{CONSOLE, Streams, UPLOAD, backend, tunnel};
 
 const WATCH: &str = "/api/v1/pods?watch=true";
 const EXEC: &str = "/api/v1/namespaces/n/pods/p/exec";
-/// A tunnel of an aggregated API server, whose path is not that of a long-running request.
-const CONSOLE: &str = "/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/v/console";
-/// A service that never answers.
-const UPLOAD: &str = "/api/v1/namespaces/n/services/s/proxy/upload";
 const ENDED: &str = "portcullis_streams_ended_with_credential_total";
 
-/// Watches get frames of the test, upgrades an echo.
-async fn backend(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
-    let (opened, watches) = mpsc::unbounded_channel();
-    let backend = FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
-        if request.uri().path() == UPLOAD {
-            return Box::pin(std::future::pending());
-        }
-        if [EXEC, CONSOLE].contains(&request.uri().path()) {
-            let upgrading = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                let Ok(upgraded) = upgrading.await else { return };
-                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
-                tokio::io::copy(&mut read, &mut write).await.ok();
-            });
-            let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
-            let response = response.header("connection", "Upgrade").header("upgrade", "websocket");
-            return Box::pin(async { response.body(empty()).unwrap() });
-        }
-        if request.uri().query() != Some("watch=true") {
-            return Box::pin(async { Response::new(full("ok")) });
-        }
-        let (frames, body, _) = fed();
-        frames.send(Frame::data("begin\n".into())).unwrap();
-        opened.send(frames).unwrap();
-        Box::pin(async { Response::new(body) })
-    })
-    .await;
-    (backend, watches)
-}
-
-/// The streams of one client: a watch on each version of HTTP, one that never pauses, and a tunnel.
-struct Streams {
-    watches: Vec<(Incoming, Frames)>,
+/// The streams of one client, and a watch that never pauses.
+struct BusyStreams {
+    streams: Streams,
     busy: (Incoming, tokio::task::JoinHandle<()>),
-    tunnel: TokioIo<hyper::upgrade::Upgraded>,
     _connections: (Http1, Http2, Http1, Http1),
 }
 
-impl Streams {
+impl BusyStreams {
     async fn open(
         (mut one, mut two, mut three, mut four): (Http1, Http2, Http1, Http1),
         headers: &[(&str, &str)],
@@ -83,44 +49,23 @@ impl Streams {
             }
         });
         let busy = (response.into_body(), flood);
-        let upgrade: Vec<_> =
-            headers.iter().copied().chain([("connection", "Upgrade"), ("upgrade", "websocket")]).collect();
-        let response = three.send(get(EXEC, &upgrade)).await.unwrap();
-        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-        let tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
-        Self { watches, busy, tunnel, _connections: (one, two, three, four) }
+        let tunnel = tunnel(&mut three, EXEC, headers).await;
+        Self { streams: Streams { watches, tunnel }, busy, _connections: (one, two, three, four) }
     }
 
     /// Everything ends, and no watch is cut off within a line.
     async fn end(self) {
-        let Self { watches, busy, mut tunnel, _connections } = self;
-        for (version, (body, frames)) in ["HTTP/1.1", "HTTP/2"].into_iter().zip(watches) {
-            let whole = in_time(body.collect()).await;
-            let whole = whole.unwrap_or_else(|error| panic!("{version} was cut off: {error:?}")).to_bytes();
-            assert_eq!(whole, "begin\n");
-            until("the stream to the backend is closed", || frames.is_closed()).await;
-        }
+        let Self { streams, busy, _connections } = self;
+        assert_eq!(streams.end().await, ["begin\n", "begin\n"]);
         let (body, flood) = busy;
         let whole = in_time(body.collect()).await.expect("the end is no error").to_bytes();
         assert!(whole.ends_with(b"event\n"));
         in_time(flood).await.unwrap();
-        let mut read = [0; 1];
-        assert_eq!(in_time(tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
     }
 
     /// Everything goes on.
     async fn goes_on(mut self) {
-        for (body, frames) in &mut self.watches {
-            frames.send(Frame::data("more\n".into())).unwrap();
-            let mut seen = Vec::new();
-            while !seen.ends_with(b"more\n") {
-                let frame = in_time(body.frame()).await.expect("the watch goes on").unwrap();
-                seen.extend_from_slice(&frame.into_data().unwrap());
-            }
-        }
-        self.tunnel.write_all(b"x").await.unwrap();
-        let mut read = [0; 1];
-        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap(), 1);
+        self.streams.go_on().await;
         self.busy.1.abort();
     }
 }
@@ -145,8 +90,8 @@ async fn streams_end_when_their_certificate_expires() {
     gateway.checked().await;
     let brief = pki.clients.leaf().cn("alice").validity(now() - 60, now() + 5).issue();
     let long = pki.clients.leaf().cn("bob").issue();
-    let ending = Streams::open(connections(&gateway, Some(&brief)).await, &[], &mut opened).await;
-    let staying = Streams::open(connections(&gateway, Some(&long)).await, &[], &mut opened).await;
+    let ending = BusyStreams::open(connections(&gateway, Some(&brief)).await, &[], &mut opened).await;
+    let staying = BusyStreams::open(connections(&gateway, Some(&long)).await, &[], &mut opened).await;
     ending.end().await;
     staying.goes_on().await;
     assert_eq!(gateway.count_all(ENDED, &["reason=\"expired\""]).await, 4);
@@ -185,9 +130,9 @@ async fn streams_end_when_their_token_expires() {
     }
     let brief = bearer(5);
     let ending =
-        Streams::open(connections(&gateway, None).await, &[("authorization", &brief)], &mut opened).await;
+        BusyStreams::open(connections(&gateway, None).await, &[("authorization", &brief)], &mut opened).await;
     let staying =
-        Streams::open(connections(&gateway, None).await, &[("authorization", &long)], &mut opened).await;
+        BusyStreams::open(connections(&gateway, None).await, &[("authorization", &long)], &mut opened).await;
     ending.end().await;
     staying.goes_on().await;
     assert_eq!(gateway.count_all(ENDED, &["reason=\"expired\""]).await, 4);
@@ -204,14 +149,17 @@ async fn streams_end_when_a_reload_removes_their_token() {
     gateway.server().reload();
     gateway.reloaded(before).await;
     let removed =
-        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer one")], &mut opened)
+        BusyStreams::open(connections(&gateway, None).await, &[("authorization", "Bearer one")], &mut opened)
             .await;
     let changed =
-        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer two")], &mut opened)
+        BusyStreams::open(connections(&gateway, None).await, &[("authorization", "Bearer two")], &mut opened)
             .await;
-    let staying =
-        Streams::open(connections(&gateway, None).await, &[("authorization", "Bearer three")], &mut opened)
-            .await;
+    let staying = BusyStreams::open(
+        connections(&gateway, None).await,
+        &[("authorization", "Bearer three")],
+        &mut opened,
+    )
+    .await;
     // Alice is gone, and Bob has lost a group.
     std::fs::write(tokens, "two,bob,2\nthree,carol,3\n").unwrap();
     let before = gateway.generation().await;
@@ -231,8 +179,8 @@ async fn streams_end_when_their_credential_is_denied() {
     let gateway = terminating(&pki, &backend, &[format!("--credential-deny-list-file={}", list.display())]);
     gateway.checked().await;
     let [alice, bob] = ["alice", "bob"].map(|name| pki.clients.leaf().cn(name).issue());
-    let denied = Streams::open(connections(&gateway, Some(&alice)).await, &[], &mut opened).await;
-    let staying = Streams::open(connections(&gateway, Some(&bob)).await, &[], &mut opened).await;
+    let denied = BusyStreams::open(connections(&gateway, Some(&alice)).await, &[], &mut opened).await;
+    let staying = BusyStreams::open(connections(&gateway, Some(&bob)).await, &[], &mut opened).await;
     std::fs::write(list, "user=alice\n").unwrap();
     denied.end().await;
     staying.goes_on().await;

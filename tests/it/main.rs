@@ -73,6 +73,7 @@ mod revocation;
 mod running_clusters;
 mod service_account_flags;
 mod streaming;
+mod streams;
 mod tcp_balancer;
 mod threat_model;
 mod token_review;

@@ -9,21 +9,17 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
-use hyper::body::{Frame, Incoming};
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use testkit::body::{Frames, fed};
 use testkit::client::Client;
 use testkit::config_reload::replace;
 use testkit::self_check::respond;
-use testkit::{
-    FakeBackend, Gateway, H2, Http1, Pki, ResponseFuture, empty, full, get, in_time, kubeconfig, text, until,
-};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use testkit::{FakeBackend, Gateway, H2, Http1, Pki, ResponseFuture, in_time, kubeconfig, text};
 use tokio::sync::{mpsc, watch};
 
 use crate::gateway::{InProcess as _, resolved};
+use crate::streams::{self, Streams, tunnel};
 
 /// Of no two Secrets, of whichever management cluster.
 static NEXT_UID: AtomicUsize = AtomicUsize::new(1);
@@ -101,96 +97,26 @@ impl Management {
     }
 }
 
-/// An API server whose watches get frames of the test, and whose upgrades are echoes.
-async fn streaming(pki: &Pki) -> (FakeBackend, mpsc::UnboundedReceiver<Frames>) {
-    let (opened, watches) = mpsc::unbounded_channel();
-    let backend = FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
-        if request.uri().path().ends_with("/exec") {
-            let upgrading = hyper::upgrade::on(&mut request);
-            tokio::spawn(async move {
-                let Ok(upgraded) = upgrading.await else { return };
-                let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
-                tokio::io::copy(&mut read, &mut write).await.ok();
-            });
-            let response = Response::builder().status(StatusCode::SWITCHING_PROTOCOLS);
-            let response = response.header("connection", "Upgrade").header("upgrade", "websocket");
-            return Box::pin(async { response.body(empty()).unwrap() });
-        }
-        if request.uri().query() != Some("watch=true") {
-            return Box::pin(async { Response::new(full("ok")) });
-        }
-        let (frames, body, _) = fed();
-        frames.send(Frame::data("begin\n".into())).unwrap();
-        opened.send(frames).unwrap();
-        Box::pin(async { Response::new(body) })
-    })
-    .await;
-    (backend, watches)
-}
-
-/// The streams of one client: a watch on each version of HTTP, and a tunnel.
-struct Streams {
-    watches: Vec<(Incoming, Frames)>,
-    tunnel: TokioIo<hyper::upgrade::Upgraded>,
-    _connections: Vec<Client>,
-    _upgraded: Http1,
-}
-
-impl Streams {
-    async fn open(gateway: &Gateway, name: &str, opened: &mut mpsc::UnboundedReceiver<Frames>) -> Self {
-        const TOKEN: (&str, &str) = ("authorization", "Bearer one");
-        let (mut watches, mut connections) = (Vec::new(), Vec::new());
-        for http2 in [false, true] {
-            let mut client = Client::connect(gateway, http2, None).await;
-            let path = format!("/clusters/{name}/api/v1/pods?watch=true");
-            let response = client.get(&path, &[TOKEN]).await;
-            assert_eq!(response.status(), StatusCode::OK);
-            watches.push((response.into_body(), in_time(opened.recv()).await.unwrap()));
-            connections.push(client);
-        }
-        let mut upgraded = gateway.http1(None).await;
-        let path = format!("/clusters/{name}/api/v1/namespaces/n/pods/p/exec");
-        let upgrade = [TOKEN, ("connection", "Upgrade"), ("upgrade", "websocket")];
-        let response = upgraded.send(get(&path, &upgrade)).await.unwrap();
-        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-        let tunnel = TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap());
-        Self { watches, tunnel, _connections: connections, _upgraded: upgraded }
+/// The streams of one client of a cluster, and the connections that carry them.
+async fn open_streams(
+    gateway: &Gateway,
+    name: &str,
+    opened: &mut mpsc::UnboundedReceiver<Frames>,
+) -> (Streams, (Vec<Client>, Http1)) {
+    const TOKEN: (&str, &str) = ("authorization", "Bearer one");
+    let (mut watches, mut connections) = (Vec::new(), Vec::new());
+    for http2 in [false, true] {
+        let mut client = Client::connect(gateway, http2, None).await;
+        let path = format!("/clusters/{name}/api/v1/pods?watch=true");
+        let response = client.get(&path, &[TOKEN]).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        watches.push((response.into_body(), in_time(opened.recv()).await.unwrap()));
+        connections.push(client);
     }
-
-    /// Everything goes on.
-    async fn go_on(&mut self) {
-        for (body, frames) in &mut self.watches {
-            frames.send(Frame::data("more\n".into())).unwrap();
-            let mut seen = Vec::new();
-            while !seen.ends_with(b"more\n") {
-                let frame = in_time(body.frame()).await.expect("the watch goes on").unwrap();
-                seen.extend_from_slice(&frame.into_data().unwrap());
-            }
-        }
-        self.tunnel.write_all(b"x").await.unwrap();
-        let mut read = [0; 1];
-        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap(), 1);
-    }
-
-    /// Everything ends, watches without an error.
-    async fn end(mut self) {
-        for (body, frames) in self.watches {
-            in_time(body.collect()).await.expect("the end is no error");
-            until("the stream to the backend is closed", || frames.is_closed()).await;
-        }
-        let mut read = [0; 1];
-        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
-    }
-
-    /// The connections to the API server are closed under them.
-    async fn are_cut_off(mut self) {
-        for (body, frames) in self.watches {
-            in_time(body.collect()).await.expect_err("the watch is cut off");
-            until("the stream to the backend is closed", || frames.is_closed()).await;
-        }
-        let mut read = [0; 1];
-        assert_eq!(in_time(self.tunnel.read(&mut read)).await.unwrap_or(0), 0, "the tunnel is closed");
-    }
+    let mut upgraded = gateway.http1(None).await;
+    let path = format!("/clusters/{name}/api/v1/namespaces/n/pods/p/exec");
+    let tunnel = tunnel(&mut upgraded, &path, &[TOKEN]).await;
+    (Streams { watches, tunnel }, (connections, upgraded))
 }
 
 const HEAD: &str = "apiVersion: portcullis.dev/v1alpha1\nkind: ClusterConfiguration\n";
@@ -854,7 +780,7 @@ async fn the_api_server_of_a_secret_is_not_at_a_local_address() {
 async fn the_streams_of_a_deleted_secret_end() {
     let pki = Pki::new();
     let management = Management::start(&pki).await;
-    let (backend, mut opened) = streaming(&pki).await;
+    let (backend, mut opened) = streams::backend(&pki).await;
     let config = inline(&pki, &backend);
     let tokens = ("tokens", "one,carol,7\n");
     let names = ["deleted", "again", "stays"];
@@ -862,10 +788,12 @@ async fn the_streams_of_a_deleted_secret_end() {
         management.put(name, &[("value", &config), ("cluster", DOCUMENT), tokens]);
     }
     let gateway = Gateway::with(flags(&pki, management.server.address));
-    let mut open = Vec::new();
+    let (mut open, mut connections) = (Vec::new(), Vec::new());
     for name in names {
         trusted(&gateway, name).await;
-        open.push(Streams::open(&gateway, name, &mut opened).await);
+        let (streams, carried_by) = open_streams(&gateway, name, &mut opened).await;
+        open.push(streams);
+        connections.push(carried_by);
     }
     // Those of a Secret that changes go on.
     let before = gateway.generation().await;
@@ -889,17 +817,19 @@ async fn the_streams_of_a_deleted_secret_end() {
 async fn a_local_address_that_is_no_longer_permitted_is_left_at_once() {
     let (pki, other) = (Pki::new(), Pki::new());
     let management = Management::start(&pki).await;
-    let (backend, mut opened) = streaming(&pki).await;
+    let (backend, mut opened) = streams::backend(&pki).await;
     let config = inline(&pki, &backend);
     let tokens = ("tokens", "one,carol,7\n");
     for name in ["prod", "pending"] {
         management.put(name, &[("value", &config), ("cluster", DOCUMENT), tokens]);
     }
     let gateway = Gateway::with(flags(&pki, management.server.address));
-    let mut open = Vec::new();
+    let (mut open, mut connections) = (Vec::new(), Vec::new());
     for name in ["prod", "pending"] {
         trusted(&gateway, name).await;
-        open.push(Streams::open(&gateway, name, &mut opened).await);
+        let (streams, carried_by) = open_streams(&gateway, name, &mut opened).await;
+        open.push(streams);
+        connections.push(carried_by);
     }
     let refused = with_refused_credential(&config, &other);
     management.put("pending", &[("value", &refused), ("cluster", DOCUMENT), tokens]);
