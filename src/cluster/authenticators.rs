@@ -101,7 +101,6 @@ impl AuthnDeps {
             reviews,
             provider: Arc::new(default_provider()),
             limiters: Arc::new(Limiters::new(&metrics)),
-            // Until a configuration is in force.
             metrics,
             revocation: RevocationWatch::new(),
             reload: Arc::default(),

@@ -477,7 +477,7 @@ impl NamedConnection {
         tokio::spawn(async move {
             tokio::select! {
                 () = ConnectionDriver::new(http, &connection, limits, &metrics).run(phase) => {}
-                () = evicted => debug!(%peer, "connection closed: evicted from the unauthenticated quota"),
+                () = evicted => debug!(%peer, "connection closed: it gave way to another one"),
             }
         });
     }
