@@ -81,7 +81,7 @@ impl Backend {
             && self.roots.0.roots.iter().all(|root| other.roots.0.roots.contains(root))
     }
 
-    /// Whether both connect to the same endpoints in the same way. The policy is no part of that.
+    /// Whether both connect to the same endpoints in the same way, whatever their policies.
     pub(crate) fn has_connections_of(&self, other: &Self) -> bool {
         // Every field, so that each new one is considered.
         let Self {

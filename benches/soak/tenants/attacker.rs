@@ -1,4 +1,4 @@
-//! The attacker's process: API servers, clients, and the Secret of a tenant. It does nothing until it is told to.
+//! The attacker's process: API servers, clients, and the Secret of a tenant. It waits for the commands of the bench.
 
 mod flood;
 mod load;

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_that_holds_the_most_gives_way_and_nobody_else() {
+    fn only_the_owner_that_holds_the_most_gives_way() {
         let ledger = ByteLedger::new(1000);
         let calm: Vec<_> = (0..20).map(|_| stream(10)).collect();
         let flood: Vec<_> = (0..9).map(|_| stream(100)).collect();
@@ -298,7 +298,7 @@ mod tests {
         // Random owners with random streams: enough is free afterwards, and no owner gave way that held less than another one
         // still holds.
         #[test]
-        fn whoever_gives_way_held_at_least_as_much_as_any_that_did_not(
+        fn an_owner_that_gives_way_held_at_least_as_much_as_any_that_did_not(
             streams in proptest::collection::vec((0_u8..5, 0_usize..300), 0..60),
             total in 0_usize..3000,
         ) {

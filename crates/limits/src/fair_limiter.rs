@@ -84,7 +84,7 @@ pub struct Usage {
 /// Why a request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// All places are taken, or those of its owner, and there are no queues.
+    /// All places are taken, or those of its owner, and requests do not wait for one.
     #[error("all places are taken")]
     Full,
     /// The queue of its owner, or that of all owners, is full.

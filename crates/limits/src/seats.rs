@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         // Random owners, of which one takes a seat again and again. Whoever comes when all are taken displaces the largest
-        // owner, if that has more than the newcomer would have: nobody within an equal part of the seats ever loses one.
+        // owner, if that has more than the newcomer would have: an owner within an equal part of the seats never loses one.
         #[test]
         fn an_owner_that_takes_all_seats_gives_way_to_the_others(steps in proptest::collection::vec((0_u8..4, any::<bool>()), 1..200)) {
             const ALL: usize = 20;

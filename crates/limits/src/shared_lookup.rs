@@ -268,7 +268,7 @@ mod tests {
         let Found::Vacant(lookup, first) = find(&lookups, 1, 1) else { panic!() };
         let Found::Pending(second) = find(&lookups, 1, 1) else { panic!() };
         let Found::Vacant(other, of_other) = find(&lookups, 1, 2) else {
-            panic!("it waits for nobody else's")
+            panic!("it does not wait for the lookup of another owner")
         };
         lookup.finish(7, Some(term(10)));
         assert_eq!((first.result().await, second.result().await), (Some(7), Some(7)));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lookup_for_which_nobody_waits_learns_it() {
+    async fn a_lookup_for_which_no_request_waits_is_told() {
         let lookups = SharedLookups::new(10, 1);
         let Found::Vacant(lookup, pending) = find(&lookups, 1, 1) else { panic!() };
         assert!(lookup.abandoned().now_or_never().is_none());

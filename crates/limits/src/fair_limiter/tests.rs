@@ -67,7 +67,7 @@ async fn an_owner_that_waits_is_served_before_one_that_floods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_owners_together_are_limited_and_without_a_queue_nobody_waits() {
+async fn all_owners_together_are_limited_and_without_a_queue_no_request_waits() {
     let limiter = limiter(Shares::new(2, 2));
     let held = [at_once(&limiter, "a").unwrap(), at_once(&limiter, "b").unwrap()];
     assert_eq!(at_once(&limiter, "c").unwrap_err(), Refused::Full);

@@ -92,7 +92,7 @@ fn new_shares_count_what_is_in_service() {
 }
 
 #[test]
-fn nobody_takes_the_room_that_a_heavy_request_waits_for() {
+fn no_other_owner_takes_the_room_that_a_heavy_request_waits_for() {
     let mut queue = queue(Shares::new(4, 3).with_queue(10, 5));
     assert!(queue.enter(&owner("a"), 2) && queue.enter(&owner("b"), 2));
     assert!(waits(&queue.wait(&owner("heavy"), 3, "heavy")) && waits(&queue.wait(&owner("a"), 1, "light")));

@@ -6,7 +6,7 @@
 //! use up the capacity for tokens with cached keys, nor one client that of the others. Cached keys stay in use while the issuer is unreachable. A periodic refresh removes
 //! keys that the issuer has revoked, even if no token triggers a fetch.
 //!
-//! A fetch is no lookup of `portcullis_limits::shared_lookup`: a caller may share only a fetch that began after it came, and the
+//! A fetch is not a lookup of `portcullis_limits::shared_lookup`: a caller may share only a fetch that began after it came, and the
 //! keys count until others replace them.
 
 use std::fmt;
