@@ -5,7 +5,7 @@
 //! fewest requests in service, so that one flooding user does not delay the others. One more limit counts the requests
 //! of all clusters, of which tenants have shares. Members of `system:masters` and the gateway itself pass a limit that is
 //! reached, those whom a tenant names that of their own cluster alone: `is_exempt_from_limits` and `process_priority` in
-//! `pipeline/stages.rs`.
+//! `pipeline/stages/shares.rs`.
 //!
 //! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
 //! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.

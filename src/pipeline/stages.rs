@@ -2,6 +2,8 @@
 //! private fields and takes the stage before it by value; only [`Admitted`] can be forwarded. Code that skips a stage does not
 //! compile.
 
+mod shares;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,8 +22,7 @@ use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::identity::{EncodedIdentity, Identity};
 use portcullis_http::transport::Incoming;
-use portcullis_kubernetes::user::{GATEWAY, MASTERS, UserInfo};
-use portcullis_limits::Owner;
+use portcullis_kubernetes::user::UserInfo;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::{Instant, timeout_at};
 
@@ -33,8 +34,7 @@ use crate::authz::{AccessRefusal, AllowedAccess, AuthzTrace};
 use crate::backend::Backend;
 use crate::cluster::Cluster;
 use crate::cluster::settings::ClusterOrigin;
-use crate::limits::{InflightPermit, LimitedRequest, ProcessPriority, RequestClass, flow_of};
-use crate::listener::{Connection, TooManyConnections};
+use crate::limits::{InflightPermit, flow_of};
 use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
@@ -264,45 +264,6 @@ impl Routed {
 }
 
 impl Identified {
-    /// Counts the connection for the cluster at which its client is authenticated.
-    pub(super) fn count_connection(&self, connection: &Connection) -> Result<(), TooManyConnections> {
-        if self.identity.is_unauthenticated() {
-            return Ok(());
-        }
-        let settings = &self.data.route.cluster.settings;
-        connection.note_authenticated(settings.origin.is_of_tenant(), || {
-            settings.owner().of_flow(self.flow_of_connection(connection))
-        })
-    }
-
-    /// The flow for which the connection counts. That of a front proxy carries requests of many users, and counts for the front
-    /// proxy itself.
-    fn flow_of_connection(&self, connection: &Connection) -> Cow<'_, str> {
-        let certificate = || connection.info.peer_chain.leaf_common_name();
-        match self.data.is_from_front_proxy.then(certificate).flatten() {
-            Some(name) => name.into(),
-            None => flow_of(&self.identity, connection.info.peer.ip()),
-        }
-    }
-
-    /// Counts what the exchange holds for its client from now on, and the connection unless it is a front proxy's, which carries
-    /// the requests of many users. Returns the owner; `None` if the client is not authenticated.
-    // threat: buffered-bytes-flood
-    pub(super) fn count_buffers(&self, connection: &Connection) -> Option<Owner> {
-        if self.identity.is_unauthenticated() {
-            return None;
-        }
-        let flow = flow_of(&self.identity, connection.info.peer.ip());
-        let owner = self.data.route.cluster.owner.of_flow(flow);
-        if let Some(buffers) = self.data.request.body().buffers() {
-            buffers.set_owner(|| owner.clone());
-        }
-        if !self.data.is_from_front_proxy {
-            connection.count_buffers_for(&owner);
-        }
-        Some(owner)
-    }
-
     /// What an audit event takes from the request, whose body it may observe.
     pub(super) fn audit_view(&mut self) -> (&mut Request<Body>, AuditedRoute<'_>, &Identity) {
         let StageData { request, route, is_from_front_proxy, .. } = &mut *self.data;
@@ -406,61 +367,6 @@ impl Impersonated {
     /// Whether the backend authorizes `Impersonate-*` headers of the request.
     pub(crate) fn is_impersonating(&self) -> bool {
         !self.impersonate.is_empty()
-    }
-
-    /// Waits for a place among the requests in flight of the cluster. It counts for the client itself, not for an
-    /// impersonated user.
-    // apiserver: pkg/server/filters/maxinflight.go, WithMaxInFlightLimit
-    // threat: inflight-flood
-    pub(super) async fn schedule(
-        self,
-        client: IpAddr,
-        spans: Option<&SpanScope>,
-    ) -> Result<Scheduled, Refusal> {
-        if self.info().is_long_running() {
-            return Ok(Scheduled { request: self, permit: None });
-        }
-        let is_mutating = self.info().is_mutating();
-        let request = LimitedRequest {
-            class: if is_mutating { RequestClass::Mutating } else { RequestClass::ReadOnly },
-            flow: || flow_of(&self.requester, client).into(),
-            is_exempt: self.is_exempt_from_limits(),
-            priority: self.process_priority(),
-            deadline: self.deadline(),
-        };
-        // apiserver: pkg/server/config.go, DefaultBuildHandlerChain
-        let span = spans.and_then(|spans| spans.stage("priorityandfairness", &[]));
-        let permit = self.cluster().limiter.acquire(request).await?;
-        if permit.is_none()
-            && let Some(span) = span
-        {
-            span.discard();
-        }
-        Ok(Scheduled { request: self, permit })
-    }
-
-    /// Whether the request is served beyond the limits of its cluster: that of an administrator, as in kube-apiserver under
-    /// the identity under which it is made, and that of the gateway's own user, which no client can impersonate its way into.
-    fn is_exempt_from_limits(&self) -> bool {
-        let is_gateway = self.identity.name == GATEWAY && self.impersonated().is_none();
-        let is_master = self.identity.groups.iter().any(|group| group == MASTERS);
-        !self.is_impersonating() && (is_gateway || is_master)
-    }
-
-    /// What the request may have of the limit of the process. The same users have privileges there, and nodes, but only those
-    /// that the operator names.
-    // threat: tenant-privilege
-    fn process_priority(&self) -> ProcessPriority {
-        let Some(user) = self.cluster().settings.origin.operator_user(&self.identity) else {
-            return ProcessPriority::OfTenant;
-        };
-        let is_gateway = user.is_gateway() && self.impersonated().is_none();
-        match user {
-            _ if self.is_impersonating() => ProcessPriority::Ordinary,
-            user if is_gateway || user.is_master() => ProcessPriority::Exempt,
-            user if user.is_node() => ProcessPriority::Reserved,
-            _ => ProcessPriority::Ordinary,
-        }
     }
 }
 

@@ -160,7 +160,7 @@ fn only_the_origin_of_a_cluster_vouches_for_users() {
     assert_eq!(with("OperatorUser::vouched("), ["src/cluster/settings.rs"]);
     // Within one cluster, as its API server does; and for the whole process, of an operator's user.
     let comparing =
-        ["src/authz/impersonation.rs", "src/dev/auth.rs", "src/operator.rs", "src/pipeline/stages.rs"];
+        ["src/authz/impersonation.rs", "src/dev/auth.rs", "src/operator.rs", "src/pipeline/stages/shares.rs"];
     assert_eq!(with(" == MASTERS").len() + with("is_in(MASTERS)").len(), comparing.len());
     assert!(
         comparing.iter().all(|file| [with(" == MASTERS"), with("is_in(MASTERS)")].concat().contains(file))
