@@ -32,7 +32,7 @@ use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
 use crate::metrics::BackendTimings;
 use activity::{ActivityCounts, ClusterActivity};
-use authenticators::{AuthnDeps, ClusterAuthn};
+use authenticators::{ClusterAuthn, ClusterDeps};
 use life::ClusterLife;
 
 /// One cluster of one generation of the configuration.
@@ -95,7 +95,7 @@ impl Cluster {
         settings: &Arc<settings::Cluster>,
         provider: &Arc<CryptoProvider>,
         before: Option<&Self>,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
         let all = settings;
@@ -108,7 +108,7 @@ impl Cluster {
             None => None,
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
-                let AuthnDeps { reviews, provider, metrics, .. } = deps;
+                let ClusterDeps { reviews, provider, metrics, .. } = deps;
                 Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics)?))
             }
         };
@@ -126,7 +126,7 @@ impl Cluster {
             None => None,
             Some(admission) => {
                 let before = before.and_then(|before| before.admission.as_deref());
-                let AuthnDeps { reviews, provider, metrics, .. } = deps;
+                let ClusterDeps { reviews, provider, metrics, .. } = deps;
                 let place =
                     AdmissionPlace { cluster: name, backend: &backend, runtime: reviews, provider, metrics };
                 Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
@@ -167,7 +167,7 @@ impl Cluster {
     /// Keeps a cluster with these settings for another generation, with its audit backends.
     pub(crate) fn keep(
         settings: &settings::Cluster,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
         audit: &mut AuditGeneration,
     ) -> Result<(), ClusterError> {
         open_audit(settings, deps, audit).map(drop).map_err(ClusterError::from)
@@ -209,7 +209,7 @@ impl Cluster {
 /// The audit of a cluster, if it is audited.
 fn open_audit(
     settings: &settings::Cluster,
-    deps: &AuthnDeps,
+    deps: &ClusterDeps,
     audit: &mut AuditGeneration,
 ) -> Result<Option<ClusterAudit>, AuditError> {
     let Some(audited) = &settings.audit else { return Ok(None) };

@@ -40,7 +40,7 @@ use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::dials::DialLimits;
 use crate::backend::pools::Pools;
-use crate::cluster::authenticators::{AuthnDeps, ClusterThreads};
+use crate::cluster::authenticators::{ClusterDeps, ClusterThreads};
 use crate::config::flags::MetricsAddress;
 use crate::config::resolve::ResolvedConfig;
 use crate::config::settings::Settings;
@@ -197,7 +197,7 @@ impl Server {
         let checks =
             start_check_pool(settings.operation.workers, &shutdown.phase).map_err(StartError::Thread)?;
         let threads = ClusterThreads { runtime: start("tokens")?, checks, reviews: start("reviews")? };
-        let deps = AuthnDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
+        let deps = ClusterDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));

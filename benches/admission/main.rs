@@ -26,7 +26,9 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use testkit::gateway_process::GatewayProcess;
 use testkit::pki::Issued;
-use testkit::real::{self, ServerProcess, Source, eventually, free_ports, start_etcd};
+use testkit::real::{
+    ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, Source, account_flags, eventually, start_etcd,
+};
 use testkit::self_check::respond;
 use testkit::{FakeBackend, Gateway, Pki, flags, full};
 use tokio::net::TcpListener;
@@ -67,7 +69,7 @@ async fn main() -> ExitCode {
     let webhooks = start_webhooks(&pki).await;
     let admin = pki.clients.leaf().cn("admin").org("system:masters").issue();
     let start = async |name, more: &[&str]| {
-        start_api_server(&programs.kube_apiserver, &pki, etcd_port, name, more, &admin).await.expect(name)
+        start_api_server(&programs, &pki, etcd_port, name, more, &admin).await.expect(name)
     };
     let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
     let (calling, _calling) = start("calling", &[]).await;
@@ -76,14 +78,8 @@ async fn main() -> ExitCode {
 
     let all: Vec<String> =
         flags(&pki, plain).into_iter().map(|flag| flag.replace("--workers=1", "--workers=2")).collect();
-    let names = [
-        "username-headers=X-Remote-User",
-        "uid-headers=X-Remote-Uid",
-        "group-headers=X-Remote-Group",
-        "extra-headers-prefix=X-Remote-Extra-",
-    ];
-    let all: Vec<String> =
-        all.into_iter().chain(names.map(|name| format!("--backend-requestheader-{name}"))).collect();
+    let names = IDENTITY_HEADERS.map(|flag| flag.replace("--requestheader", "--backend-requestheader"));
+    let all: Vec<String> = all.into_iter().chain(names).collect();
     let program = env!("CARGO_BIN_EXE_portcullis");
     let without = GatewayProcess::start(program, all.clone()).await;
     let with =
@@ -225,61 +221,39 @@ fn write_files(dir: &Path, webhooks: SocketAddr, pki: &Pki) -> [String; 2] {
 }
 
 async fn start_api_server(
-    program: &Path,
+    programs: &Programs,
     pki: &Pki,
     etcd_port: u16,
     name: &str,
     more: &[&str],
     admin: &Issued,
 ) -> Result<(SocketAddr, ServerProcess), String> {
-    let dir = pki.directory.path();
-    let (certificate, key) =
-        pki.write_pair("apiserver", &pki.servers.server(&["backend.test", "localhost", "127.0.0.1"]));
-    let clients = pki.write("apiserver-clients.crt", pki.clients.cert_pem());
-    let front = pki.write("apiserver-front.crt", pki.front.cert_pem());
-    let account = pki.write("apiserver-accounts.key", pki.clients.key_pem());
-    real::retry_on_collision(async || {
-        let [port] = free_ports()?;
-        let mut flags = vec![
-            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-            format!("--etcd-prefix=/{name}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", dir.join(name).display()),
-            format!("--tls-cert-file={}", certificate.display()),
-            format!("--tls-private-key-file={}", key.display()),
-            format!("--client-ca-file={}", clients.display()),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            // Their key, in a certificate.
-            format!("--service-account-key-file={}", clients.display()),
-            format!("--service-account-signing-key-file={}", account.display()),
-            format!("--requestheader-client-ca-file={}", front.display()),
-            "--requestheader-allowed-names=portcullis".to_owned(),
-            "--requestheader-username-headers=X-Remote-User".to_owned(),
-            "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-            "--requestheader-group-headers=X-Remote-Group".to_owned(),
-            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
-            // Otherwise its limits would be measured.
-            "--enable-priority-and-fairness=false".to_owned(),
-            "--endpoint-reconciler-type=none".to_owned(),
-        ];
-        flags.extend(more.iter().map(|&flag| flag.to_owned()));
-        let mut process = ServerProcess::start(dir, name, program, &flags)?;
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        eventually(name, async || {
-            process.check()?;
-            if !Gateway::at(address, None).serves_tls().await {
-                return Ok(false);
-            }
-            let mut client = Gateway::at(address, None).http1(Some(admin)).await;
-            Ok(client.get("/api/v1/namespaces/default", &[]).await.status() == StatusCode::OK
-                && client.get("/readyz", &[]).await.status() == StatusCode::OK)
-        })
-        .await
-        .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-        Ok((address, process))
-    })
-    .await
+    let dir = pki.directory.path().join("servers");
+    std::fs::create_dir_all(&dir).map_err(|error| error.to_string())?;
+    pki.write_pair("servers/server", &pki.servers.server(&["backend.test", "localhost", "127.0.0.1"]));
+    let clients = pki.write("servers/clients.crt", pki.clients.cert_pem());
+    let front = pki.write("servers/front.crt", pki.front.cert_pem());
+    pki.write("servers/sa.key", pki.clients.key_pem());
+    // Their key, in a certificate.
+    pki.write("servers/sa.pub", pki.clients.cert_pem());
+    let mut flags = vec![
+        format!("--etcd-prefix=/{name}"),
+        format!("--client-ca-file={}", clients.display()),
+        format!("--requestheader-client-ca-file={}", front.display()),
+        "--requestheader-allowed-names=portcullis".to_owned(),
+        "--authorization-mode=RBAC".to_owned(),
+        // Otherwise its limits would be measured.
+        "--enable-priority-and-fairness=false".to_owned(),
+    ];
+    flags.extend(account_flags(&dir));
+    flags.extend(IDENTITY_HEADERS.into_iter().chain(more.iter().copied()).map(str::to_owned));
+    let started = ApiServer { programs, dir: &dir, name, etcd_port }.start(&flags, async |address| {
+        if !Gateway::at(address, None).serves_tls().await {
+            return false;
+        }
+        let mut client = Gateway::at(address, None).http1(Some(admin)).await;
+        client.get("/api/v1/namespaces/default", &[]).await.status() == StatusCode::OK
+            && client.get("/readyz", &[]).await.status() == StatusCode::OK
+    });
+    started.await
 }

@@ -14,7 +14,7 @@ use portcullis_admission::{
     Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookKind,
     WebhookResponse,
 };
-use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
@@ -180,7 +180,7 @@ impl Surroundings for RequestSurroundings<'_> {
         }
     }
 
-    async fn authorize(&self, review: &AccessQuestion) -> AccessDecision {
+    async fn authorize(&self, review: &AccessReview) -> AccessDecision {
         let review = of_expression(self.user, review);
         let no = |reason, error| AccessDecision { allowed: false, reason, error };
         let trace = AuthzTrace::within(self.spans);

@@ -12,7 +12,7 @@ use portcullis_admission::{
     Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, Surroundings, Webhook,
     WebhookKind, WebhookResponse, Webhooks, phases,
 };
-use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
@@ -144,7 +144,7 @@ impl Surroundings for TrialSurroundings<'_> {
         Ok(self.labels.clone())
     }
 
-    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
+    async fn authorize(&self, _: &AccessReview) -> AccessDecision {
         let error = "there is no cluster to ask".to_owned();
         AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
     }

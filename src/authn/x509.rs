@@ -5,7 +5,8 @@
 //! affects open connections. Parser and path builder follow Go's rules (`verify`), because general libraries accept and
 //! refuse other chains than kube-apiserver does.
 //!
-//! An unverified chain must never yield a subject: only [`UnverifiedChain::verify`] does.
+//! An unverified chain must never yield a subject: only [`UnverifiedChain::verify`] does. Which attribute of the subject is the
+//! UID is in `crates/pki/src/x509/name.rs`.
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -6,7 +6,7 @@ use k8s_openapi::api::authorization::v1::{
     SubjectAccessReviewSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldSelectorRequirement, LabelSelectorRequirement};
-use portcullis_cel::{AccessQuestion, AccessTarget, ServiceAccount};
+use portcullis_cel::{AccessReview, AccessTarget, ServiceAccount};
 use portcullis_kubernetes::selectors::{self, LabelOperator};
 use portcullis_kubernetes::status::{Attempt, AttemptTarget};
 use portcullis_kubernetes::user::UserInfo;
@@ -51,7 +51,7 @@ fn of_resource(resource: &RequestResource<'_>, name: &str, verb: String) -> Reso
 
 /// An access review of an expression about `user`, or about the service account that the expression names.
 // apiserver: pkg/cel/library/authz.go, receiverAuthorizer
-pub(crate) fn of_expression(user: &UserInfo, asked: &AccessQuestion) -> SubjectAccessReviewSpec {
+pub(crate) fn of_expression(user: &UserInfo, asked: &AccessReview) -> SubjectAccessReviewSpec {
     let account = asked.service_account.as_ref().map(|account| {
         let ServiceAccount { namespace, name } = account;
         let mut user = UserInfo::named(format!("system:serviceaccount:{namespace}:{name}"));

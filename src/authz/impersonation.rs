@@ -3,7 +3,8 @@
 //! Follows `k8s.io/apiserver/pkg/endpoints/filters/impersonation`: the modes of constrained impersonation (KEP-5284) in
 //! their order, then that of old. The first mode that allows decides; if none does, the first refusal is the response.
 //! An impersonation that was allowed is kept for as long as all decisions that allowed it. `Identified::impersonate` in
-//! `pipeline/stages.rs` refuses a user on the deny list afterwards.
+//! `pipeline/stages.rs` refuses a user on the deny list afterwards. `wanted.rs` reads the headers; it refuses attributes without
+//! a user.
 
 mod key;
 mod last_modes;

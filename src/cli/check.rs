@@ -22,7 +22,7 @@ use crate::authn::revocation::crls::IssuerCrl;
 use crate::authn::settings::Authentication;
 use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePolicy};
 use crate::backend::settings::Endpoint;
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::ClusterDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
@@ -185,7 +185,7 @@ pub(super) fn run(flags: &CheckFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::idle(runtime.handle());
+    let deps = ClusterDeps::idle(runtime.handle());
     if let Err(error) = Snapshot::build(&config, None, &deps) {
         return failed(&error.to_string());
     }

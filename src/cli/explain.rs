@@ -33,7 +33,7 @@ use crate::authn::settings::Authentication;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::x509::UnverifiedChain;
 use crate::authn::{Audience, AuthnInput, ConnInfo, ProvenIdentity};
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::ClusterDeps;
 use crate::config::flags::ServeFlags;
 
 use crate::request::credentials::Credentials;
@@ -104,7 +104,7 @@ pub(super) fn run(flags: &ExplainFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let deps = AuthnDeps::idle(runtime.handle());
+    let deps = ClusterDeps::idle(runtime.handle());
     let snapshot = match Snapshot::build(&config, None, &deps) {
         Ok(snapshot) => snapshot,
         Err(error) => return failed(&error.to_string()),
@@ -172,7 +172,7 @@ struct ExplainRequest<'a> {
 
 impl ExplainRequest<'_> {
     /// Runs the authenticators of the cluster; `None` if the cluster does not exist.
-    async fn explain(self, snapshot: Snapshot, deps: AuthnDeps) -> Option<Explanation> {
+    async fn explain(self, snapshot: Snapshot, deps: ClusterDeps) -> Option<Explanation> {
         let kind = self.credential.kind();
         let now = Clock::system().now();
         let live = Live::new(snapshot, Arc::clone(&deps.reload));

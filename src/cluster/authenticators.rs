@@ -41,7 +41,7 @@ use crate::metrics::Metrics;
 
 /// The dependencies of all authenticators, for the life of the process.
 #[derive(Debug, Clone)]
-pub(crate) struct AuthnDeps {
+pub(crate) struct ClusterDeps {
     /// Follows the objects and fetches the keys that tokens are verified by, away from the threads that serve requests.
     pub(crate) runtime: Handle,
     /// Checks tokens.
@@ -66,15 +66,15 @@ pub(crate) struct AuthnDeps {
 
 /// Where the work of clusters runs, away from the threads that serve requests.
 pub(crate) struct ClusterThreads {
-    /// See [`AuthnDeps::runtime`].
+    /// See [`ClusterDeps::runtime`].
     pub(crate) runtime: Handle,
-    /// See [`AuthnDeps::checks`].
+    /// See [`ClusterDeps::checks`].
     pub(crate) checks: TokenCheckPool,
-    /// See [`AuthnDeps::reviews`].
+    /// See [`ClusterDeps::reviews`].
     pub(crate) reviews: Handle,
 }
 
-impl AuthnDeps {
+impl ClusterDeps {
     /// Dependencies for a configuration that is not served.
     pub(crate) fn idle(runtime: &Handle) -> Self {
         let metrics = Arc::new(Metrics::new());
@@ -141,7 +141,7 @@ impl ClusterAuthn {
         cluster: &settings::Cluster,
         backend: &Arc<Backend>,
         before: Option<&Self>,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<Self, ClusterError> {
         let settings::Cluster { name, authentication: settings, .. } = cluster;
         let token_objects = token_objects(
@@ -192,7 +192,7 @@ fn token_objects(
     settings: &Authentication,
     backend: &Arc<Backend>,
     before: Option<&Arc<TokenObjectCache>>,
-    deps: &AuthnDeps,
+    deps: &ClusterDeps,
 ) -> Option<Arc<TokenObjectCache>> {
     let needs = TokenObjectKinds {
         bootstrap_tokens: settings.bootstrap_tokens,
@@ -212,7 +212,7 @@ fn token_objects(
 fn chain(
     cluster: &settings::Cluster,
     tokens: Vec<Box<dyn TokenAuthenticator>>,
-    deps: &AuthnDeps,
+    deps: &ClusterDeps,
 ) -> Result<AuthnChain, EmptyChain> {
     let settings = &cluster.authentication;
     let audiences = &settings.audiences;
@@ -250,7 +250,7 @@ fn token_authenticators(
     token_objects: Option<&Arc<TokenObjectCache>>,
     issuers: &JwtIssuers,
     webhook: Option<&TokenWebhook>,
-    deps: &AuthnDeps,
+    deps: &ClusterDeps,
 ) -> Vec<Box<dyn TokenAuthenticator>> {
     let agnostic = |delegate: Box<dyn TokenAuthenticator>| -> Box<dyn TokenAuthenticator> {
         Box::new(AudienceAgnostic::new(settings.audiences.clone(), delegate))
@@ -286,7 +286,7 @@ impl TokenWebhook {
         cluster: &str,
         settings: &Arc<WebhookSettings>,
         audiences: &[Audience],
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<Self, rustls::Error> {
         let (checks, metrics) = (deps.checks.of_cluster(cluster), &deps.metrics);
         let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics)?;

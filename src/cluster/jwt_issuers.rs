@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::authn::oidc::OidcAuthenticator;
 use crate::authn::oidc::settings::{IssuerSettings, JwtAuthenticator};
 use crate::authn::{AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::ClusterDeps;
 
 /// The issuers of one generation of the configuration.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl JwtIssuers {
     pub(super) fn new(
         settings: &[Arc<JwtAuthenticator>],
         before: Option<&Self>,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<Self, rustls::Error> {
         let members = settings.iter().map(|settings| {
             let before = before.iter().flat_map(|Self(before)| before);
@@ -61,7 +61,7 @@ impl JwtIssuers {
 
     fn authenticator(
         settings: &JwtAuthenticator,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<OidcAuthenticator, rustls::Error> {
         let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
         let tls = ClientTls { roots, client_certificate: None, server_name: None };
@@ -113,7 +113,7 @@ impl IssuerEntry {
     fn with_settings(
         &self,
         settings: &Arc<JwtAuthenticator>,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<Self, rustls::Error> {
         fn discovery_source(issuer: &IssuerSettings) -> (&String, Option<&String>, Option<&TrustedRoots>) {
             let IssuerSettings { url, discovery_url, certificate_authority, .. } = issuer;
@@ -158,7 +158,7 @@ impl TokenAuthenticator for IssuerEntry {
 
 impl IssuerState {
     /// Starts discovery, and requests a reload once it has succeeded.
-    fn new(authenticator: OidcAuthenticator, deps: &AuthnDeps) -> Self {
+    fn new(authenticator: OidcAuthenticator, deps: &ClusterDeps) -> Self {
         let authenticator = Arc::new(authenticator);
         let (kept, reload) = (Arc::clone(&authenticator), Arc::clone(&deps.reload));
         let refresh = deps.runtime.spawn(async move {

@@ -2,7 +2,8 @@
 //!
 //! Follows `pkg/controller/certificates`. No object stays in memory: `feed` delivers the names of requests that need
 //! work, and the controller reads each one when it processes it. Every write carries the `resourceVersion` of the read:
-//! of two concurrent writes one fails, so no request ever gets two certificates.
+//! of two concurrent writes one fails, so no request ever gets two certificates. Which request a signer may sign is decided in
+//! `crates/pki/src/issuance/profile.rs`.
 
 pub(crate) mod approving;
 mod audit;

@@ -56,18 +56,18 @@ fn compile(text: &str) -> Result<Expression, String> {
 /// Evaluates an expression until it asks nothing, twice.
 fn evaluated(expression: &Expression, object: &Json) -> Evaluated {
     let bindings = Bindings::default().with("object", object).with_authorizer(ResourceTarget::default());
-    let mut answers = Vec::new();
+    let mut decisions = Vec::new();
     loop {
-        let found = expression.evaluate_with(&bindings, &answers);
-        assert_eq!(expression.evaluate_with(&bindings, &answers), found, "the same again");
-        let Outcome::Ask(question) = &found.outcome else {
+        let found = expression.evaluate_with(&bindings, &decisions);
+        assert_eq!(expression.evaluate_with(&bindings, &decisions), found, "the same again");
+        let Outcome::Review(review) = &found.outcome else {
             assert!(found.cost <= COST_LIMIT || matches!(found.outcome, Outcome::Error(_)), "{found:?}");
             return found;
         };
         assert!(found.cost <= COST_LIMIT, "{found:?}");
-        assert!(answers.len() < 2, "the limit is two checks: {question:?}");
+        assert!(decisions.len() < 2, "the limit is two checks: {review:?}");
         let decision = AccessDecision { allowed: true, reason: "because".to_owned(), error: None };
-        answers.push((question.as_ref().clone(), decision));
+        decisions.push((review.as_ref().clone(), decision));
     }
 }
 

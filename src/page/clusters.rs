@@ -16,10 +16,10 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, US
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use portcullis_http::transport::Incoming;
+use portcullis_kubernetes::reviews::is_allowed;
 use portcullis_openid::provider::OpenIdClientSettings;
 use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
-use serde::Deserialize;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, timeout_at};
 
@@ -232,18 +232,6 @@ fn may_see_tokens(
     }
 }
 
-/// The answer of a cluster to a `SelfSubjectAccessReview`.
-#[derive(Deserialize)]
-struct Review {
-    status: Option<ReviewStatus>,
-}
-
-#[derive(Deserialize)]
-struct ReviewStatus {
-    #[serde(default)]
-    allowed: bool,
-}
-
 async fn ask(page: &Page, session: &Session, peer: SocketAddr, address: &ClusterAddress) -> Reach {
     let Some(request) = review(address, session) else { return Reach::Hidden };
     let connection = Connection::internal(peer, address.host().to_owned(), &page.parts.shutdown);
@@ -256,9 +244,9 @@ async fn ask(page: &Page, session: &Session, peer: SocketAddr, address: &Cluster
         return Reach::Hidden;
     }
     let Ok(body) = Limited::new(body, MAX_ANSWER_BYTES).collect().await else { return Reach::Unknown };
-    match serde_json::from_slice::<Review>(&body.to_bytes()) {
-        Ok(Review { status: Some(ReviewStatus { allowed: true }) }) => Reach::Allowed,
-        Ok(_) => Reach::Hidden,
+    match is_allowed(&body.to_bytes()) {
+        Ok(true) => Reach::Allowed,
+        Ok(false) => Reach::Hidden,
         Err(_) => Reach::Unknown,
     }
 }

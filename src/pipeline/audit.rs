@@ -3,6 +3,7 @@
 //! The event `ResponseComplete` is made when the last [`AuditedRequest`] of a request is dropped: at the end of the response body
 //! or of the tunnel, however it ends. So no early exit of the request path can miss it.
 //!
+//! Whether a backend that cannot store an event refuses the request is decided in `crates/audit/src/sink.rs`.
 //! Rules match the client, never the impersonated user. What differs from kube-apiserver is in `docs/conformance.md`.
 // apiserver: pkg/endpoints/filters/audit.go, pkg/audit/{context,request}.go
 

@@ -1,5 +1,6 @@
 //! The one map from internal errors to the responses that clients see. It is exhaustive: a new error does not compile
-//! without a response. The cause goes to the log, never to the client.
+//! without a response. The cause goes to the log, never to the client. That a 401 of the backend is a fault of the gateway is
+//! decided by `check_response` in `forward.rs`.
 
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;

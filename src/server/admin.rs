@@ -180,7 +180,7 @@ mod tests {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::cluster::authenticators::AuthnDeps;
+    use crate::cluster::authenticators::ClusterDeps;
     use crate::config::flags::ServeFlags;
     use crate::config::source::ConfigSource;
     use crate::state::reload::{BuildHistory, build_snapshot};
@@ -247,7 +247,7 @@ mod tests {
         let command = ServeFlags::augment_args(clap::Command::new("serve").no_binary_name(true));
         let flags = ServeFlags::from_arg_matches(&command.try_get_matches_from(given).unwrap()).unwrap();
         let resolved = ConfigSource::new(flags).load().unwrap();
-        let deps = AuthnDeps::idle(&Handle::current());
+        let deps = ClusterDeps::idle(&Handle::current());
         let snapshot = build_snapshot(&resolved, None, &deps, &mut BuildHistory::default()).unwrap();
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
         let (_, phase) = watch::channel(ShutdownPhase::Serving);

@@ -18,7 +18,7 @@ use super::cluster_outcome::{ClusterOutcomes, RefusedCluster, UnbuildableCluster
 use super::effective_config::EffectiveConfig;
 use super::snapshot::SnapshotError;
 use super::{Live, Snapshot};
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::ClusterDeps;
 use crate::config::ConfigErrors;
 use crate::config::flags::{LogFormat, MetricsAddress};
 use crate::config::inputs::CredentialUser;
@@ -35,7 +35,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Reloader {
     source: Arc<Mutex<ConfigSource>>,
     live: Arc<Live>,
-    deps: AuthnDeps,
+    deps: ClusterDeps,
     clock: Clock,
     /// The settings of the start, which no reload changes.
     fixed: FixedSettings,
@@ -108,7 +108,7 @@ impl FixedSettings {
 pub(crate) fn build_snapshot(
     config: &ResolvedConfig,
     before: Option<&Snapshot>,
-    deps: &AuthnDeps,
+    deps: &ClusterDeps,
     history: &mut BuildHistory,
 ) -> Result<Snapshot, SnapshotError> {
     let nothing = ClusterOutcomes::default();
@@ -159,7 +159,7 @@ impl Reloader {
         settings: &Settings,
         history: BuildHistory,
         live: Arc<Live>,
-        deps: AuthnDeps,
+        deps: ClusterDeps,
         clock: Clock,
     ) -> Self {
         let snapshot = live.snapshot();

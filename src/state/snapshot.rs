@@ -15,7 +15,7 @@ use super::cluster_outcome::{ClusterBuildError, ClusterOutcomes};
 use super::effective_config::EffectiveConfig;
 use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
-use crate::cluster::authenticators::AuthnDeps;
+use crate::cluster::authenticators::ClusterDeps;
 use crate::cluster::router::Router;
 use crate::cluster::{Cluster, settings};
 use crate::config::ConfigErrors;
@@ -103,7 +103,7 @@ impl Snapshot {
     pub(crate) fn build(
         config: &EffectiveConfig,
         before: Option<&Self>,
-        deps: &AuthnDeps,
+        deps: &ClusterDeps,
     ) -> Result<Self, SnapshotError> {
         let EffectiveConfig { settings, separate, .. } = config;
         let serving = &settings.serving;

@@ -14,7 +14,7 @@ use serde_json::json;
 use testkit::go_tool::output_of;
 use testkit::pki::{Ca, Key, KeyKind, pem};
 use testkit::real::{
-    self, Programs, ServerProcess, SharedServers, Source, eventually, free_ports, start_etcd,
+    ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, SharedServers, Source, account_flags, start_etcd,
 };
 use tokio::runtime::Runtime;
 
@@ -54,32 +54,18 @@ impl Running {
     async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
         let accounts = write_pki(dir);
         let (etcd_port, etcd) = start_etcd(&programs, dir).await?;
-        let (address, server) = real::retry_on_collision(async || {
-            let [port] = free_ports()?;
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let server = ServerProcess::start(
-                dir,
-                "kube-apiserver",
-                &programs.kube_apiserver,
-                flags(dir, etcd_port, port),
-            );
-            let mut server = server?;
-            let admin = kubeconfig(dir, address, "admin");
-            fs::write(dir.join("admin.kubeconfig"), admin).map_err(|error| error.to_string())?;
+        let api_server = ApiServer { programs: &programs, dir, name: "kube-apiserver", etcd_port };
+        let started = api_server.start(&flags(dir), async |address| {
+            fs::write(dir.join("admin.kubeconfig"), kubeconfig(dir, address, "admin")).unwrap();
             let kubectl = |arguments: &[&str]| {
                 let mut command = Command::new(&programs.kubectl);
                 output_of(command.arg("--kubeconfig").arg(dir.join("admin.kubeconfig")).args(arguments))
             };
             // The last of the roles that a server makes at its start.
-            eventually("the API server", async || {
-                server.check()?;
-                Ok(kubectl(&["get", "clusterrolebinding", "system:basic-user"]).is_ok()
-                    && kubectl(&["get", "--raw", "/readyz"]).is_ok())
-            })
-            .await?;
-            Ok((address, server))
-        })
-        .await?;
+            kubectl(&["get", "clusterrolebinding", "system:basic-user"]).is_ok()
+                && kubectl(&["get", "--raw", "/readyz"]).is_ok()
+        });
+        let (address, server) = started.await?;
         Ok(Self { address, accounts, programs, dir: dir.to_owned(), _servers: [server, etcd] })
     }
 
@@ -189,27 +175,15 @@ fn kubeconfig(dir: &Path, address: SocketAddr, name: &str) -> String {
 }
 
 /// kubeadm's flags as far as identities are concerned, and the header of UIDs.
-fn flags(dir: &Path, etcd_port: u16, port: u16) -> Vec<String> {
+fn flags(dir: &Path) -> Vec<String> {
     let file = |name: &str| dir.join(name).display().to_string();
-    vec![
-        format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-        format!("--secure-port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
-        format!("--cert-dir={}", file("apiserver")),
-        format!("--tls-cert-file={}", file("server.crt")),
-        format!("--tls-private-key-file={}", file("server.key")),
-        "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
+    let mut flags = vec![
         "--authorization-mode=Node,RBAC".to_owned(),
-        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-        format!("--service-account-signing-key-file={}", file("sa.key")),
-        format!("--service-account-key-file={}", file("sa.pub")),
-        "--endpoint-reconciler-type=none".to_owned(),
         format!("--client-ca-file={}", file("pki/ca.crt")),
         format!("--requestheader-client-ca-file={}", file("pki/front-proxy-ca.crt")),
         "--requestheader-allowed-names=front-proxy-client".to_owned(),
-        "--requestheader-username-headers=X-Remote-User".to_owned(),
-        "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-        "--requestheader-group-headers=X-Remote-Group".to_owned(),
-        "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-    ]
+    ];
+    flags.extend(account_flags(dir));
+    flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+    flags
 }

@@ -11,8 +11,8 @@ use serde_json::json;
 use testkit::now;
 use testkit::pki::{Ca, Issued, Key, KeyKind, pem};
 use testkit::real::{
-    self, Programs, ServerProcess, SharedServers, Source, certificate_user, eventually, free_ports,
-    start_etcd,
+    self, Programs, ServerProcess, SharedServers, Source, account_flags, certificate_user, eventually,
+    free_ports, start_etcd,
 };
 use testkit::{BoxedBody, Gateway, Http1, full, tls_client};
 use tokio::runtime::{Handle, Runtime};
@@ -131,75 +131,24 @@ impl RealServers {
             "/api/v1/namespaces/kube-system",
             "/api/v1/namespaces/default",
         ];
-        self.environment()?;
-        self.runtime().block_on(real::retry_on_collision(async || {
-            let [port] = free_ports()?;
-            let server = self.start_with(flags, name, port, more)?;
-            eventually(name, async || {
-                server.process.lock().unwrap().check()?;
-                for path in CREATED {
-                    if self.exists(server.address, path).await != Ok(true) {
-                        return Ok(false);
-                    }
+        let flags = self.environment()?.server_flags(flags, name, more);
+        let started = self.environment()?.api_server(name).start(&flags, async |address| {
+            for path in CREATED {
+                if self.exists(address, path).await != Ok(true) {
+                    return false;
                 }
-                Ok(true)
-            })
-            .await?;
-            Ok(server)
-        }))
+            }
+            true
+        });
+        let (address, process) = self.runtime().block_on(started)?;
+        Ok(ApiServer { address, process: Mutex::new(process) })
     }
 
     /// Starts a server without waiting until it is ready.
     pub(crate) fn start_at(&self, flags: HeaderFlags, name: &str, port: u16) -> Result<ApiServer, String> {
-        self.start_with(flags, name, port, &[])
-    }
-
-    fn start_with(
-        &self,
-        flags: HeaderFlags,
-        name: &str,
-        port: u16,
-        more: &[&str],
-    ) -> Result<ApiServer, String> {
         let environment = self.environment()?;
-        let file = |name: &str| environment.dir.join(name).display().to_string();
-        let mut arguments = vec![
-            format!("--etcd-servers=http://127.0.0.1:{}", environment.etcd_port),
-            format!("--etcd-prefix=/{name}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", file(name)),
-            format!("--tls-cert-file={}", file("server.crt")),
-            format!("--tls-private-key-file={}", file("server.key")),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-            "--authorization-mode=RBAC".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-signing-key-file={}", file("sa.key")),
-            format!("--service-account-key-file={}", file("sa.pub")),
-            "--endpoint-reconciler-type=none".to_owned(),
-            format!("--client-ca-file={}", file("clients-ca.crt")),
-            format!("--token-auth-file={}", file("tokens.csv")),
-        ];
-        let (user, group, extra) = match flags {
-            HeaderFlags::OtherUserHeader => ("X-Other-User", "X-Remote-Group", "X-Remote-Extra-"),
-            HeaderFlags::OtherGroupHeaders => ("X-Remote-User", "X-Other-Group", "X-Other-Extra-"),
-            _ => ("X-Remote-User", "X-Remote-Group", "X-Remote-Extra-"),
-        };
-        if flags != HeaderFlags::NoFrontProxies {
-            arguments.extend([
-                format!("--requestheader-client-ca-file={}", file("inner-ca.crt")),
-                "--requestheader-allowed-names=front-proxy".to_owned(),
-                format!("--requestheader-username-headers={user}"),
-                format!("--requestheader-group-headers={group}"),
-                format!("--requestheader-extra-headers-prefix={extra}"),
-            ]);
-        }
-        if flags != HeaderFlags::NoFrontProxies && flags != HeaderFlags::NoUids {
-            arguments.push("--requestheader-uid-headers=X-Remote-Uid".to_owned());
-        }
-        arguments.extend(more.iter().map(ToString::to_string));
-        let process =
-            ServerProcess::start(&environment.dir, name, &environment.programs.kube_apiserver, &arguments)?;
+        let flags = environment.server_flags(flags, name, &[]);
+        let process = environment.api_server(name).start_at(port, &flags)?;
         Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), process: Mutex::new(process) })
     }
 
@@ -402,6 +351,41 @@ impl HeaderFlags {
 }
 
 impl Environment {
+    fn api_server<'a>(&'a self, name: &'a str) -> real::ApiServer<'a> {
+        let Self { programs, dir, etcd_port, .. } = self;
+        real::ApiServer { programs, dir, name, etcd_port: *etcd_port }
+    }
+
+    fn server_flags(&self, flags: HeaderFlags, name: &str, more: &[&str]) -> Vec<String> {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let mut arguments = vec![
+            format!("--etcd-prefix=/{name}"),
+            "--authorization-mode=RBAC".to_owned(),
+            format!("--client-ca-file={}", file("clients-ca.crt")),
+            format!("--token-auth-file={}", file("tokens.csv")),
+        ];
+        arguments.extend(account_flags(&self.dir));
+        let (user, group, extra) = match flags {
+            HeaderFlags::OtherUserHeader => ("X-Other-User", "X-Remote-Group", "X-Remote-Extra-"),
+            HeaderFlags::OtherGroupHeaders => ("X-Remote-User", "X-Other-Group", "X-Other-Extra-"),
+            _ => ("X-Remote-User", "X-Remote-Group", "X-Remote-Extra-"),
+        };
+        if flags != HeaderFlags::NoFrontProxies {
+            arguments.extend([
+                format!("--requestheader-client-ca-file={}", file("inner-ca.crt")),
+                "--requestheader-allowed-names=front-proxy".to_owned(),
+                format!("--requestheader-username-headers={user}"),
+                format!("--requestheader-group-headers={group}"),
+                format!("--requestheader-extra-headers-prefix={extra}"),
+            ]);
+        }
+        if flags != HeaderFlags::NoFrontProxies && flags != HeaderFlags::NoUids {
+            arguments.push("--requestheader-uid-headers=X-Remote-Uid".to_owned());
+        }
+        arguments.extend(more.iter().map(ToString::to_string));
+        arguments
+    }
+
     async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
         let authorities: BTreeMap<_, _> = ["servers", "clients", "inner", "unknown"]
             .into_iter()

@@ -5,7 +5,7 @@
 //! [`Caller::note`], also if the request is refused.
 //!
 //! What a webhook's `failurePolicy` does if it fails is decided in `mutating.rs` and `validating.rs`; of an object that cannot be
-//! shown to it, in the gateway's `pipeline/admission/reviewer.rs`.
+//! shown to it, in the gateway's `pipeline/admission/reviewer.rs`. Which webhook is called a second time is in `mutating.rs`.
 //!
 //! A *shadow* webhook is called to compare only. Its response is reported as [`Event::Shadow`] and has no effect. Those of the
 //! validating phase are called beside the others. Those of the mutating phase are called at its end, all at once, with the

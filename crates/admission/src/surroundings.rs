@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_cel::{AccessDecision, AccessReview};
 
 use crate::phases::ShadowCall;
 use crate::review::ReviewRequest;
@@ -33,8 +33,8 @@ pub trait Surroundings: Caller {
         namespace: &str,
     ) -> impl Future<Output = Result<BTreeMap<String, String>, Box<Status>>> + Send;
 
-    /// The authorizer's answer to a question of a match condition about the user of the request.
-    fn authorize(&self, question: &AccessQuestion) -> impl Future<Output = AccessDecision> + Send;
+    /// The authorizer's decision of an access review of a match condition about the user of the request.
+    fn authorize(&self, review: &AccessReview) -> impl Future<Output = AccessDecision> + Send;
 
     /// Whether the deadline of the request has passed.
     fn is_late(&self) -> bool;

@@ -7,6 +7,8 @@
 //! Each event has an [`EventOwner`], in whose share of the buffer it waits: an owner that makes more events than the backend
 //! takes loses its own, or waits for itself alone.
 //!
+//! A `blocking-strict` backend that cannot store the first event refuses the request: `Outlet::store_first`.
+//!
 //! Beyond kube-apiserver: the events of one buffer have at most 64 MiB; a webhook gets at most 64 lists at a time, none
 //! larger than `max_batch_size` or 10 MiB (one event may be larger).
 

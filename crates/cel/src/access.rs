@@ -1,9 +1,9 @@
-//! The questions of expressions to the authorizer, and its answers.
+//! The access reviews that expressions need, and the authorizer's decisions.
 
-/// A question of an expression: may the user, or a service account, do this?
+/// An access review: may the user, or a service account, do this?
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct AccessQuestion {
-    /// The service account that the question is about; without one, the user of the request.
+pub struct AccessReview {
+    /// The service account that the review is about; without one, the user of the request.
     pub service_account: Option<ServiceAccount>,
     /// The verb of the API or of HTTP.
     pub verb: String,
@@ -20,7 +20,7 @@ pub struct ServiceAccount {
     pub name: String,
 }
 
-/// What a question is about.
+/// What an access review is about.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AccessTarget {
     /// A path that is not a resource's.
@@ -48,14 +48,14 @@ pub struct ResourceTarget {
     pub label_selector: String,
 }
 
-/// The answer to a question.
+/// The decision of an access review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessDecision {
     /// Whether the access is allowed.
     pub allowed: bool,
     /// The authorizer's reason.
     pub reason: String,
-    /// Why the question could not be answered.
+    /// Why the review could not be decided.
     pub error: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use portcullis_go::hex;
 use serde_json::{Value as Json, json};
 
-use super::access::{AccessDecision, AccessQuestion};
+use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::environment::Environment;
 use super::expression::{Expression, Outcome};
@@ -17,24 +17,24 @@ pub fn overloads(function: &str) -> Option<Vec<String>> {
     Some(function.overloads.iter().map(ToString::to_string).collect())
 }
 
-/// Evaluates an expression to a description of its value, whatever the type. `answer` is the authorizer.
+/// Evaluates an expression to a description of its value, whatever the type. `authorize` is the authorizer.
 pub fn evaluate(
     expression: &Expression,
     bindings: &Bindings,
-    answer: impl Fn(&AccessQuestion) -> AccessDecision,
+    authorize: impl Fn(&AccessReview) -> AccessDecision,
 ) -> (Result<Json, String>, u64) {
-    let mut answers = Vec::new();
+    let mut decisions = Vec::new();
     loop {
-        let evaluated = expression.evaluate_with(bindings, &answers);
+        let evaluated = expression.evaluate_with(bindings, &decisions);
         let cost = evaluated.cost;
         match evaluated.outcome {
-            Outcome::Ask(question) => {
-                let decision = answer(&question);
-                answers.push((*question, decision));
+            Outcome::Review(review) => {
+                let decision = authorize(&review);
+                decisions.push((*review, decision));
             }
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let (value, _) = expression.run(bindings, &answers, |value| Ok(describe(value)));
+                let (value, _) = expression.run(bindings, &decisions, |value| Ok(describe(value)));
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }

@@ -9,7 +9,7 @@ mod selection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::access::{AccessDecision, AccessQuestion};
+use super::access::{AccessDecision, AccessReview};
 use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
 use super::pattern::Patterns;
 use super::price::{self, LIST, MAP};
@@ -29,10 +29,10 @@ impl<'a> Evaluator<'a> {
     pub(super) fn new(
         variables: &'a [(&'static str, Datum)],
         patterns: &'a Patterns,
-        answers: &'a [(AccessQuestion, AccessDecision)],
+        decisions: &'a [(AccessReview, AccessDecision)],
     ) -> Self {
         let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { scope, evaluation: Evaluation::new(patterns, answers) }
+        Self { scope, evaluation: Evaluation::new(patterns, decisions) }
     }
 
     /// The cost so far.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::access::{AccessDecision, AccessQuestion};
+use super::access::{AccessDecision, AccessReview};
 use super::pattern::{Pattern, Patterns};
 use super::value::Datum;
 
@@ -29,8 +29,8 @@ pub(super) enum Halt {
     Unsuited,
     /// The cost limit is exceeded.
     Cost,
-    /// The authorizer must answer a question first.
-    Ask(Box<AccessQuestion>),
+    /// The authorizer must decide an access review first.
+    Review(Box<AccessReview>),
 }
 
 impl Halt {
@@ -38,7 +38,7 @@ impl Halt {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Error(_) | Self::Unsuited => false,
-            Self::Cost | Self::Ask(_) => true,
+            Self::Cost | Self::Review(_) => true,
         }
     }
 }
@@ -66,14 +66,14 @@ pub(super) struct Evaluation<'a> {
     patterns: &'a Patterns,
     /// The last computed patterns.
     computed: VecDeque<(String, Arc<Pattern>)>,
-    answers: &'a [(AccessQuestion, AccessDecision)],
+    decisions: &'a [(AccessReview, AccessDecision)],
     spent: u64,
     steps: u64,
 }
 
 impl<'a> Evaluation<'a> {
-    pub(super) fn new(patterns: &'a Patterns, answers: &'a [(AccessQuestion, AccessDecision)]) -> Self {
-        Self { patterns, computed: VecDeque::new(), answers, spent: 0, steps: 0 }
+    pub(super) fn new(patterns: &'a Patterns, decisions: &'a [(AccessReview, AccessDecision)]) -> Self {
+        Self { patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0 }
     }
 
     /// The cost so far.
@@ -81,9 +81,9 @@ impl<'a> Evaluation<'a> {
         self.spent
     }
 
-    /// The answer to a question, if it has been given.
-    pub(super) fn answer(&self, question: &AccessQuestion) -> Option<&'a AccessDecision> {
-        self.answers.iter().find(|(answered, _)| answered == question).map(|(_, decision)| decision)
+    /// The decision of an access review, if it is known.
+    pub(super) fn decision(&self, review: &AccessReview) -> Option<&'a AccessDecision> {
+        self.decisions.iter().find(|(decided, _)| decided == review).map(|(_, decision)| decision)
     }
 
     pub(super) fn patterns(&self) -> &'a Patterns {

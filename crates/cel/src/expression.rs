@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::access::{AccessDecision, AccessQuestion};
+use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
@@ -109,24 +109,24 @@ impl Expression {
         self.0.deep
     }
 
-    /// Evaluates the expression. The bindings must be those of its environment; a question to the authorizer is an
+    /// Evaluates the expression. The bindings must be those of its environment; an access review is an
     /// error.
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {
         match self.evaluate_with(bindings, &[]).outcome {
             Outcome::Value(value) => Ok(value),
             Outcome::Error(error) => Err(error),
-            Outcome::Ask(_) => Err(EvalError("no authorizer is bound".to_owned())),
+            Outcome::Review(_) => Err(EvalError("no authorizer is bound".to_owned())),
         }
     }
 
-    /// Evaluates the expression with the authorizer's answers so far. On [`Outcome::Ask`], answer the question and
-    /// evaluate again: the same bindings and answers give the same outcome.
+    /// Evaluates the expression with the authorizer's decisions so far. On [`Outcome::Review`], have it decided and
+    /// evaluate again: the same bindings and decisions give the same outcome.
     pub fn evaluate_with(
         &self,
         bindings: &Bindings,
-        answers: &[(AccessQuestion, AccessDecision)],
+        decisions: &[(AccessReview, AccessDecision)],
     ) -> Evaluated {
-        let (result, cost) = self.run(bindings, answers, Value::of);
+        let (result, cost) = self.run(bindings, decisions, Value::of);
         let outcome = match result {
             Ok(value) => Outcome::Value(value),
             Err(Halt::Error(text)) => Outcome::Error(EvalError(text)),
@@ -134,7 +134,7 @@ impl Expression {
             Err(Halt::Cost) => {
                 Outcome::Error(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
             }
-            Err(Halt::Ask(question)) => Outcome::Ask(question),
+            Err(Halt::Review(review)) => Outcome::Review(review),
         };
         Evaluated { outcome, cost }
     }
@@ -143,12 +143,12 @@ impl Expression {
     pub(super) fn run<T: Send>(
         &self,
         bindings: &Bindings,
-        answers: &[(AccessQuestion, AccessDecision)],
+        decisions: &[(AccessReview, AccessDecision)],
         convert: impl FnOnce(&Datum) -> Result<T, Halt> + Send,
     ) -> (Result<T, Halt>, u64) {
         let compiled = &self.0;
         let evaluate = || {
-            let mut evaluator = Evaluator::new(&bindings.0, &compiled.patterns, answers);
+            let mut evaluator = Evaluator::new(&bindings.0, &compiled.patterns, decisions);
             let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
             (result, evaluator.spent())
         };
@@ -176,8 +176,8 @@ pub enum Outcome {
     Value(Value),
     /// An error of the input or the expression.
     Error(EvalError),
-    /// The authorizer must answer this question first.
-    Ask(Box<AccessQuestion>),
+    /// The authorizer must decide this access review first.
+    Review(Box<AccessReview>),
 }
 
 /// Expressions are equal if their texts, environments and result types are.

@@ -19,9 +19,9 @@
 //! requests. [`Bindings`] hold the values of the variables; they are built once for all expressions of a request.
 //! [`Expression::evaluate`] is synchronous, and ends at the reference's cost limit whatever the values are.
 //!
-//! An expression of [`Environment::ADMISSION`] may ask the authorizer. [`Expression::evaluate_with`] then ends with
-//! [`Outcome::Ask`]; answer the question and evaluate again with the answer. A check costs 350,000 of the 1,000,000 units, so
-//! no expression asks more than two questions. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
+//! An expression of [`Environment::ADMISSION`] may call the authorizer. [`Expression::evaluate_with`] then ends with
+//! [`Outcome::Review`]; have the access review decided and evaluate again with the decision. A check costs 350,000 of the
+//! 1,000,000 units, so no expression needs more than two. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
 //!
 //! "The reference" in this crate is cel-go as kube-apiserver 1.36 configures it. The modules, from the top to the bottom; a
 //! module imports only modules below it, and a test holds this:
@@ -44,7 +44,7 @@
 //! | `equality` | equality and order of values |
 //! | `library` | the contract of a library: what its functions are, what they cost, what they do |
 //! | `price` | what calls cost, as far as libraries have it in common |
-//! | `evaluation` | one evaluation: its cost and limit, its ends, the patterns and answers that its calls share |
+//! | `evaluation` | one evaluation: its cost and limit, its ends, the patterns and decisions that its calls share |
 //! | `signatures` | the notation of declarations |
 //! | `types` | the types of the checker, and assignability between them |
 //! | `value` | the values |
@@ -53,7 +53,7 @@
 //! | `number` | conversions between numbers, and their texts |
 //! | `float` | doubles, as Go parses them |
 //! | `pattern` | regular expressions, as Go parses them |
-//! | `access` | questions to the authorizer, and its answers |
+//! | `access` | access reviews for the authorizer, and its decisions |
 //! | `faults` | errors of compilation, as the reference words them |
 //! | `stack` | threads with a larger stack |
 //!
@@ -110,7 +110,7 @@ mod tree;
 mod types;
 mod value;
 
-pub use access::{AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount};
+pub use access::{AccessDecision, AccessReview, AccessTarget, ResourceTarget, ServiceAccount};
 pub use bindings::Bindings;
 pub use budget::{Budget, BudgetExceeded};
 pub use environment::{Environment, ResultType};

@@ -44,7 +44,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
         Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
         // No constant calls the authorizer.
-        Err(Halt::Cost | Halt::Ask(_)) => return fault("constant is too large".to_owned()),
+        Err(Halt::Cost | Halt::Review(_)) => return fault("constant is too large".to_owned()),
     }
     Ok(())
 }

@@ -466,7 +466,7 @@ fn one_kind() {
         None => "refused",
         Some((Outcome::Value(_), ..)) => "value",
         Some((Outcome::Error(_), ..)) => "error",
-        Some((Outcome::Ask(_), ..)) => "question",
+        Some((Outcome::Review(_), ..)) => "review",
     };
     let (cost, evaluation) = found.map_or((0, Duration::ZERO), |(_, cost, evaluation)| (cost, evaluation));
     let memory = memory() - before;

@@ -10,6 +10,7 @@
 //! | [`metadata`] | `apimachinery/pkg/api/validation/objectmeta.go` | `tests/it/compared_configurations.rs` |
 //! | [`names`] | `apimachinery/pkg/api/validate/content` | tables; `tests/it/compared_configurations.rs` |
 //! | [`rest`] | `client-go/rest` | `crates/admission/tests/reference`; the twin |
+//! | [`reviews`] | `api/authentication/v1`, `api/authorization/v1` | the twin |
 //! | [`selectors`] | `apimachinery/pkg/fields`, `pkg/labels` | tables; the twin |
 //! | [`service_account`] | `apiserver/pkg/authentication/serviceaccount` | tables; the twin |
 //! | [`status`] | `apimachinery/pkg/api/errors`, `apiserver/pkg/endpoints/handlers/responsewriters` | the twin |
@@ -25,6 +26,7 @@ pub mod labels;
 pub mod metadata;
 pub mod names;
 pub mod rest;
+pub mod reviews;
 pub mod selectors;
 pub mod service_account;
 pub mod status;

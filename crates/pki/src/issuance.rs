@@ -1,7 +1,7 @@
 //! Certificate issuance: decides which requests a signer signs. Must never sign a certificate that breaks a rule.
 //!
 //! `request` parses a certificate request and verifies its signature, `profile` checks it and its usages against the
-//! rules of the signer, `tbs` builds the to-be-signed certificate, `lint` parses that with another parser and runs every lint, and
+//! rules of the signer, `validity` sets its dates, `tbs` builds the to-be-signed certificate, `lint` parses that with another parser and runs every lint, and
 //! `limits` checks it against the extensions of the CA certificate. Only a certificate that passed all checks becomes
 //! an [`issue::PreparedCertificate`], which [`authority::CertificateAuthority::issue`] takes by value. No caller can
 //! therefore get a request signed unchecked. CA certificates themselves are made from an operator's flags, not from a

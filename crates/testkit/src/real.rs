@@ -1,6 +1,7 @@
 //! The real Kubernetes servers: finding or building them, starting them as processes that end with the test program,
 //! and skipping tests without them.
 
+mod api_server;
 mod programs;
 mod server_process;
 mod shared;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::{Value, json};
 
+pub use api_server::{ApiServer, IDENTITY_HEADERS, account_flags};
 pub(crate) use programs::note;
 pub use programs::{Programs, Source};
 pub use server_process::{ServerProcess, free_ports};

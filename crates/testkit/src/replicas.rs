@@ -33,7 +33,10 @@ use tokio_rustls::TlsConnector;
 
 use crate::messages::full;
 use crate::pki::{Ca, Issued, Key, KeyKind, pem};
-use crate::real::{Programs, ServerProcess, certificate_kubeconfig, eventually, free_ports, start_etcd};
+use crate::real::{
+    ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, account_flags, certificate_kubeconfig, eventually,
+    free_ports, start_etcd,
+};
 use crate::tls::{identified, tls_client};
 
 pub use balancer::Balancer;
@@ -86,8 +89,9 @@ impl Replicas {
         let mut servers = Vec::new();
         for index in 0..layout.servers {
             let [port] = free_ports()?;
-            let flags = files.server_flags(index, port, etcd_port, layout.goaway_chance);
             let (name, address) = (format!("server-{index}"), SocketAddr::from(([127, 0, 0, 1], port)));
+            let flags = ApiServer { programs, dir, name: &name, etcd_port }
+                .flags(port, &files.server_flags(index, layout.goaway_chance));
             let mut server = Member::new(name, address, dir, &programs.kube_apiserver, flags);
             server.start()?;
             // One after the other: the first one creates the objects that all need.
@@ -290,24 +294,12 @@ impl Files {
         self.dir.join(name).display().to_string()
     }
 
-    fn server_flags(&self, index: usize, port: u16, etcd_port: u16, goaway_chance: f64) -> Vec<String> {
-        vec![
-            format!("--etcd-servers=http://127.0.0.1:{etcd_port}"),
-            format!("--secure-port={port}"),
-            "--bind-address=127.0.0.1".to_owned(),
-            format!("--cert-dir={}", self.path(&format!("server-{index}"))),
-            format!("--tls-cert-file={}", self.path("server.crt")),
-            format!("--tls-private-key-file={}", self.path("server.key")),
+    fn server_flags(&self, index: usize, goaway_chance: f64) -> Vec<String> {
+        let mut flags = vec![
             format!("--client-ca-file={}", self.path("clients-ca.crt")),
             format!("--kubelet-client-certificate={}", self.path(&format!("kubelet-{index}.crt"))),
             format!("--kubelet-client-key={}", self.path(&format!("kubelet-{index}.key"))),
-            "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
             "--authorization-mode=RBAC".to_owned(),
-            "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-signing-key-file={}", self.path("sa.key")),
-            format!("--service-account-key-file={}", self.path("sa.pub")),
-            // The addresses are those of one machine.
-            "--endpoint-reconciler-type=none".to_owned(),
             // As in production: the gateways see that it shuts down before it stops.
             "--shutdown-delay-duration=5s".to_owned(),
             // By default it waits for its request timeout, a minute, if watches are open.
@@ -315,11 +307,10 @@ impl Files {
             format!("--goaway-chance={goaway_chance}"),
             format!("--requestheader-client-ca-file={}", self.path("front-ca.crt")),
             "--requestheader-allowed-names=front-proxy".to_owned(),
-            "--requestheader-username-headers=X-Remote-User".to_owned(),
-            "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-            "--requestheader-group-headers=X-Remote-Group".to_owned(),
-            "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-        ]
+        ];
+        flags.extend(account_flags(&self.dir));
+        flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+        flags
     }
 
     fn gateway_config(&self, index: usize, port: u16, metrics: u16, servers: &[SocketAddr]) -> PathBuf {

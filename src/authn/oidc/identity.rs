@@ -2,6 +2,9 @@
 //!
 //! Follows `AuthenticateToken` of kube-apiserver's `plugin/pkg/authenticator/token/oidc/oidc.go`, error by error and in
 //! its order: user mapping, claim rules, user rules.
+//!
+//! A user name from the claim `email` is refused here if `email_verified` says so. One from an expression must use
+//! `email_verified`, which `config/authentication_configuration/validation.rs` checks when it reads the configuration.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;

@@ -23,7 +23,7 @@ const NOWHERE: &str = "https://127.0.0.1:1/";
 struct Fixture {
     ca: Ca,
     server: TestServer,
-    deps: AuthnDeps,
+    deps: ClusterDeps,
 }
 
 impl Fixture {
@@ -41,7 +41,7 @@ impl Fixture {
         })
         .await;
         address.set(server.address).unwrap();
-        let deps = AuthnDeps::idle(&Handle::current());
+        let deps = ClusterDeps::idle(&Handle::current());
         Self { ca, server, deps }
     }
 

@@ -2,23 +2,13 @@
 
 use http::StatusCode;
 use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::reviews::is_allowed;
 use portcullis_kubernetes::user::UserInfo;
-use serde::Deserialize;
 use serde_json::json;
 
 use crate::backend::probe::ProbeClient;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-
-#[derive(Deserialize)]
-struct Review {
-    status: ReviewStatus,
-}
-
-#[derive(Deserialize)]
-struct ReviewStatus {
-    allowed: bool,
-}
 
 /// Asks the API server; `None` if it does not say.
 pub(super) async fn may_ask(client: &ProbeClient, identity: IdentityMode) -> Option<bool> {
@@ -34,5 +24,5 @@ pub(super) async fn may_ask(client: &ProbeClient, identity: IdentityMode) -> Opt
     if status != StatusCode::CREATED {
         return None;
     }
-    serde_json::from_slice::<Review>(&body).ok().map(|review| review.status.allowed)
+    is_allowed(&body).ok()
 }

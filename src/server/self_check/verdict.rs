@@ -1,10 +1,10 @@
 //! Evaluates the response to the self-check, and describes each failure with its cause and fix.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use http::StatusCode;
 use portcullis_http::identity::IdentityMode;
+use portcullis_kubernetes::reviews::{ReviewedUser, reviewed_user};
 use portcullis_kubernetes::status::NO_USABLE_BACKEND;
 use portcullis_kubernetes::user::{ANONYMOUS, GATEWAY, UserInfo};
 use portcullis_system::text::shortened;
@@ -77,29 +77,6 @@ impl CertificateFinding {
 }
 
 #[derive(Deserialize)]
-struct SelfSubjectReview {
-    status: SelfSubjectReviewStatus,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SelfSubjectReviewStatus {
-    user_info: ReviewedUser,
-}
-
-#[derive(Deserialize)]
-struct ReviewedUser {
-    #[serde(default)]
-    username: String,
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    groups: Vec<String>,
-    #[serde(default)]
-    extra: BTreeMap<String, Vec<String>>,
-}
-
-#[derive(Deserialize)]
 struct StatusMessage {
     #[serde(default)]
     message: String,
@@ -113,8 +90,8 @@ pub(super) fn evaluate(
     certificate: CertificateFinding,
 ) -> Option<Result<AcceptedIdentity, SelfCheckFailure>> {
     let failure = match status {
-        StatusCode::CREATED | StatusCode::OK => match serde_json::from_slice::<SelfSubjectReview>(body) {
-            Ok(review) => return Some(compare(sent, &review.status.user_info, certificate)),
+        StatusCode::CREATED | StatusCode::OK => match reviewed_user(body) {
+            Ok(user) => return Some(compare(sent, &user, certificate)),
             Err(_) => SelfCheckFailure::UnexpectedResponse(status.as_u16()),
         },
         StatusCode::UNAUTHORIZED => SelfCheckFailure::Unauthorized(certificate),

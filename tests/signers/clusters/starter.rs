@@ -10,7 +10,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
-use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
+use testkit::real::{
+    ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, account_flags, eventually, free_ports,
+    retry_on_collision,
+};
 
 use super::authorities::{Authorities, SIGNERS, signing_files};
 use super::{Cluster, Side, kubeconfig};
@@ -86,47 +89,26 @@ impl Starter<'_> {
     /// An API server with its own prefix in etcd.
     pub(crate) async fn apiserver(&self, name: &str) -> Result<(SocketAddr, ServerProcess), String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
-        let start = async || {
-            let [port] = free_ports()?;
-            let flags = [
-                format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-                format!("--etcd-prefix=/{name}"),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--cert-dir={}", file(name)),
-                format!("--tls-cert-file={}", file("server.crt")),
-                format!("--tls-private-key-file={}", file("server.key")),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                "--authorization-mode=Node,RBAC".to_owned(),
-                "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-                format!("--service-account-signing-key-file={}", file("sa.key")),
-                format!("--service-account-key-file={}", file("sa.pub")),
-                "--endpoint-reconciler-type=none".to_owned(),
-                "--enable-bootstrap-token-auth".to_owned(),
-                "--enable-priority-and-fairness=false".to_owned(),
-                format!("--client-ca-file={}", file("clients-ca.crt")),
-                format!("--requestheader-client-ca-file={}", file("inner-ca.crt")),
-                "--requestheader-allowed-names=front-proxy".to_owned(),
-                "--requestheader-username-headers=X-Remote-User".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-                "--requestheader-group-headers=X-Remote-Group".to_owned(),
-                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-            ];
-            let mut process = ServerProcess::start(self.dir, name, &self.programs.kube_apiserver, &flags)?;
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let mut flags = vec![
+            format!("--etcd-prefix=/{name}"),
+            "--authorization-mode=Node,RBAC".to_owned(),
+            "--enable-bootstrap-token-auth".to_owned(),
+            "--enable-priority-and-fairness=false".to_owned(),
+            format!("--client-ca-file={}", file("clients-ca.crt")),
+            format!("--requestheader-client-ca-file={}", file("inner-ca.crt")),
+            "--requestheader-allowed-names=front-proxy".to_owned(),
+        ];
+        flags.extend(account_flags(self.dir));
+        flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+        let (programs, dir, etcd_port) = (self.programs, self.dir, self.etcd_port);
+        let started = ApiServer { programs, dir, name, etcd_port }.start(&flags, async |address| {
             let api = Api::new(address, &self.authorities.servers, Some(&self.authorities.admin));
-            eventually(name, async || {
-                process.check()?;
-                let there = async |path| api.get(path).await.is_ok_and(|answer| answer.status == 200);
-                Ok(there("/readyz").await
-                    && there("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").await
-                    && there("/api/v1/namespaces/kube-public").await)
-            })
-            .await
-            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok((address, process))
-        };
-        retry_on_collision(start).await
+            let there = async |path| api.get(path).await.is_ok_and(|answer| answer.status == 200);
+            there("/readyz").await
+                && there("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").await
+                && there("/api/v1/namespaces/kube-public").await
+        });
+        started.await
     }
 
     pub(crate) fn controller_manager(

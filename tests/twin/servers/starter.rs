@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use rustls::RootCertStore;
-use testkit::real::{Programs, ServerProcess, eventually, free_ports, retry_on_collision};
+use testkit::real::{
+    ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, eventually, free_ports, retry_on_collision,
+};
 
 use super::{Server, Side, kubeconfig, text};
 use crate::admission::{self, Addresses};
@@ -82,74 +84,48 @@ impl Starter<'_> {
 
     async fn apiserver(&self, side: Side) -> Result<Server, String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
-        retry_on_collision(async || {
-            let [port] = free_ports()?;
-            let mut flags = vec![
-                format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-                format!("--secure-port={port}"),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--cert-dir={}", file(side.name())),
-                format!("--tls-cert-file={}", file("server.crt")),
-                format!("--tls-private-key-file={}", file("server.key")),
-                "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
-                format!("--service-account-signing-key-file={}", file("sa.key")),
-                "--requestheader-allowed-names=front-proxy".to_owned(),
-                "--requestheader-username-headers=X-Remote-User".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-                "--requestheader-group-headers=X-Remote-Group".to_owned(),
-                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
-                // Old resource versions must stay readable during the whole run.
-                "--etcd-compaction-interval=0".to_owned(),
-                "--endpoint-reconciler-type=none".to_owned(),
-            ];
-            flags.extend(authenticators::accounts(self.dir));
-            flags.push(match side.setting() {
-                Setting::Webhooks => authorizers::flag(self.dir),
-                Setting::Config | Setting::Flags | Setting::Admission | Setting::Audit | Setting::Limits => {
-                    "--authorization-mode=Node,RBAC".to_owned()
-                }
+        let mut flags = vec![
+            "--requestheader-allowed-names=front-proxy".to_owned(),
+            // Old resource versions must stay readable during the whole run.
+            "--etcd-compaction-interval=0".to_owned(),
+        ];
+        flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+        flags.extend(authenticators::accounts(self.dir));
+        flags.push(match side.setting() {
+            Setting::Webhooks => authorizers::flag(self.dir),
+            Setting::Config | Setting::Flags | Setting::Admission | Setting::Audit | Setting::Limits => {
+                "--authorization-mode=Node,RBAC".to_owned()
+            }
+        });
+        if side.setting() != Setting::Admission {
+            flags.push(admission::DISABLED.to_owned());
+        }
+        if side.setting() == Setting::Audit {
+            flags.extend(audit::flags(self.dir, side));
+        }
+        if side.setting() == Setting::Limits {
+            flags.extend(limits::FLAGS.map(str::to_owned));
+            flags.push(limits::OF_REFERENCE.to_owned());
+        }
+        if side == Side::Backend {
+            flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
+            flags.push(authenticators::AUDIENCES.to_owned());
+        } else {
+            flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
+            flags.push(format!("--requestheader-client-ca-file={}", file("front-ca.crt")));
+            flags.push(format!("--client-ca-file={}", file("client-ca.crt")));
+            flags.push(format!("--token-auth-file={}", file("tokens.csv")));
+        }
+        let (programs, dir, etcd_port) = (self.programs, self.dir, self.etcd_port);
+        let started =
+            ApiServer { programs, dir, name: side.name(), etcd_port }.start(&flags, async |address| {
+                let target = self.target(address.port());
+                let there =
+                    async |path| self.get(side, &target, "admin", "system:masters", path).await == 200;
+                there("/readyz").await && there("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").await
             });
-            if side.setting() != Setting::Admission {
-                flags.push(admission::DISABLED.to_owned());
-            }
-            if side.setting() == Setting::Audit {
-                flags.extend(audit::flags(self.dir, side));
-            }
-            if side.setting() == Setting::Limits {
-                flags.extend(limits::FLAGS.map(str::to_owned));
-                flags.push(limits::OF_REFERENCE.to_owned());
-            }
-            if side == Side::Backend {
-                flags.push(format!("--requestheader-client-ca-file={}", file("inner-ca.crt")));
-                flags.push(authenticators::AUDIENCES.to_owned());
-            } else {
-                flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
-                flags.push(format!("--requestheader-client-ca-file={}", file("front-ca.crt")));
-                flags.push(format!("--client-ca-file={}", file("client-ca.crt")));
-                flags.push(format!("--token-auth-file={}", file("tokens.csv")));
-            }
-            let mut process =
-                ServerProcess::start(self.dir, side.name(), &self.programs.kube_apiserver, &flags)?;
-            let target = self.target(port);
-            eventually(side.name(), async || {
-                process.check()?;
-                Ok(self.get(side, &target, "admin", "system:masters", "/readyz").await == 200
-                    && self
-                        .get(
-                            side,
-                            &target,
-                            "admin",
-                            "system:masters",
-                            "/apis/rbac.authorization.k8s.io/v1/clusterroles/view",
-                        )
-                        .await
-                        == 200)
-            })
-            .await
-            .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Server { target, process: Mutex::new(Some(process)) })
-        })
-        .await
+        let (address, process) = started.await?;
+        Ok(Server { target: self.target(address.port()), process: Mutex::new(Some(process)) })
     }
 
     async fn gateway(&self, side: Side, backend: SocketAddr) -> Result<Server, String> {
@@ -171,10 +147,6 @@ impl Starter<'_> {
                 format!("--token-auth-file={}", file("tokens.csv")),
                 format!("--requestheader-client-ca-file={}", file("front-ca.crt")),
                 "--requestheader-allowed-names=front-proxy".to_owned(),
-                "--requestheader-username-headers=X-Remote-User".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
-                "--requestheader-group-headers=X-Remote-Group".to_owned(),
-                "--requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
                 format!("--backend-kubeconfig={kubeconfig_file}"),
                 format!("--identity={}", if impersonates { "impersonate" } else { "requestHeader" }),
                 // The gateway becomes ready before the fixtures grant it permissions.
@@ -183,6 +155,7 @@ impl Starter<'_> {
                 "--backend-requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             ];
+            flags.extend(IDENTITY_HEADERS.map(str::to_owned));
             flags.extend(authenticators::accounts(self.dir));
             flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
             if side.setting() == Setting::Webhooks {

@@ -57,7 +57,7 @@ async fn evaluate(
     // All are evaluated, also after one that is false: an exhausted budget outranks it.
     // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
     for condition in &webhook.match_conditions {
-        let evaluated = answer(&condition.expression, bindings, surroundings).await;
+        let evaluated = decided(&condition.expression, bindings, surroundings).await;
         budget.charge(&evaluated).map_err(|exceeded| exceeded.to_string())?;
         outcomes.push((condition, evaluated.outcome));
     }
@@ -71,21 +71,27 @@ async fn evaluate(
                 surroundings.note(Event::ConditionFailed(webhook, attributes.operation));
                 errors.push(failure(&condition.expression, &error.to_string()));
             }
-            Outcome::Ask(_) => errors.push(failure(&condition.expression, "the authorizer did not answer")),
+            Outcome::Review(_) => {
+                errors.push(failure(&condition.expression, "the authorizer did not answer"))
+            }
         }
     }
     aggregate(&errors).map_or(Ok(true), Err)
 }
 
-/// Evaluates an expression, with the authorizer's answers to its questions.
-async fn answer(expression: &Expression, bindings: &Bindings, surroundings: &impl Surroundings) -> Evaluated {
-    let mut answers = Vec::new();
-    // A check costs more than a third of an expression's limit: this ends after two questions.
+/// Evaluates an expression, with the authorizer's decisions of its access reviews.
+async fn decided(
+    expression: &Expression,
+    bindings: &Bindings,
+    surroundings: &impl Surroundings,
+) -> Evaluated {
+    let mut decisions = Vec::new();
+    // A check costs more than a third of an expression's limit: this ends after two reviews.
     loop {
-        let evaluated = expression.evaluate_with(bindings, &answers);
-        let Outcome::Ask(question) = evaluated.outcome else { return evaluated };
-        let decision = surroundings.authorize(&question).await;
-        answers.push((*question, decision));
+        let evaluated = expression.evaluate_with(bindings, &decisions);
+        let Outcome::Review(review) = evaluated.outcome else { return evaluated };
+        let decision = surroundings.authorize(&review).await;
+        decisions.push((*review, decision));
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector as WireSelector, Status};
-use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
 
 use super::*;
@@ -58,10 +58,10 @@ impl Surroundings for Fake {
         }
     }
 
-    async fn authorize(&self, question: &AccessQuestion) -> AccessDecision {
-        self.log.lock().unwrap().push(format!("authorize {question:?}"));
+    async fn authorize(&self, review: &AccessReview) -> AccessDecision {
+        self.log.lock().unwrap().push(format!("authorize {review:?}"));
         AccessDecision {
-            allowed: self.allowed.contains(&question.verb.as_str()),
+            allowed: self.allowed.contains(&review.verb.as_str()),
             reason: String::new(),
             error: None,
         }

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use portcullis_cel::{AccessDecision, AccessQuestion};
+use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
 
 use super::*;
@@ -124,7 +124,7 @@ impl Surroundings for FakeSurroundings {
         Err(crate::review::internal_error("namespaces \"x\" not found"))
     }
 
-    async fn authorize(&self, _: &AccessQuestion) -> AccessDecision {
+    async fn authorize(&self, _: &AccessReview) -> AccessDecision {
         AccessDecision { allowed: false, reason: String::new(), error: None }
     }
 

@@ -1,12 +1,12 @@
 //! The authorizer: `authorizer.group('apps').resource('deployments').check('create').allowed()`.
 //!
-//! `check` does not ask anything itself. It ends the evaluation with a question, [`Halt::Ask`], unless the question has
-//! been answered before; the caller answers it and evaluates again.
+//! `check` calls no authorizer. It ends the evaluation with an access review, [`Halt::Review`], unless its decision is known;
+//! the caller has it decided and evaluates again.
 
 use std::sync::Arc;
 
 use super::named_formats;
-use crate::access::{AccessDecision, AccessQuestion, AccessTarget, ResourceTarget, ServiceAccount};
+use crate::access::{AccessDecision, AccessReview, AccessTarget, ResourceTarget, ServiceAccount};
 use crate::evaluation::{EvalResult, Evaluation, Halt, error};
 use crate::library::{Call, Library};
 use crate::native::Native;
@@ -71,7 +71,7 @@ impl Library for Authorizers {
     // apiserver: pkg/cel/library/cost.go — CallCost
     fn price(&self, call: &Call<'_>) -> Price {
         Price::Units(match call.function {
-            // A check is for two questions in an expression.
+            // A check is for two access reviews in an expression.
             "check" => 350_000,
             // A list, and for every two characters a requirement with a list.
             "fieldSelector" | "labelSelector" => {
@@ -96,7 +96,7 @@ impl Library for Authorizers {
         } else if let Some(check) = target.downcast::<PathCheck>() {
             match (call.function, arguments) {
                 ("check", [Datum::String(verb)]) => {
-                    ask(evaluation, &check.authorizer, verb, AccessTarget::Path(check.path.to_string()))
+                    review(evaluation, &check.authorizer, verb, AccessTarget::Path(check.path.to_string()))
                 }
                 _ => Err(Halt::Unsuited),
             }
@@ -150,7 +150,7 @@ fn of_resource(
 ) -> EvalResult {
     let [Datum::String(value)] = arguments else { return Err(Halt::Unsuited) };
     if function == "check" {
-        return ask(evaluation, &check.authorizer, value, AccessTarget::Resource(check.target.clone()));
+        return review(evaluation, &check.authorizer, value, AccessTarget::Resource(check.target.clone()));
     }
     let mut check = ResourceCheck::clone(check);
     let ResourceTarget { subresource, namespace, name, field_selector, label_selector, .. } =
@@ -193,17 +193,17 @@ fn service_account(namespace: &str, name: &str) -> Result<Authorizer, Halt> {
     Ok(Authorizer(Some(Arc::new(ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() }))))
 }
 
-fn ask(
+fn review(
     evaluation: &mut Evaluation<'_>,
     authorizer: &Authorizer,
     verb: &str,
     target: AccessTarget,
 ) -> EvalResult {
     let service_account = authorizer.0.as_deref().cloned();
-    let question = AccessQuestion { service_account, verb: verb.to_owned(), target };
-    match evaluation.answer(&question) {
+    let review = AccessReview { service_account, verb: verb.to_owned(), target };
+    match evaluation.decision(&review) {
         Some(decision) => Ok(Datum::of_native(Decision(decision.clone()))),
-        None => Err(Halt::Ask(Box::new(question))),
+        None => Err(Halt::Review(Box::new(review))),
     }
 }
 

@@ -32,7 +32,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use portcullis_cel::{
-    AccessDecision, AccessQuestion, AccessTarget, Bindings, Environment, Expression, ResourceTarget,
+    AccessDecision, AccessReview, AccessTarget, Bindings, Environment, Expression, ResourceTarget,
     ResultType, conformance,
 };
 use serde_json::json;
@@ -128,14 +128,14 @@ enum Verdict {
     Value(serde_json::Value),
 }
 
-/// The authorizer of the Go program: it allows `get`, cannot answer `fail`, and describes the question as the reason.
-fn authorize(question: &AccessQuestion) -> AccessDecision {
-    let user = match &question.service_account {
+/// The authorizer of the Go program: it allows `get`, cannot answer `fail`, and describes the review as the reason.
+fn authorize(review: &AccessReview) -> AccessDecision {
+    let user = match &review.service_account {
         Some(account) => format!("system:serviceaccount:{}:{}", account.namespace, account.name),
         None => "asker".to_owned(),
     };
-    let mut parts = vec![("user", user), ("verb", question.verb.clone())];
-    match &question.target {
+    let mut parts = vec![("user", user), ("verb", review.verb.clone())];
+    match &review.target {
         AccessTarget::Path(path) => parts.push(("path", path.clone())),
         AccessTarget::Resource(target) => {
             let ResourceTarget { group, resource, subresource, namespace, name, .. } = target.clone();
@@ -150,8 +150,8 @@ fn authorize(question: &AccessQuestion) -> AccessDecision {
     }
     let parts = parts.into_iter().filter(|(_, value)| !value.is_empty());
     let reason = parts.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ");
-    let error = (question.verb == "fail").then(|| "cannot answer".to_owned());
-    AccessDecision { allowed: question.verb == "get", reason, error }
+    let error = (review.verb == "fail").then(|| "cannot answer".to_owned());
+    AccessDecision { allowed: review.verb == "get", reason, error }
 }
 
 fn bindings(case: &Case) -> Bindings {

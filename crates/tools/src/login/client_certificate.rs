@@ -12,6 +12,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::Api;
 use kube::api::PostParams;
 use portcullis_go::pem::{certificate_chain, encode_pem};
+use portcullis_kubernetes::reviews::ReviewedUser;
 use portcullis_kubernetes::user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID_KEY, MASTERS,
 };
@@ -29,7 +30,7 @@ use super::cache::{
     CacheEntry, CacheError, CachedCertificate, IssuedCertificate, LoginCache, PendingRequest, SecretText,
 };
 use super::error::LoginError;
-use super::review::{ReviewedUser, review};
+use super::review::review;
 use super::session::{LOCK_MARGIN, MAX_SKEW, Session, checked, quiet, renewal, warned};
 use super::settings::CertificateSettings;
 use crate::certs::progress::Spinner;

@@ -1,10 +1,10 @@
 //! Asks the cluster who the user is: a `SelfSubjectReview` with the token of the login.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use http::StatusCode;
 use portcullis_http::https_client::{HttpsClient, HttpsRequest};
+use portcullis_kubernetes::reviews::{ReviewedUser, reviewed_user};
 use rustls::crypto::aws_lc_rs::default_provider;
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -15,30 +15,6 @@ use super::session::Credential;
 
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
-
-/// The user, as the cluster sees it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct ReviewedUser {
-    #[serde(default)]
-    pub(super) username: String,
-    #[serde(default)]
-    pub(super) groups: Vec<String>,
-    #[serde(default)]
-    pub(super) uid: String,
-    #[serde(default)]
-    pub(super) extra: BTreeMap<String, Vec<String>>,
-}
-
-#[derive(Deserialize)]
-struct Review {
-    status: ReviewStatus,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ReviewStatus {
-    user_info: ReviewedUser,
-}
 
 /// The part of a `Status` that people read.
 #[derive(Deserialize)]
@@ -59,13 +35,9 @@ pub(super) async fn review(server: &ApiServer, credential: &Credential) -> Resul
     let request = HttpsRequest::post(&url, REVIEW).bearer(Some(credential.token.expose_secret()));
     let response = http.send(request).await.map_err(|cause| LoginError::Http { doing: DOING, cause })?;
     match response.status {
-        StatusCode::OK | StatusCode::CREATED => {
-            let review = serde_json::from_slice::<Review>(&response.body);
-            let user = review.map(|review| review.status.user_info);
-            user.map_err(|_| {
-                LoginError::answer(DOING, format!("{server} does not answer with a SelfSubjectReview"))
-            })
-        }
+        StatusCode::OK | StatusCode::CREATED => reviewed_user(&response.body).map_err(|_| {
+            LoginError::answer(DOING, format!("{server} does not answer with a SelfSubjectReview"))
+        }),
         StatusCode::UNAUTHORIZED => Err(LoginError::answer(
             DOING,
             format!(
