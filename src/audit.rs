@@ -5,17 +5,16 @@
 pub(crate) mod settings;
 mod sinks;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use portcullis_audit::policy::{Attributes, Policy, Resource, User};
 use portcullis_audit::sink::{self, EventOwner, Post, SinkError, SinkRegistry, Sinks, WallClock};
 use portcullis_http::identity::Identity;
 use portcullis_http::peer::client_network;
+use portcullis_limits::budget::{Budget, BudgetShares};
 use portcullis_limits::{ClusterOwner, Owner};
 use portcullis_system::clock::Clock;
-use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 
@@ -39,8 +38,8 @@ pub(crate) struct ClusterAudit {
     pub(crate) policy: Policy,
     /// Where events are stored.
     pub(crate) sinks: Sinks,
-    /// Bounds the objects of requests in progress.
-    pub(crate) memory: Arc<ObjectMemory>,
+    /// The bytes of the objects of requests in progress.
+    pub(crate) memory: Budget,
     /// The cluster, whose owner has a share of the backends.
     pub(crate) cluster: ClusterOwner,
     /// Whether there are other clusters: then events name theirs.
@@ -80,7 +79,7 @@ pub(crate) fn attributes<'a>(client: Option<&'a Identity>, info: &'a RequestInfo
 #[derive(Debug)]
 pub(crate) struct Audit {
     sinks: SinkRegistry,
-    memory: Arc<ObjectMemory>,
+    memory: Budget,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
@@ -89,7 +88,7 @@ pub(crate) struct Audit {
 #[derive(Debug)]
 pub(crate) struct AuditGeneration {
     sinks: sink::Generation,
-    memory: Arc<ObjectMemory>,
+    memory: Budget,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
@@ -112,12 +111,12 @@ impl Audit {
         let of_sinks = WallClock::new(move || of_sinks.now());
         let observer = Arc::new(metrics.audit.clone());
         let sinks = SinkRegistry::new(observer, of_sinks, runtime);
-        Self { sinks, memory: Arc::default(), metrics: Arc::clone(metrics), clock }
+        Self { sinks, memory: Budget::new(OBJECT_SHARES), metrics: Arc::clone(metrics), clock }
     }
 
     /// The backends of a new generation.
     pub(crate) fn generation(&self) -> AuditGeneration {
-        let (memory, metrics) = (Arc::clone(&self.memory), Arc::clone(&self.metrics));
+        let (memory, metrics) = (self.memory.clone(), Arc::clone(&self.metrics));
         AuditGeneration { sinks: self.sinks.generation(), memory, metrics, clock: self.clock.clone() }
     }
 
@@ -151,7 +150,7 @@ impl AuditGeneration {
         Ok(ClusterAudit {
             policy: settings.policy.clone(),
             sinks: self.sinks.open(settings.log.as_ref(), webhook)?,
-            memory: Arc::clone(&self.memory),
+            memory: self.memory.clone(),
             cluster,
             is_one_of_several,
             clock: self.clock.clone(),
@@ -173,111 +172,10 @@ impl AuditGeneration {
 /// it can take the objects out of its own events alone; clusters of Secrets together have a half, and unauthenticated clients
 /// a quarter.
 // threat: audit-memory
-#[derive(Debug, Default)]
-pub(crate) struct ObjectMemory {
-    used: Mutex<UsedMemory>,
-}
-
-#[derive(Debug, Default)]
-struct UsedMemory {
-    bytes: usize,
-    /// Of them, those of clusters of Secrets.
-    tenants: usize,
-    /// Of them, those of unauthenticated clients.
-    networks: usize,
-    /// By owner; without owners that use none.
-    owners: HashMap<Owner, usize>,
-}
-
-/// A part of [`ObjectMemory`], until it is dropped.
-#[derive(Debug)]
-pub(crate) struct ReservedMemory {
-    memory: Arc<ObjectMemory>,
-    owner: Owner,
-    bytes: usize,
-}
-
-impl ObjectMemory {
-    /// An empty reservation of an owner.
-    pub(crate) fn reserve(self: &Arc<Self>, owner: &Owner) -> ReservedMemory {
-        ReservedMemory { memory: Arc::clone(self), owner: owner.clone(), bytes: 0 }
-    }
-}
-
-impl UsedMemory {
-    /// What the owners of this kind use together, and how much they may use; `None` if the kind has no bound.
-    fn of_kind(&mut self, owner: &Owner) -> Option<(&mut usize, usize)> {
-        match owner {
-            Owner::Gateway | Owner::Flow { .. } => None,
-            Owner::Tenant(_) => Some((&mut self.tenants, TENANT_OBJECT_BYTES)),
-            Owner::Network(_) => Some((&mut self.networks, OWNER_OBJECT_BYTES)),
-        }
-    }
-
-    fn has_room(&mut self, owner: &Owner, bytes: usize) -> bool {
-        let fits = |used: usize, limit: usize| used.checked_add(bytes).is_some_and(|used| used <= limit);
-        let of_owner = self.owners.get(owner).copied().unwrap_or_default();
-        let kind_has_room = self.of_kind(owner).is_none_or(|(used, limit)| fits(*used, limit));
-        kind_has_room && fits(self.bytes, OBJECT_BYTES) && fits(of_owner, OWNER_OBJECT_BYTES)
-    }
-
-    /// Changes what an owner uses.
-    fn change(&mut self, owner: &Owner, change: impl Fn(&mut usize)) {
-        change(&mut self.bytes);
-        if let Some((used, _)) = self.of_kind(owner) {
-            change(used);
-        }
-        let of_owner = self.owners.entry(owner.clone()).or_default();
-        change(of_owner);
-        if *of_owner == 0 {
-            self.owners.remove(owner);
-        }
-    }
-}
-
-impl ReservedMemory {
-    /// Adds `bytes`; `false` if there is no room for them.
-    #[must_use]
-    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
-        if bytes == 0 {
-            return true;
-        }
-        let mut used = lock(&self.memory.used);
-        let has_room = used.has_room(&self.owner, bytes);
-        if has_room {
-            used.change(&self.owner, |used| *used += bytes);
-            self.bytes += bytes;
-        }
-        has_room
-    }
-
-    /// Keeps room for `bytes` alone; `false` if there is none.
-    #[must_use]
-    pub(crate) fn resize(&mut self, bytes: usize) -> bool {
-        let Some(surplus) = self.bytes.checked_sub(bytes) else { return self.grow(bytes - self.bytes) };
-        self.shrink(surplus);
-        true
-    }
-
-    /// Gives the bytes back.
-    pub(crate) fn release(&mut self) {
-        self.shrink(self.bytes);
-    }
-
-    fn shrink(&mut self, bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        self.bytes -= bytes;
-        lock(&self.memory.used).change(&self.owner, |used| *used -= bytes);
-    }
-}
-
-impl Drop for ReservedMemory {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
+const OBJECT_SHARES: BudgetShares = BudgetShares::new(OBJECT_BYTES)
+    .with_flows(OWNER_OBJECT_BYTES)
+    .with_tenants(OWNER_OBJECT_BYTES, TENANT_OBJECT_BYTES)
+    .with_networks(OWNER_OBJECT_BYTES, OWNER_OBJECT_BYTES);
 
 #[cfg(test)]
 mod tests {
@@ -286,30 +184,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_is_bounded_for_each_client_and_given_back() {
-        let memory = Arc::new(ObjectMemory::default());
-        let client = |name: &str| memory.reserve(&Owner::flow("prod", name));
-        let (mut one, mut again) = (client("one"), client("one"));
-        assert!(one.grow(OWNER_OBJECT_BYTES - 1) && again.grow(1) && !again.grow(1));
-        let mut others: Vec<_> = (0..3).map(|number| client(&number.to_string())).collect();
-        assert!(others.iter_mut().all(|other| other.grow(OWNER_OBJECT_BYTES)), "others have their own part");
-        assert!(!client("more").grow(1), "all of it is used");
-        one.release();
-        assert!(client("more").grow(1));
-        assert!(again.resize(5) && again.resize(2) && !again.resize(OWNER_OBJECT_BYTES + 1));
-        assert_eq!(lock(&memory.used).owners.get(&Owner::flow("prod", "one")), Some(&2));
-        drop((one, again, others));
-        let used = lock(&memory.used);
-        assert_eq!((used.bytes, used.owners.len()), (0, 0));
-    }
-
-    #[test]
     fn many_tenants_and_networks_leave_memory_to_the_operators_users() {
-        let memory = Arc::new(ObjectMemory::default());
+        let memory = Budget::new(OBJECT_SHARES);
         let tenant = |number: usize| Owner::Tenant(number.to_string().into());
         let network = |number: usize| Owner::Network(IpAddr::from([10, 0, 0, u8::try_from(number).unwrap()]));
         let fill = |owner: &dyn Fn(usize) -> Owner| {
-            let mut all: Vec<_> = (0..64).map(|number| memory.reserve(&owner(number))).collect();
+            let mut all: Vec<_> = (0..64).map(|number| memory.reserve(owner(number))).collect();
             let bytes: Vec<bool> = all.iter_mut().map(|one| one.grow(OWNER_OBJECT_BYTES / 4)).collect();
             let bytes = bytes.into_iter().filter(|grows| *grows).count();
             (all, bytes * OWNER_OBJECT_BYTES / 4)
@@ -317,10 +197,9 @@ mod tests {
         let (tenants, of_tenants) = fill(&tenant);
         let (networks, of_networks) = fill(&network);
         assert_eq!((of_tenants, of_networks), (TENANT_OBJECT_BYTES, OWNER_OBJECT_BYTES));
-        assert!(memory.reserve(&Owner::flow("prod", "alice")).grow(OWNER_OBJECT_BYTES));
+        assert!(memory.reserve(Owner::flow("prod", "alice")).grow(OWNER_OBJECT_BYTES));
         drop((tenants, networks));
-        let used = lock(&memory.used);
-        assert_eq!((used.bytes, used.tenants, used.networks, used.owners.len()), (0, 0, 0, 0));
+        assert_eq!(memory.usage().total(), 0);
     }
 
     #[test]

@@ -41,6 +41,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use portcullis_http::identity::IdentityMode;
 use portcullis_http::identity_headers::RequestHeaderNames;
+use portcullis_limits::ClusterOwner;
 use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
@@ -64,6 +65,8 @@ const SILENCE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The API servers of one cluster, with their connection and trust state.
 pub(crate) struct Backend {
     settings: settings::Backend,
+    /// The cluster, in whose share its requests count.
+    owner: ClusterOwner,
     /// That of the cluster, which all its generations share.
     policy: Arc<PolicyInForce>,
     endpoints: EndpointList,
@@ -104,7 +107,7 @@ impl Backend {
         dials: ClusterDials,
         policy: Arc<PolicyInForce>,
     ) -> Result<Self, rustls::Error> {
-        let timings = Arc::new(timings);
+        let (timings, owner) = (Arc::new(timings), dials.cluster.clone());
         let tls = EndpointTls::new(settings, provider, &timings, dials, &policy)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
@@ -118,6 +121,7 @@ impl Backend {
         };
         let first = settings.endpoints.first().ok_or_else(|| general("the backend has no endpoint"))?;
         Ok(Self {
+            owner,
             policy,
             endpoints: EndpointList::new(settings, tls),
             authority: first

@@ -41,6 +41,8 @@ use portcullis_http::body::Body;
 use portcullis_http::transport::Incoming;
 use portcullis_limits::byte_ledger::ByteLedger;
 
+use crate::telemetry::ClientLogThrottle;
+
 /// Responds to requests; all connections share one.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Records a request and returns the future of its response. The future is dropped if the client disconnects first.
@@ -52,4 +54,7 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
 
     /// Where the bytes that streams and connections hold count.
     fn ledger(&self) -> &ByteLedger;
+
+    /// Limits the log lines about each client.
+    fn log_throttle(&self) -> &Arc<ClientLogThrottle>;
 }

@@ -114,6 +114,10 @@ impl RequestHandler for Gateway {
     fn ledger(&self) -> &ByteLedger {
         &self.ledger
     }
+
+    fn log_throttle(&self) -> &Arc<ClientLogThrottle> {
+        &self.throttle
+    }
 }
 
 /// Handles a request, unless its owner has to give up memory. Then all that the request holds is dropped.

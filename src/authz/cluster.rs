@@ -77,7 +77,7 @@ impl ClusterAuthorizer {
     }
 
     /// All rules of a user at the API servers: see [`AccessReviewer::rules`].
-    pub(super) async fn rules(&self, user: &Identity) -> Option<Rules> {
-        self.api_servers.rules(user).await
+    pub(super) async fn rules(&self, flow: &str, user: &Identity) -> Option<Rules> {
+        self.api_servers.rules(flow, user).await
     }
 }

@@ -338,7 +338,7 @@ impl ModeCheck<'_> {
             return self.ask_all(singles).await;
         }
         let asked = Instant::now();
-        let Some(rules) = self.impersonator.authorizer.rules(self.requester).await else {
+        let Some(rules) = self.impersonator.authorizer.rules(self.flow, self.requester).await else {
             return self.ask_all(singles).await;
         };
         let text = |field: &Option<String>| field.clone().unwrap_or_default();

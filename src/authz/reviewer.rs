@@ -124,14 +124,15 @@ impl AccessReviewer {
     /// All rules of a user for cluster-scoped objects; `None` if the API server does not list all, or does not answer, or
     /// the user may not be sent over a connection that others share (`backend::sharing`): an anonymous one, whose
     /// connection kube-apiserver closes, and one with a large header.
+    /// Counts in the share of `flow`.
     // threat: anonymous-lockout
-    pub(super) async fn rules(&self, user: &Identity) -> Option<Rules> {
+    pub(super) async fn rules(&self, flow: &str, user: &Identity) -> Option<Rules> {
         if user.is_unauthenticated() || user.weight() > MAX_RULES_USER_BYTES {
             return None;
         }
-        let (reviews, user) = (self.0.clone(), user.clone());
+        let (reviews, flow, user) = (self.0.clone(), flow.to_owned(), user.clone());
         let asking = self.0.runtime().spawn(async move {
-            let _permit = reviews.acquire(&user.name).await.ok()?;
+            let _permit = reviews.acquire(&flow).await.ok()?;
             let spec = SelfSubjectRulesReviewSpec { namespace: Some(NO_NAMESPACE.to_owned()) };
             let review = SelfSubjectRulesReview { spec, ..SelfSubjectRulesReview::default() };
             let request = with_identity(create(&review).ok()?, &user);

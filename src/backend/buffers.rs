@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use portcullis_http::limits::{MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE};
+use portcullis_http::limits::{
+    MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE, MAX_TENANT_HEADER_LIST_SIZE,
+};
 use portcullis_http::transport::ConnectionBuffers;
 use portcullis_kubernetes::service_account;
 use portcullis_limits::ClusterOwner;
@@ -32,10 +34,10 @@ impl ClusterBuffers {
     /// and of one user may end, which is their own loss; those that users share must not.
     // threat: shared-connection-answers, buffered-bytes-flood
     pub(super) fn max_header_list(&self, lane: LaneKind) -> u32 {
-        if self.cluster.is_of_tenant() || lane == LaneKind::Relayed {
-            MAX_BACKEND_HEADER_LIST_SIZE
-        } else {
-            MAX_RELAYED_HEADER_LIST_SIZE
+        match lane {
+            _ if self.cluster.is_of_tenant() => MAX_TENANT_HEADER_LIST_SIZE,
+            LaneKind::Relayed => MAX_BACKEND_HEADER_LIST_SIZE,
+            _ => MAX_RELAYED_HEADER_LIST_SIZE,
         }
     }
 
@@ -58,12 +60,15 @@ mod tests {
 
     #[test]
     fn large_response_headers_are_accepted_only_where_users_share_a_connection() {
-        let (small, large) = (MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE);
+        let (of_user, large) = (MAX_BACKEND_HEADER_LIST_SIZE, MAX_RELAYED_HEADER_LIST_SIZE);
+        let of_tenant = MAX_TENANT_HEADER_LIST_SIZE;
         let ledger = ByteLedger::new(0);
-        for (cluster, shared) in [(ClusterOwner::operator("a"), large), (ClusterOwner::tenant("a"), small)] {
+        for (cluster, shared, of_user) in
+            [(ClusterOwner::operator("a"), large, of_user), (ClusterOwner::tenant("a"), of_tenant, of_tenant)]
+        {
             let buffers = ClusterBuffers::new(&ledger, cluster);
             for lane in LaneKind::ALL {
-                let expected = if lane == LaneKind::Relayed { small } else { shared };
+                let expected = if lane == LaneKind::Relayed { of_user } else { shared };
                 assert_eq!(buffers.max_header_list(lane), expected, "{lane:?}");
             }
         }

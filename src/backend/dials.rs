@@ -51,7 +51,7 @@ pub(crate) struct ClusterDials {
     connections: Budget,
     pub(super) lookups: Lookups,
     pub(super) buffers: ClusterBuffers,
-    cluster: ClusterOwner,
+    pub(super) cluster: ClusterOwner,
 }
 
 impl ClusterDials {

@@ -14,12 +14,15 @@ use tokio::time::Instant;
 use super::counts::LaneKind;
 use super::http2::Lane;
 use super::sharing::SharingClass;
+use crate::limits::FlowName;
 
 /// The number of lanes for API groups that kube-apiserver does not serve itself.
 const EXTENSION_LANES: usize = 8;
 /// Users with a lane of their own. Requests of further users use HTTP/1.1, within limits of the pool: a client with the
 /// credentials of many users could exhaust the gateway's file descriptors.
 const MAX_USER_LANES: usize = 256;
+/// Those of one flow: the service accounts of a namespace are one, and their creator can make any number.
+const MAX_FLOW_LANES: usize = MAX_USER_LANES / 8;
 /// How long the idle lane of a user is kept.
 const IDLE_LANE_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -44,6 +47,7 @@ struct LanePair {
 #[derive(Debug)]
 struct RelayLane {
     lane: Arc<Lane>,
+    flow: FlowName,
     last_used: Instant,
 }
 
@@ -69,13 +73,27 @@ impl Lanes {
         }
     }
 
-    /// The lane of a request; `None` if it must use HTTP/1.1.
-    pub(crate) fn lane_for(&self, class: SharingClass<'_>) -> Option<Arc<Lane>> {
+    /// The lane of a request; `None` if it must use HTTP/1.1. `flow` is that of its client.
+    pub(crate) fn lane_for(
+        &self,
+        class: SharingClass<'_>,
+        flow: impl FnOnce() -> FlowName,
+    ) -> Option<Arc<Lane>> {
+        match class {
+            SharingClass::Relayed { user } => self.relay_lane(user, flow),
+            _ => self.existing_lane(class),
+        }
+    }
+
+    /// The lane of a request, if it has one already.
+    pub(crate) fn existing_lane(&self, class: SharingClass<'_>) -> Option<Arc<Lane>> {
         match class {
             SharingClass::Short => Some(self.built_in.lane(false)),
             SharingClass::Long => Some(self.built_in.lane(true)),
             SharingClass::Extension { group, is_long } => Some(self.extension_lanes(group).lane(is_long)),
-            SharingClass::Relayed { user } => self.relay_lane(user),
+            SharingClass::Relayed { user } => {
+                lock(&self.users).get(user).map(|relay| Arc::clone(&relay.lane))
+            }
             SharingClass::Alone { .. } | SharingClass::Anonymous { .. } => None,
         }
     }
@@ -95,8 +113,9 @@ impl Lanes {
         self.extensions.get(index).unwrap_or(&self.built_in)
     }
 
-    /// The lane of this user; `None` if too many users have one.
-    fn relay_lane(&self, user: &str) -> Option<Arc<Lane>> {
+    /// The lane of this user; `None` if too many users have one, of this flow or of all.
+    // threat: lanes-of-many-users
+    fn relay_lane(&self, user: &str, flow: impl FnOnce() -> FlowName) -> Option<Arc<Lane>> {
         let mut users = lock(&self.users);
         let now = Instant::now();
         if let Some(relay) = users.get_mut(user) {
@@ -106,14 +125,17 @@ impl Lanes {
         // Dropping a lane closes its idle connections.
         let is_recent = |relay: &RelayLane| now.duration_since(relay.last_used) < IDLE_LANE_TIMEOUT;
         users.retain(|_, relay| relay.is_in_use() || is_recent(relay));
-        if users.len() >= MAX_USER_LANES {
+        let flow = flow();
+        let of_flow =
+            |users: &HashMap<_, RelayLane>| users.values().filter(|relay| relay.flow == flow).count();
+        if users.len() >= MAX_USER_LANES || of_flow(&users) >= MAX_FLOW_LANES {
             users.retain(|_, relay| relay.is_in_use());
         }
-        if users.len() >= MAX_USER_LANES {
+        if users.len() >= MAX_USER_LANES || of_flow(&users) >= MAX_FLOW_LANES {
             return None;
         }
         let lane = Arc::new(Lane::of_streams(LaneKind::Relayed, Some(user.into())));
-        users.insert(user.into(), RelayLane { lane: Arc::clone(&lane), last_used: now });
+        users.insert(user.into(), RelayLane { lane: Arc::clone(&lane), flow, last_used: now });
         Some(lane)
     }
 }
@@ -132,7 +154,7 @@ mod tests {
     #[test]
     fn requests_of_the_same_group_or_user_share_a_lane() {
         let lanes = Lanes::new();
-        let lane = |class| lanes.lane_for(class).unwrap();
+        let lane = |class| lanes.lane_for(class, || "flow".into()).unwrap();
         let classes = [
             SharingClass::Short,
             SharingClass::Long,
@@ -155,7 +177,7 @@ mod tests {
             .map(|number| {
                 let group = format!("g{number}.example.com");
                 Arc::as_ptr(
-                    &lanes.lane_for(SharingClass::Extension { group: &group, is_long: false }).unwrap(),
+                    &lanes.existing_lane(SharingClass::Extension { group: &group, is_long: false }).unwrap(),
                 )
                 .addr()
             })
@@ -166,13 +188,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn idle_lanes_of_users_are_removed() {
         let lanes = Lanes::new();
-        let held = lanes.lane_for(SharingClass::Relayed { user: "held" });
+        let held = lanes.lane_for(SharingClass::Relayed { user: "held" }, || "held".into());
         for number in 0..10 {
-            lanes.lane_for(SharingClass::Relayed { user: &number.to_string() });
+            lanes.lane_for(SharingClass::Relayed { user: &number.to_string() }, || "flow".into());
         }
         assert_eq!(lanes.users.lock().unwrap().len(), 11);
         tokio::time::advance(IDLE_LANE_TIMEOUT).await;
-        lanes.lane_for(SharingClass::Relayed { user: "late" });
+        lanes.lane_for(SharingClass::Relayed { user: "late" }, || "late".into());
         assert_eq!(lanes.users.lock().unwrap().len(), 2);
         drop(held);
     }
@@ -180,11 +202,25 @@ mod tests {
     #[test]
     fn the_number_of_user_lanes_is_bounded() {
         let lanes = Lanes::new();
-        let lane = |number: usize| lanes.lane_for(SharingClass::Relayed { user: &number.to_string() });
+        let lane = |number: usize| {
+            let user = number.to_string();
+            lanes.lane_for(SharingClass::Relayed { user: &user }, || user.as_str().into())
+        };
         let held: Vec<_> = (0..MAX_USER_LANES).map(lane).collect();
         assert!(lane(MAX_USER_LANES).is_none(), "its requests use HTTP/1.1");
         drop(held);
         assert!(lane(MAX_USER_LANES).is_some());
         assert_eq!(lanes.users.lock().unwrap().len(), 1, "idle lanes make room");
+    }
+
+    #[test]
+    fn the_service_accounts_of_one_namespace_leave_lanes_to_other_users() {
+        let lanes = Lanes::new();
+        let lane = |user: &str, flow: &str| lanes.lane_for(SharingClass::Relayed { user }, || flow.into());
+        let account =
+            |number: usize| lane(&format!("system:serviceaccount:ci:{number}"), "system:serviceaccount:ci");
+        let held: Vec<_> = (0..MAX_USER_LANES).filter_map(account).collect();
+        assert_eq!(held.len(), MAX_FLOW_LANES);
+        assert!(account(MAX_USER_LANES).is_none() && lane("alice", "alice").is_some());
     }
 }

@@ -101,12 +101,12 @@ pub(crate) struct Pool {
     /// When the backend last chose HTTP/1.1.
     http1_only: Mutex<Option<Instant>>,
     anonymous: FairLimiter<IpAddr>,
-    large_headers: FairLimiter<String>,
-    relayed: FairLimiter<String>,
+    large_headers: FairLimiter<FlowName>,
+    relayed: FairLimiter<FlowName>,
     /// The attempts to connect, but those of the lanes that all users share, which are few.
-    connects: FairLimiter<String>,
+    connects: FairLimiter<FlowName>,
     waiting: FairLimiter<FlowName>,
-    relayed_waiting: FairLimiter<String>,
+    relayed_waiting: FairLimiter<FlowName>,
 }
 
 pub(crate) struct Http1Connection {
@@ -140,7 +140,7 @@ pub(crate) enum ReservedConnection {
 /// The permit of a request to use a connection alone, until it is dropped.
 pub(crate) enum OwnConnectionPermit {
     OfAddress { _permit: Permit<IpAddr> },
-    OfUser { _permit: Permit<String> },
+    OfFlow { _permit: Permit<FlowName> },
 }
 
 impl Pool {
@@ -172,7 +172,7 @@ impl Pool {
 
     /// The number of open connections that requests of this class may use.
     pub(crate) fn open_connections(&self, class: SharingClass<'_>) -> usize {
-        let lane = self.lanes.lane_for(class).map_or(0, |lane| lane.open_connections());
+        let lane = self.lanes.existing_lane(class).map_or(0, |lane| lane.open_connections());
         lane.max(lock(&self.http1).len())
     }
 
@@ -184,14 +184,14 @@ impl Pool {
         class: SharingClass<'_>,
         author: &RequestAuthor,
     ) -> Result<ReservedConnection, SendError> {
-        let Some(lane) = self.lanes.lane_for(class) else {
-            let permit = self.acquire_share(class).await?;
-            return Ok(ReservedConnection::Http1(self.idle_or_new_http1(class, author).await?, permit));
+        let Some(lane) = self.lanes.lane_for(class, || author.flow_name()) else {
+            let permit = self.acquire_share(class, author).await?;
+            return Ok(ReservedConnection::Http1(self.idle_or_new_http1(author).await?, permit));
         };
         let mut dials = MAX_DIALS;
         while dials > 0 {
             if self.speaks_http1_only() {
-                return Ok(ReservedConnection::Http1(self.idle_or_new_http1(class, author).await?, None));
+                return Ok(ReservedConnection::Http1(self.idle_or_new_http1(author).await?, None));
             }
             if let Some(stream) = lane.reserve() {
                 return Ok(ReservedConnection::Http2(stream));
@@ -247,34 +247,36 @@ impl Pool {
     }
 
     /// Acquires a permit for a request that needs a connection of its own.
-    async fn acquire_share(&self, class: SharingClass<'_>) -> Result<Option<OwnConnectionPermit>, SendError> {
+    async fn acquire_share(
+        &self,
+        class: SharingClass<'_>,
+        author: &RequestAuthor,
+    ) -> Result<Option<OwnConnectionPermit>, SendError> {
         let until = Instant::now() + QUEUE_TIMEOUT;
-        let of_user = match class {
+        let of_flow = match class {
             SharingClass::Anonymous { client } => {
                 let permit = self.anonymous.acquire(client, 1, until).await.map_err(|_| SendError::Busy)?;
                 return Ok(Some(OwnConnectionPermit::OfAddress { _permit: permit }));
             }
-            SharingClass::Alone { user, header } => {
-                self.large_headers.acquire(user.to_owned(), header.div_ceil(1 << 10), until).await
+            SharingClass::Alone { header, .. } => {
+                self.large_headers.acquire(author.flow_name(), header.div_ceil(1 << 10), until).await
             }
             // A user without a lane.
-            SharingClass::Relayed { user } => self.relayed.acquire(user.to_owned(), 1, until).await,
+            SharingClass::Relayed { .. } => self.relayed.acquire(author.flow_name(), 1, until).await,
             SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => return Ok(None),
         };
-        let permit = of_user.map_err(|_| SendError::Busy)?;
-        Ok(Some(OwnConnectionPermit::OfUser { _permit: permit }))
+        let permit = of_flow.map_err(|_| SendError::Busy)?;
+        Ok(Some(OwnConnectionPermit::OfFlow { _permit: permit }))
     }
 
     /// A place among the requests that wait for a connection over HTTP/2.
     // threat: hung-endpoint
-    fn begin_waiting(&self, class: SharingClass<'_>, author: &RequestAuthor) -> Option<WaitingPlace> {
-        match class {
-            SharingClass::Relayed { user } => {
-                let place = self.relayed_waiting.try_acquire(user.to_owned(), 1)?;
-                Some(WaitingPlace::OfUser { _place: place })
-            }
-            _ => Some(WaitingPlace::OfFlow { _place: self.waiting.try_acquire(author.flow_name(), 1)? }),
-        }
+    fn begin_waiting(&self, class: SharingClass<'_>, author: &RequestAuthor) -> Option<Permit<FlowName>> {
+        let places = match class {
+            SharingClass::Relayed { .. } => &self.relayed_waiting,
+            _ => &self.waiting,
+        };
+        places.try_acquire(author.flow_name(), 1)
     }
 
     fn speaks_http1_only(&self) -> bool {
@@ -303,7 +305,7 @@ impl Pool {
                 // later requests do not see the outcome of an attempt that ended before they began.
                 let (pool, lane) = (Arc::clone(self), Arc::clone(lane));
                 let owner = match class {
-                    SharingClass::Relayed { user } => Some(user.to_owned()),
+                    SharingClass::Relayed { .. } => Some(author.flow_name()),
                     _ => None,
                 };
                 let task = tokio::spawn(async move {
@@ -319,11 +321,11 @@ impl Pool {
         attempt.await
     }
 
-    /// `owner` is the user of a lane that users do not share.
+    /// `owner` is the flow of a lane that users do not share.
     async fn open_http2(
         &self,
         lane: &Lane,
-        owner: Option<String>,
+        owner: Option<FlowName>,
         place: ConnectionPlace,
     ) -> Result<(), ConnectError> {
         let _attempt = self.begin_connect(owner).await?;
@@ -337,23 +339,15 @@ impl Pool {
         lane.add_connection(stream, &self.endpoint).await
     }
 
-    async fn idle_or_new_http1(
-        &self,
-        class: SharingClass<'_>,
-        author: &RequestAuthor,
-    ) -> Result<Http1Connection, ConnectError> {
+    async fn idle_or_new_http1(&self, author: &RequestAuthor) -> Result<Http1Connection, ConnectError> {
         match self.idle_http1(author)? {
             Some(connection) => Ok(connection),
-            None => Box::pin(self.dial_http1(class, author)).await,
+            None => Box::pin(self.dial_http1(author)).await,
         }
     }
 
-    async fn dial_http1(
-        &self,
-        class: SharingClass<'_>,
-        author: &RequestAuthor,
-    ) -> Result<Http1Connection, ConnectError> {
-        let _attempt = self.begin_connect((!author.is_gateway()).then(|| connect_owner(class))).await?;
+    async fn dial_http1(&self, author: &RequestAuthor) -> Result<Http1Connection, ConnectError> {
+        let _attempt = self.begin_connect((!author.is_gateway()).then(|| author.flow_name())).await?;
         // Another request may have ended meanwhile.
         if let Some(connection) = self.idle_http1(author)? {
             return Ok(connection);
@@ -364,7 +358,7 @@ impl Pool {
 
     /// Waits while too many attempts to connect are in progress, of all clients or of this one. `None` is no client.
     // threat: hung-endpoint
-    async fn begin_connect(&self, owner: Option<String>) -> Result<Option<Permit<String>>, ConnectError> {
+    async fn begin_connect(&self, owner: Option<FlowName>) -> Result<Option<Permit<FlowName>>, ConnectError> {
         let Some(owner) = owner else { return Ok(None) };
         let attempt = self.connects.acquire(owner, 1, Instant::now() + QUEUE_TIMEOUT).await;
         attempt.map(Some).map_err(|_| self.endpoint.too_many_waiting_error())
@@ -413,11 +407,13 @@ impl Pool {
         ticket: LoadTicket,
     ) -> Result<UpgradeConnection, SendError> {
         let permit = match class {
-            SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => self.acquire_share(class).await?,
+            SharingClass::Anonymous { .. } | SharingClass::Alone { .. } => {
+                self.acquire_share(class, author).await?
+            }
             // The share of connections bounds these, and an upgrade takes a client connection, too.
             _ => None,
         };
-        let attempt = self.begin_connect(Some(connect_owner(class))).await?;
+        let attempt = self.begin_connect(Some(author.flow_name())).await?;
         let place = self.endpoint.connection_place(author)?;
         let connected = self.endpoint.connect(AlpnOffer::Http1Only, place).await?;
         let EndpointStream { stream, place, permitted, .. } = connected;
@@ -425,32 +421,22 @@ impl Pool {
         let handshake = http1_builder().handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| self.endpoint.http_error(&error))?;
         let driven = permitted.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Some(Err(error)) = driven.drive(connection.with_upgrades()).await {
                 tracing::debug!(%error, "connection to the backend ended before its upgrade");
             }
         });
         let counted = self.endpoint.counts().open_connection(LaneKind::Tunnel);
-        let permit =
-            UpgradePermit { permitted, _share: permit, _ticket: ticket, _counted: counted, _place: place };
+        let permit = UpgradePermit {
+            permitted,
+            _ending: AbortOnDrop(Some(task.abort_handle())),
+            _share: permit,
+            _ticket: ticket,
+            _counted: counted,
+            _place: place,
+        };
         Ok(UpgradeConnection { sender, permit })
     }
-}
-
-/// The client whose share of the attempts to connect a request takes. Requests of all users share connections where the
-/// API server answers them itself, also over HTTP/1.1.
-fn connect_owner(class: SharingClass<'_>) -> String {
-    match class {
-        SharingClass::Relayed { user } | SharingClass::Alone { user, .. } => user.to_owned(),
-        SharingClass::Anonymous { client } => client.to_string(),
-        SharingClass::Short | SharingClass::Long | SharingClass::Extension { .. } => String::new(),
-    }
-}
-
-/// The place of a request that waits for a connection over HTTP/2, until it is dropped.
-enum WaitingPlace {
-    OfFlow { _place: Permit<FlowName> },
-    OfUser { _place: Permit<String> },
 }
 
 /// A connection for one upgrade.
@@ -462,6 +448,8 @@ pub(crate) struct UpgradeConnection {
 /// What an upgraded connection holds for as long as it lives.
 pub(crate) struct UpgradePermit {
     permitted: PermittedConnection,
+    /// Ends the connection if it is not upgraded. It has ended already if it is.
+    _ending: AbortOnDrop,
     _share: Option<OwnConnectionPermit>,
     _ticket: LoadTicket,
     _counted: Counted,
@@ -507,8 +495,9 @@ fn to_origin_form(request: &mut Request<Body>) -> Uri {
     std::mem::replace(request.uri_mut(), origin)
 }
 
-/// Ends a connection whose request is given up before it has a response. hyper would keep it, with the request's body, until the
-/// backend has read what was sent.
+/// Ends a connection whose request is given up before it has a response, or that is not upgraded. hyper would keep it, with the
+/// request's body, until the backend has read what was sent.
+// threat: unread-upgrade
 struct AbortOnDrop(Option<AbortHandle>);
 
 impl Drop for AbortOnDrop {

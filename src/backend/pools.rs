@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, poll_immediate, select};
 use http::{Request, Response};
-use portcullis_http::body::{Body, EventTracker, ReplayBudget};
+use portcullis_http::body::{Body, EventTracker, REPLAY_SHARES};
+use portcullis_limits::budget::{Budget, BudgetPermit};
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_system::sync::lock;
 use tokio::time::{Instant, sleep};
@@ -38,7 +39,7 @@ pub(crate) struct Pools {
     current: Mutex<KnownPools>,
     body_buffers: FairLimiter<IpAddr>,
     /// For bodies that may have to be sent again.
-    replays: Arc<ReplayBudget>,
+    replays: Budget,
     /// Of this worker thread, so that threads do not share a cache line for it.
     random: Random,
 }
@@ -49,7 +50,7 @@ impl Default for Pools {
             version: AtomicU64::new(0),
             current: Mutex::default(),
             body_buffers: FairLimiter::new(BODY_BUFFERS),
-            replays: Arc::default(),
+            replays: Budget::new(REPLAY_SHARES),
             random: Random::default(),
         }
     }
@@ -194,9 +195,10 @@ impl Pools {
         self.body_buffers.acquire(client, weight, until).await.map_err(|_| SendError::Busy)
     }
 
-    /// The bytes that bodies may keep until their responses begin.
-    pub(crate) fn replay_budget(&self) -> &Arc<ReplayBudget> {
-        &self.replays
+    /// Memory for the body of a request until its response begins, in the share of its client.
+    // threat: retained-bodies
+    pub(crate) fn replay_memory(&self, attempt: &Attempt, backend: &Backend) -> BudgetPermit {
+        self.replays.reserve(attempt.author.owner(&backend.owner))
     }
 
     /// Connects for one upgrade.

@@ -170,6 +170,7 @@ impl ConnectionLimiter {
                 self.refuse(client, "tenant_limit", cluster.as_deref());
                 Err(TooManyConnections::OfTenant)
             }
+            Err(QuotaExceeded::Leaving) => Err(TooManyConnections::OfAll),
             Err(QuotaExceeded::Authenticated) => {
                 self.refuse(client, "authenticated_limit", cluster.as_deref());
                 Err(TooManyConnections::OfAll)

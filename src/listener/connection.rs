@@ -472,11 +472,12 @@ impl NamedConnection {
             has_owner: AtomicBool::new(false),
         };
         let connection = Arc::new(connection);
+        let throttle = Arc::clone(handler.log_throttle());
         let http = http_connection(stream, &connection, handler, limits);
         // A new task, so that the memory of this one is freed.
         tokio::spawn(async move {
             tokio::select! {
-                () = ConnectionDriver::new(http, &connection, limits, &metrics).run(phase) => {}
+                () = ConnectionDriver::new(http, &connection, limits, &metrics, &throttle).run(phase) => {}
                 () = evicted => debug!(%peer, "connection closed: it gave way to another one"),
             }
         });

@@ -78,6 +78,8 @@ pub(super) enum QuotaExceeded {
     Tenant,
     /// All places are taken, and no other owner has more of them.
     Authenticated,
+    /// The connection has no place any more, and is about to be closed.
+    Leaving,
 }
 
 impl ConnectionQuota {
@@ -246,13 +248,15 @@ impl QuotaSlot {
         let Self { quota, seat } = self;
         let mut state = lock(&quota.state);
         let held = lock(&seat.held).as_ref().map(|(owner, _)| owner.clone());
-        let is_settled = match (&held, &owner) {
-            // It was evicted, or another request came first.
-            (None | Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) => true,
-            _ => seat.is_leaving.load(Ordering::Relaxed),
-        };
-        if is_settled {
+        // It was evicted, or another request came first.
+        if let (None | Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) =
+            (&held, &owner)
+        {
             return Ok(None);
+        }
+        // A request before this one, in the same bytes of the client, found no place; or the connection has given way.
+        if seat.is_leaving.load(Ordering::Relaxed) {
+            return Err(QuotaExceeded::Leaving);
         }
         let is_counted = matches!(held, Some(Owner::Tenant(_)));
         let room = if is_counted { Ok(None) } else { state.make_room_for(&owner, quota.shares) };

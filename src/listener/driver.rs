@@ -18,6 +18,7 @@ use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2ServerConnection;
 use super::settings::ClientLimits;
 use crate::metrics::Metrics;
+use crate::telemetry::{ClientLogThrottle, LogPermit};
 
 /// How long an HTTP/1.1 client that sends no request, or does not read its response, can delay the shutdown.
 // Go: net/http/server.go, closeIdleConns
@@ -53,6 +54,7 @@ pub(super) struct ConnectionDriver<'a> {
     connection: &'a Connection,
     limits: ClientLimits,
     metrics: &'a Metrics,
+    throttle: &'a ClientLogThrottle,
     state: DriverState,
 }
 
@@ -62,8 +64,9 @@ impl<'a> ConnectionDriver<'a> {
         connection: &'a Connection,
         limits: ClientLimits,
         metrics: &'a Metrics,
+        throttle: &'a ClientLogThrottle,
     ) -> Self {
-        Self { http, connection, limits, metrics, state: DriverState::Open }
+        Self { http, connection, limits, metrics, throttle, state: DriverState::Open }
     }
 
     /// Runs until the connection has ended.
@@ -105,7 +108,9 @@ impl<'a> ConnectionDriver<'a> {
     async fn close_for_resets(&mut self) {
         let peer = self.connection.info.peer;
         self.metrics.connections.reset_limit_closed.inc();
-        info!(%peer, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
+        if let Some(LogPermit { suppressed }) = self.throttle.permit_client(peer.ip()) {
+            info!(%peer, suppressed, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
+        }
         self.http.as_mut().abrupt_shutdown();
         timeout(DRAIN_LINGER_TIMEOUT, poll_fn(|cx| self.http.as_mut().poll(cx))).await.ok();
     }

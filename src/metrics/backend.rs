@@ -207,7 +207,11 @@ impl BackendMetrics {
         let Some(places) = self.places.get() else { return };
         let usage = places.usage();
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let by_owner = [("gateway", usage.privileged), ("tenant", usage.tenants), ("user", usage.others)];
+        let by_owner = [
+            ("gateway", usage.privileged),
+            ("tenant", usage.tenants),
+            ("user", usage.others + usage.networks),
+        ];
         for (owner, count) in by_owner {
             self.open_by_owner.with_label_values(&[owner]).set(number(count));
         }

@@ -55,6 +55,8 @@ struct LogLine {
     /// The impersonated user, if there is one.
     impersonated_user: Option<Identity>,
     authenticator: &'static str,
+    /// The cluster, if it is a tenant's.
+    tenant: Option<Arc<Cluster>>,
     throttle: Arc<ClientLogThrottle>,
 }
 
@@ -70,6 +72,11 @@ enum RefusalSeverity {
 }
 
 impl LogLine {
+    /// The name of the cluster, if it is a tenant's: lines with it are limited for each tenant.
+    fn tenant(&self) -> Option<&str> {
+        self.tenant.as_ref().map(|cluster| cluster.name.as_str())
+    }
+
     fn user(&self) -> Option<Cow<'_, str>> {
         self.user.as_ref().map(|user| cut(&user.name))
     }
@@ -97,7 +104,7 @@ impl LogLine {
         let Self { peer, path, .. } = self;
         let (audit_id, user) = (self.audit_id(), self.user());
         let user = user.as_deref();
-        let error = error.map(cut);
+        let (cluster, error) = (cluster.or(self.tenant()), error.map(cut));
         let error = error.as_deref();
         let permit = if severity == RefusalSeverity::Request {
             None
@@ -142,6 +149,7 @@ impl AccessLog {
             user: None,
             impersonated_user: None,
             authenticator: "",
+            tenant: None,
             throttle: Arc::clone(throttle),
         };
         Self {
@@ -164,7 +172,8 @@ impl AccessLog {
     }
 
     /// Counts the request among those in flight.
-    pub(super) fn note_info(&mut self, info: &RequestInfo) {
+    pub(super) fn note_route(&mut self, cluster: &Arc<Cluster>, info: &RequestInfo) {
+        self.line.tenant = cluster.settings.origin.is_of_tenant().then(|| Arc::clone(cluster));
         self.verb = verb_label(info.verb());
         self.kind = if info.is_long_running() {
             InflightKind::LongRunning
@@ -235,7 +244,10 @@ impl AccessLog {
             let LogLine { peer, path, .. } = line;
             let (user, impersonated_user) = (line.user(), line.impersonated_user());
             let (user, impersonated_user) = (user.as_deref(), impersonated_user.as_deref());
-            info!(audit_id = line.audit_id(), %peer, path, user, impersonated_user, "connection upgraded");
+            let (audit_id, cluster) = (line.audit_id(), line.tenant());
+            if let Some(LogPermit { suppressed }) = line.throttle.permit_client(peer.ip()) {
+                info!(audit_id, %peer, path, user, impersonated_user, cluster, suppressed, "connection upgraded");
+            }
         }
     }
 
@@ -316,7 +328,8 @@ impl AccessLog {
             let (audit_id, method, user) = (line.audit_id(), line.method(), line.user());
             let (method, user, impersonated_user) = (&*method, user.as_deref(), line.impersonated_user());
             let impersonated_user = impersonated_user.as_deref();
-            warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, impersonated_user, authenticator, code, ?took, suppressed, "slow request");
+            let cluster = line.tenant();
+            warn!(target: REQUEST_LOG, audit_id, %peer, method, path, verb, user, impersonated_user, authenticator, code, ?took, cluster, suppressed, "slow request");
         } else {
             // Inline, so that the values are computed only if the line is written.
             info!(

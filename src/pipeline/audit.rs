@@ -31,11 +31,12 @@ use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::Form;
 use portcullis_kubernetes::status::render::{self, StatusObject};
 use portcullis_kubernetes::user::EncodedUser;
+use portcullis_limits::budget::BudgetPermit;
 use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 
 use super::error_map::{Refusal, RefusalResponse};
-use crate::audit::{ClusterAudit, ReservedMemory, attributes, event_owner};
+use crate::audit::{ClusterAudit, attributes, event_owner};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
@@ -366,8 +367,8 @@ impl Subject {
     }
 
     /// Memory for a copy of a body, in the share of its owner.
-    fn reserve(&self) -> ReservedMemory {
-        self.audit.memory.reserve(self.owner.owner())
+    fn reserve(&self) -> BudgetPermit {
+        self.audit.memory.reserve(self.owner.owner().clone())
     }
 
     fn response_capture(&self, response: &Response<Body>) -> Option<Box<ResponseCapture>> {

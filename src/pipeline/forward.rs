@@ -245,7 +245,7 @@ async fn send_with_body(
     mut attempt: Attempt,
 ) -> Result<Response<Body>, ForwardError> {
     let (head, body) = request.into_parts();
-    let replay = Replay::new(body, pools.replay_budget());
+    let replay = Replay::new(body, pools.replay_memory(&attempt, backend));
     let mut resends = MAX_RESENDS;
     let mut next = replay.body().unwrap_or_else(Body::empty);
     loop {

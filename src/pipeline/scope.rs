@@ -99,7 +99,7 @@ impl RequestScope {
     /// Counts the request in its cluster.
     pub(super) fn note_route(&mut self, cluster: &Arc<Cluster>, info: &RequestInfo) {
         self.cluster = Some(Arc::clone(cluster));
-        self.log.note_info(info);
+        self.log.note_route(cluster, info);
         self.activity = Some(cluster.activity.enter(activity_kind(info)));
     }
 

@@ -211,21 +211,80 @@ impl Snapshot {
     }
 }
 
-/// The length of all names of client CAs in a handshake. With more than that none is sent, and clients pick a certificate
-/// by themselves: TLS cannot carry more than 64 KiB, and each handshake would send them.
+/// The length of all names of client CAs in a handshake. TLS cannot carry more than 64 KiB, and each handshake sends them.
 // RFC 8446, section 4.2.4
 const MAX_CA_NAMES_LENGTH: usize = 16 << 10;
 
-/// The names of the client CAs, which the TLS handshake sends so that clients pick the right certificate.
+/// The names of the client CAs, which the TLS handshake sends so that clients pick the right certificate. Those of the
+/// operator's clusters are there in any case, unless they alone are too long: then no name is sent, and clients pick a certificate
+/// by themselves. Those of tenants' clusters follow as long as they fit, the shortest first: one with long names costs no other
+/// cluster its own.
+// threat: tenant-ca-names
 fn ca_names(clusters: &[Arc<settings::Cluster>]) -> Arc<[DistinguishedName]> {
-    let mut names: Vec<DistinguishedName> = Vec::new();
-    for authentication in clusters.iter().map(|cluster| &cluster.authentication) {
-        for subject in authentication.client_ca_names() {
-            if !names.iter().any(|known| known.as_ref() == subject.as_ref()) {
-                names.push(subject);
-            }
-        }
+    let names_of = |of_tenants: bool| {
+        let clusters = clusters.iter().filter(move |cluster| cluster.origin.is_of_tenant() == of_tenants);
+        clusters.map(|cluster| cluster.authentication.client_ca_names().collect::<Vec<_>>())
+    };
+    let mut names = CaNames::default();
+    if !names.add(names_of(false).flatten().collect()) {
+        return Arc::default();
     }
-    let length: usize = names.iter().map(|name| name.as_ref().len() + 2).sum();
-    if length > MAX_CA_NAMES_LENGTH { Arc::default() } else { names.into() }
+    let mut of_tenants: Vec<_> = names_of(true).collect();
+    of_tenants.sort_by_cached_key(|names| names.iter().map(encoded_length).sum::<usize>());
+    for of_tenant in of_tenants {
+        names.add(of_tenant);
+    }
+    names.list.into()
+}
+
+/// Names in the order in which they were added, each one once.
+#[derive(Default)]
+struct CaNames {
+    list: Vec<DistinguishedName>,
+    known: HashSet<Vec<u8>>,
+    length: usize,
+}
+
+impl CaNames {
+    /// Adds these names, unless they are too long together with those before.
+    fn add(&mut self, mut names: Vec<DistinguishedName>) -> bool {
+        let mut seen = HashSet::new();
+        names.retain(|name| !self.known.contains(name.as_ref()) && seen.insert(name.as_ref().to_vec()));
+        let length = self.length + names.iter().map(encoded_length).sum::<usize>();
+        let fits = length <= MAX_CA_NAMES_LENGTH;
+        if fits {
+            self.known.extend(seen);
+            self.list.append(&mut names);
+            self.length = length;
+        }
+        fits
+    }
+}
+
+fn encoded_length(name: &DistinguishedName) -> usize {
+    name.as_ref().len() + 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str, length: usize) -> DistinguishedName {
+        let mut name = text.as_bytes().to_vec();
+        name.resize(length, b'.');
+        name.into()
+    }
+
+    #[test]
+    fn names_that_do_not_fit_cost_no_others_theirs() {
+        let mut names = CaNames::default();
+        assert!(names.add(vec![name("operator", 4000), name("operator", 4000)]), "each one once");
+        assert!(names.add(vec![name("a", 4000), name("operator", 4000)]));
+        assert!(names.add(vec![name("b", 4000)]));
+        assert!(!names.add(vec![name("c", 4000), name("d", 2000)]));
+        assert!(names.add(vec![name("d", 2000)]), "what was left out is not known");
+        let lengths: Vec<_> = names.list.iter().map(|name| name.as_ref().len()).collect();
+        assert_eq!((lengths, names.length), (vec![4000, 4000, 4000, 2000], 14_008));
+        assert!(!CaNames::default().add(vec![name("operator", MAX_CA_NAMES_LENGTH)]));
+    }
 }

@@ -54,8 +54,9 @@ impl Running {
     async fn start(programs: Programs, dir: &Path) -> Result<Self, String> {
         let accounts = write_pki(dir);
         let (etcd_port, etcd) = start_etcd(&programs, dir).await?;
+        let flags = flags(dir);
         let api_server = ApiServer { programs: &programs, dir, name: "kube-apiserver", etcd_port };
-        let started = api_server.start(&flags(dir), async |address| {
+        let started = api_server.start(&flags, async |address| {
             fs::write(dir.join("admin.kubeconfig"), kubeconfig(dir, address, "admin")).unwrap();
             let kubectl = |arguments: &[&str]| {
                 let mut command = Command::new(&programs.kubectl);

@@ -68,7 +68,7 @@ struct Environment {
 /// A running kube-apiserver.
 pub(crate) struct ApiServer {
     pub(crate) address: SocketAddr,
-    process: Mutex<ServerProcess>,
+    _process: ServerProcess,
 }
 
 /// A running gateway; its log is JSON.
@@ -141,7 +141,7 @@ impl RealServers {
             true
         });
         let (address, process) = self.runtime().block_on(started)?;
-        Ok(ApiServer { address, process: Mutex::new(process) })
+        Ok(ApiServer { address, _process: process })
     }
 
     /// Starts a server without waiting until it is ready.
@@ -149,7 +149,7 @@ impl RealServers {
         let environment = self.environment()?;
         let flags = environment.server_flags(flags, name, &[]);
         let process = environment.api_server(name).start_at(port, &flags)?;
-        Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), process: Mutex::new(process) })
+        Ok(ApiServer { address: ([127, 0, 0, 1], port).into(), _process: process })
     }
 
     /// Whether the server has this object, from a direct request as administrator.

@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 pub use events::EventTracker;
-pub use replay::{Replay, ReplayBudget};
+pub use replay::{REPLAY_SHARES, Replay};
 
 use counted::note_polled_by_http1;
 use replay::ReplayedBody;

@@ -18,6 +18,10 @@ pub const MAX_HEADER_LIST_SIZE: usize = 1 << 20;
 /// a response header that is larger. h2 ends the connection when a header exceeds it four times.
 pub const MAX_BACKEND_HEADER_LIST_SIZE: u32 = 1 << 20;
 
+/// The same for the API servers of a tenant's cluster, whose answers the tenant chooses: decoding a header list takes the time of
+/// a thread that serves other clusters, about a millisecond for this one, and HTTP/2 keeps trailers until they are read.
+pub const MAX_TENANT_HEADER_LIST_SIZE: u32 = 64 << 10;
+
 /// The same where users share connections to an aggregated API server, whose headers kube-apiserver relays up to 10 MiB: in
 /// lines of four bytes, each of which counts as 33, that is four times this.
 // Go: net/http Transport.MaxResponseHeaderBytes

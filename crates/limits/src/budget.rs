@@ -1,5 +1,6 @@
-//! A fixed number of places, without a queue, for owners of all kinds: each tenant has a share of them, and all tenants have
-//! one together; each flow of the operator's clusters has a share; and a reserve stays free for what must always work.
+//! A fixed number of places, or of bytes, without a queue, for owners of all kinds: each tenant has a share of them, and all
+//! tenants have one together; each network of unauthenticated clients likewise; each flow of the operator's clusters has a share;
+//! and a reserve stays free for what must always work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,12 +17,15 @@ pub struct BudgetShares {
     per_tenant: usize,
     tenants: usize,
     per_flow: usize,
+    per_network: usize,
+    networks: usize,
 }
 
 impl BudgetShares {
     /// Places of which any owner may have all.
     pub const fn new(total: usize) -> Self {
-        Self { total, reserve: 0, per_tenant: total, tenants: total, per_flow: total }
+        let (per_network, networks) = (total, total);
+        Self { total, reserve: 0, per_tenant: total, tenants: total, per_flow: total, per_network, networks }
     }
 
     /// The same, of which this many are for [`Budget::try_acquire_reserved`] alone.
@@ -40,6 +44,12 @@ impl BudgetShares {
     #[must_use]
     pub const fn with_flows(self, each: usize) -> Self {
         Self { per_flow: each, ..self }
+    }
+
+    /// The same, of which each network of unauthenticated clients may have so many, and all of them so many together.
+    #[must_use]
+    pub const fn with_networks(self, each: usize, together: usize) -> Self {
+        Self { per_network: each, networks: together, ..self }
     }
 
     /// All places.
@@ -75,6 +85,8 @@ pub struct BudgetUsage {
     pub privileged: usize,
     /// By tenants.
     pub tenants: usize,
+    /// By networks of unauthenticated clients.
+    pub networks: usize,
     /// By all others.
     pub others: usize,
 }
@@ -82,7 +94,11 @@ pub struct BudgetUsage {
 impl BudgetUsage {
     /// All of them.
     pub const fn total(self) -> usize {
-        self.privileged + self.tenants + self.others
+        self.privileged + self.unprivileged()
+    }
+
+    const fn unprivileged(self) -> usize {
+        self.tenants + self.networks + self.others
     }
 }
 
@@ -97,12 +113,13 @@ struct Taken {
     owners: HashMap<Owner, usize>,
 }
 
-/// A place, returned on drop.
+/// Places of one owner, returned on drop.
 #[derive(Debug)]
-#[must_use = "the place is returned when this is dropped"]
+#[must_use = "the places are returned when this is dropped"]
 pub struct BudgetPermit {
     budget: Budget,
     holder: Holder,
+    places: usize,
 }
 
 /// Who takes a place.
@@ -145,29 +162,64 @@ impl Budget {
         self.acquire(Holder { owner, is_privileged })
     }
 
+    /// No place yet, for an owner that takes them one by one.
+    pub fn reserve(&self, owner: Owner) -> BudgetPermit {
+        BudgetPermit { budget: self.clone(), holder: Holder { owner, is_privileged: false }, places: 0 }
+    }
+
     fn acquire(&self, holder: Holder) -> Option<BudgetPermit> {
-        let enters = lock(&self.0).enter(&holder);
-        enters.then(|| BudgetPermit { budget: self.clone(), holder })
+        let mut permit = BudgetPermit { budget: self.clone(), holder, places: 0 };
+        permit.grow(1).then_some(permit)
     }
 }
 
 impl BudgetPermit {
-    /// Whose place it is.
+    /// Whose places they are.
     pub fn owner(&self) -> &Owner {
         &self.holder.owner
     }
 
-    /// Makes the place one of this owner, if its share permits. Else it stays what it was.
+    /// Takes so many more; `false`, and none, if the share of the owner does not permit all of them.
+    #[must_use]
+    pub fn grow(&mut self, places: usize) -> bool {
+        let enters = places == 0 || lock(&self.budget.0).enter(&self.holder, places);
+        if enters {
+            self.places += places;
+        }
+        enters
+    }
+
+    /// Keeps so many alone; `false`, and as many as before, if the share of the owner does not permit all of them.
+    #[must_use]
+    pub fn resize(&mut self, places: usize) -> bool {
+        let Some(surplus) = self.places.checked_sub(places) else { return self.grow(places - self.places) };
+        self.shrink(surplus);
+        true
+    }
+
+    /// Returns all of them.
+    pub fn release(&mut self) {
+        self.shrink(self.places);
+    }
+
+    fn shrink(&mut self, places: usize) {
+        if places > 0 {
+            self.places -= places;
+            lock(&self.budget.0).leave(&self.holder, places);
+        }
+    }
+
+    /// Makes the places those of this owner, if its share permits. Else they stay what they were.
     pub fn pass_to(&mut self, owner: Owner) -> bool {
         let next = Holder { owner, is_privileged: false };
         if next == self.holder {
             return true;
         }
         let mut taken = lock(&self.budget.0);
-        taken.leave(&self.holder);
-        let enters = taken.enter(&next);
+        taken.leave(&self.holder, self.places);
+        let enters = taken.enter(&next, self.places);
         if !enters {
-            taken.serve(&self.holder);
+            taken.serve(&self.holder, self.places);
         }
         drop(taken);
         if enters {
@@ -179,51 +231,51 @@ impl BudgetPermit {
 
 impl Drop for BudgetPermit {
     fn drop(&mut self) {
-        lock(&self.budget.0).leave(&self.holder);
+        self.release();
     }
 }
 
 impl Taken {
-    fn enter(&mut self, holder: &Holder) -> bool {
-        let enters = self.has_room(holder);
+    fn enter(&mut self, holder: &Holder, places: usize) -> bool {
+        let enters = self.has_room(holder, places);
         if enters {
-            self.serve(holder);
+            self.serve(holder, places);
         }
         enters
     }
 
-    fn has_room(&self, Holder { owner, is_privileged }: &Holder) -> bool {
+    fn has_room(&self, Holder { owner, is_privileged }: &Holder, places: usize) -> bool {
         let Self { shares, usage, owners } = self;
-        if usage.total() >= shares.total {
-            return false;
-        }
-        if *is_privileged {
-            return true;
+        let fits = |used: usize, limit: usize| used.checked_add(places).is_some_and(|used| used <= limit);
+        let is_within_total = fits(usage.total(), shares.total);
+        if *is_privileged || !is_within_total {
+            return is_within_total;
         }
         let own = owners.get(owner).copied().unwrap_or_default();
         let is_within_share = match owner {
-            Owner::Tenant(_) => own < shares.per_tenant && usage.tenants < shares.tenants,
-            Owner::Flow { .. } => own < shares.per_flow,
-            Owner::Gateway | Owner::Network(_) => true,
+            Owner::Tenant(_) => fits(own, shares.per_tenant) && fits(usage.tenants, shares.tenants),
+            Owner::Network(_) => fits(own, shares.per_network) && fits(usage.networks, shares.networks),
+            Owner::Flow { .. } => fits(own, shares.per_flow),
+            Owner::Gateway => true,
         };
-        is_within_share && usage.tenants + usage.others < shares.total.saturating_sub(shares.reserve)
+        is_within_share && fits(usage.unprivileged(), shares.total.saturating_sub(shares.reserve))
     }
 
-    fn serve(&mut self, holder: &Holder) {
-        *self.count_of(holder) += 1;
+    fn serve(&mut self, holder: &Holder, places: usize) {
+        *self.count_of(holder) += places;
         // A privileged place is none of the owner's share.
         if !holder.is_privileged {
-            *self.owners.entry(holder.owner.clone()).or_default() += 1;
+            *self.owners.entry(holder.owner.clone()).or_default() += places;
         }
     }
 
-    fn leave(&mut self, holder: &Holder) {
+    fn leave(&mut self, holder: &Holder, places: usize) {
         let count = self.count_of(holder);
-        *count = count.saturating_sub(1);
+        *count = count.saturating_sub(places);
         if !holder.is_privileged
             && let Some(own) = self.owners.get_mut(&holder.owner)
         {
-            *own = own.saturating_sub(1);
+            *own = own.saturating_sub(places);
             if *own == 0 {
                 self.owners.remove(&holder.owner);
             }
@@ -234,7 +286,8 @@ impl Taken {
         match &holder.owner {
             _ if holder.is_privileged => &mut self.usage.privileged,
             Owner::Tenant(_) => &mut self.usage.tenants,
-            Owner::Gateway | Owner::Flow { .. } | Owner::Network(_) => &mut self.usage.others,
+            Owner::Network(_) => &mut self.usage.networks,
+            Owner::Gateway | Owner::Flow { .. } => &mut self.usage.others,
         }
     }
 }

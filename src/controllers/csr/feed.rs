@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::future::join_all;
+use portcullis_kubernetes::service_account;
 use prometheus::IntGauge;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -46,7 +47,8 @@ const CHANNEL_CAPACITY: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestKey {
     pub(super) name: Arc<str>,
-    /// A hash of the requester: requesters are served round-robin, so each waits only for its own requests.
+    /// A hash of the requester, of a service account its namespace: requesters are served round-robin, so each waits only for its
+    /// own requests.
     requester: FlowId,
 }
 
@@ -230,7 +232,9 @@ impl SignerFollower<'_> {
             return;
         }
         let name = summary.metadata.name.as_str().into();
-        let requester = self.requesters.hash_one(&summary.spec.username);
+        let username = &summary.spec.username;
+        let requester =
+            self.requesters.hash_one(service_account::namespace_prefix(username).unwrap_or(username));
         // Fails only while the controller is being dropped.
         self.sender.send(RequestKey { name, requester }).await.ok();
     }

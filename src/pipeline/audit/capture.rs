@@ -4,9 +4,9 @@ use std::sync::Weak;
 
 use bytes::Bytes;
 use portcullis_http::body::BodyObserver;
+use portcullis_limits::budget::BudgetPermit;
 
 use super::Record;
-use crate::audit::ReservedMemory;
 
 /// The largest object that an event holds.
 // apiserver: pkg/server/config.go, MaxRequestBodyBytes
@@ -30,7 +30,7 @@ pub(super) enum Direction {
 #[derive(Debug)]
 pub(super) struct Capture {
     bytes: Vec<u8>,
-    memory: ReservedMemory,
+    memory: BudgetPermit,
     interest: Interest,
     state: CaptureState,
 }
@@ -56,7 +56,7 @@ enum CaptureState {
 
 impl Capture {
     /// An empty copy.
-    pub(super) fn new(memory: ReservedMemory, interest: Interest) -> Self {
+    pub(super) fn new(memory: BudgetPermit, interest: Interest) -> Self {
         Self { bytes: Vec::new(), memory, interest, state: CaptureState::Open }
     }
 
@@ -90,7 +90,7 @@ impl Capture {
     }
 
     /// The copy with its memory, or the reason why there is none; `None` for a body without bytes or interest.
-    pub(super) fn finish(self) -> Option<Result<(Vec<u8>, ReservedMemory), &'static str>> {
+    pub(super) fn finish(self) -> Option<Result<(Vec<u8>, BudgetPermit), &'static str>> {
         match self.state {
             CaptureState::Lost(reason) => Some(Err(reason)),
             CaptureState::Open if !self.bytes.is_empty() && self.interest.may_be(&self.bytes) => {

@@ -8,12 +8,12 @@ use portcullis_audit::event::{Level, ResponseStatus};
 use portcullis_audit::policy::Decision;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::render;
+use portcullis_limits::budget::BudgetPermit;
 use serde_json::value::RawValue;
 
 use super::capture::{self, Capture, Direction};
 use super::objects::{self, Encoding};
 use super::status;
-use crate::audit::ReservedMemory;
 
 /// The objects that an event lacks, and why.
 const OMITTED: &str = "audit.portcullis.dev/omitted";
@@ -39,7 +39,7 @@ pub(super) struct Parts {
     pub(super) response: Option<Box<ResponseCapture>>,
     omit_managed_fields: bool,
     /// The memory of the objects in the event.
-    memory: Vec<ReservedMemory>,
+    memory: Vec<BudgetPermit>,
     /// The fields that the event lacks, and why.
     omitted: Vec<(&'static str, &'static str)>,
 }
@@ -133,8 +133,8 @@ impl Parts {
             None => return,
         };
         if kind == RequestObject::Patch {
-            self.request_object = objects::patch(&bytes);
-            self.memory.push(memory);
+            // One that is no JSON becomes a text, which may be longer.
+            self.request_object = self.held(objects::patch(&bytes), memory, field);
             return;
         }
         let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {
@@ -159,7 +159,7 @@ impl Parts {
     fn held(
         &mut self,
         object: Option<Arc<RawValue>>,
-        mut memory: ReservedMemory,
+        mut memory: BudgetPermit,
         field: &'static str,
     ) -> Option<Arc<RawValue>> {
         let object = object?;

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::config::separate_cluster::MAX_ENDPOINTS;
 
@@ -32,8 +32,10 @@ impl TenantTurns {
     /// Runs a check of a cluster when its turn has come.
     pub(super) async fn run<T>(&self, cluster: &str, check: impl Future<Output = T>) -> T {
         let turn = loop {
-            if let Ok(turn) = self.0.acquire(cluster.to_owned(), 1, Instant::now() + QUEUE_TIMEOUT).await {
-                break turn;
+            match self.0.acquire(cluster.to_owned(), 1, Instant::now() + QUEUE_TIMEOUT).await {
+                Ok(turn) => break turn,
+                // At once, if the queue is full.
+                Err(_) => sleep(TURN).await,
             }
         };
         let mut check = pin!(check);
@@ -52,7 +54,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tokio::time::sleep;
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;

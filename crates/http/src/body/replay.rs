@@ -8,12 +8,12 @@
 // threat: retained-bodies
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use portcullis_limits::budget::{BudgetPermit, BudgetShares};
 use portcullis_system::sync::lock;
 
 use super::{Body, BodyKind};
@@ -28,26 +28,11 @@ const CHUNK_OVERHEAD: usize = 64;
 /// The bytes of all bodies that a worker thread keeps until their responses begin.
 const MAX_TOTAL_BYTES: usize = 32 << 20;
 
-/// The bytes that all bodies of a worker thread may still keep.
-#[derive(Debug)]
-pub struct ReplayBudget(AtomicUsize);
-
-impl Default for ReplayBudget {
-    fn default() -> Self {
-        Self(AtomicUsize::new(MAX_TOTAL_BYTES))
-    }
-}
-
-impl ReplayBudget {
-    fn take(&self, bytes: usize) -> bool {
-        let less = |left: usize| left.checked_sub(bytes);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
-    }
-
-    fn give_back(&self, bytes: usize) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
+/// The shares of [`MAX_TOTAL_BYTES`]: bodies that do not come, of one client or of one tenant's, cost no other client a retry.
+pub const REPLAY_SHARES: BudgetShares = BudgetShares::new(MAX_TOTAL_BYTES)
+    .with_tenants(MAX_TOTAL_BYTES / 8, MAX_TOTAL_BYTES / 2)
+    .with_flows(MAX_TOTAL_BYTES / 4)
+    .with_networks(MAX_TOTAL_BYTES / 16, MAX_TOTAL_BYTES / 8);
 
 /// A body that can be sent several times. While it lives, the bytes that were sent are kept.
 pub struct Replay(Arc<Mutex<Kept>>);
@@ -78,13 +63,13 @@ struct Kept {
     size: SizeHint,
     /// The number of the attempt in progress: the body of an earlier one may live a little longer.
     attempt: usize,
-    budget: Arc<ReplayBudget>,
+    memory: BudgetPermit,
 }
 
 impl Replay {
-    /// Keeps `body` as far as the budget allows.
-    pub fn new(body: Body, budget: &Arc<ReplayBudget>) -> Self {
-        Self(Arc::new(Mutex::new(Kept::of(body, budget))))
+    /// Keeps `body` as far as the share of its owner allows, of which `memory` holds nothing yet.
+    pub fn new(body: Body, memory: BudgetPermit) -> Self {
+        Self(Arc::new(Mutex::new(Kept::of(body, memory))))
     }
 
     /// The body for the next attempt, from its beginning; `None` if that is no longer known. Breaks the body of the attempt
@@ -101,7 +86,7 @@ impl Replay {
 }
 
 impl Kept {
-    fn of(body: Body, budget: &Arc<ReplayBudget>) -> Self {
+    fn of(body: Body, memory: BudgetPermit) -> Self {
         Self {
             chunks: Vec::new(),
             bytes: 0,
@@ -109,7 +94,7 @@ impl Kept {
             size: body.size_hint(),
             rest: body,
             attempt: 0,
-            budget: Arc::clone(budget),
+            memory,
         }
     }
 
@@ -117,7 +102,7 @@ impl Kept {
     fn keep(&mut self, data: &Bytes, is_wanted: bool) {
         let cost = data.len().saturating_add(CHUNK_OVERHEAD);
         let size = self.bytes.saturating_add(cost);
-        if self.is_incomplete || !is_wanted || size > MAX_BODY_BYTES || !self.budget.take(cost) {
+        if self.is_incomplete || !is_wanted || size > MAX_BODY_BYTES || !self.memory.grow(cost) {
             self.is_incomplete = true;
             self.forget();
             return;
@@ -129,13 +114,8 @@ impl Kept {
 
     fn forget(&mut self) {
         self.chunks = Vec::new();
-        self.budget.give_back(std::mem::take(&mut self.bytes));
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.forget();
+        self.bytes = 0;
+        self.memory.release();
     }
 }
 
@@ -202,14 +182,25 @@ impl ReplayedBody {
 mod tests {
     use http_body_util::BodyExt as _;
 
+    use portcullis_limits::Owner;
+    use portcullis_limits::budget::Budget;
+
     use super::*;
 
     fn body_of(length: usize) -> Body {
         Body::bytes(vec![b'x'; length])
     }
 
-    fn left(budget: &ReplayBudget) -> usize {
-        budget.0.load(Ordering::Relaxed)
+    fn budget() -> Budget {
+        Budget::new(REPLAY_SHARES)
+    }
+
+    fn alice() -> Owner {
+        Owner::flow("prod", "alice")
+    }
+
+    fn in_use(budget: &Budget) -> usize {
+        budget.usage().total()
     }
 
     async fn sent(body: Option<Body>) -> Option<usize> {
@@ -222,12 +213,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_is_sent_again_from_its_beginning() {
-        let budget = Arc::default();
-        let replay = Replay::new(body_of(1000), &budget);
+        let budget = budget();
+        let replay = Replay::new(body_of(1000), budget.reserve(alice()));
         for _ in 0..3 {
             assert_eq!(sent(replay.body()).await, Some(1000));
         }
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES - 1000 - CHUNK_OVERHEAD);
+        assert_eq!(in_use(&budget), 1000 + CHUNK_OVERHEAD);
         // An attempt that sent nothing, and the body of one that is over.
         let mut earlier = replay.body().unwrap();
         assert_eq!(sent(replay.body()).await, Some(1000));
@@ -235,57 +226,61 @@ mod tests {
         let taken = earlier.frame().await.unwrap();
         assert!(taken.is_err(), "it takes nothing from the attempt after it, and does not look complete");
         drop((replay, earlier));
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES);
+        assert_eq!(in_use(&budget), 0);
     }
 
     /// A client that sends its body in the smallest pieces makes the gateway keep no more than the budget.
     #[tokio::test]
     async fn small_chunks_hold_no_large_buffers() {
-        let budget: Arc<ReplayBudget> = Arc::default();
+        let budget = budget();
         let buffer = Bytes::from(vec![b'x'; 16 << 10]);
-        let mut kept = Kept::of(Body::empty(), &budget);
+        let mut kept = Kept::of(Body::empty(), budget.reserve(alice()));
         let mut chunks = 0;
         while !kept.is_incomplete {
             kept.keep(&buffer.slice(..1), true);
             chunks += 1;
         }
         assert_eq!(chunks, MAX_BODY_BYTES / (1 + CHUNK_OVERHEAD) + 1);
-        let mut kept = Kept::of(Body::empty(), &budget);
+        let mut kept = Kept::of(Body::empty(), budget.reserve(alice()));
         kept.keep(&buffer.slice(..1), true);
         assert!(kept.chunks.iter().all(|chunk| chunk.as_ptr() != buffer.as_ptr()), "it is a copy");
     }
 
     #[tokio::test]
     async fn long_bodies_are_not_kept() {
-        let budget = Arc::default();
-        let replay = Replay::new(body_of(MAX_BODY_BYTES + 1), &budget);
+        let budget = budget();
+        let replay = Replay::new(body_of(MAX_BODY_BYTES + 1), budget.reserve(alice()));
         assert_eq!(sent(replay.body()).await, Some(MAX_BODY_BYTES + 1), "but sent");
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES);
+        assert_eq!(in_use(&budget), 0);
         assert!(replay.body().is_none());
     }
 
     #[tokio::test]
-    async fn a_client_with_many_requests_cannot_exhaust_the_memory() {
-        let budget = Arc::default();
-        let mut kept = Vec::new();
-        for _ in 0..2 * MAX_TOTAL_BYTES / MAX_BODY_BYTES {
-            let replay = Replay::new(body_of(MAX_BODY_BYTES - CHUNK_OVERHEAD), &budget);
+    async fn a_client_with_many_requests_has_its_share_and_others_theirs() {
+        let budget = budget();
+        let replay_of = |owner| Replay::new(body_of(MAX_BODY_BYTES - CHUNK_OVERHEAD), budget.reserve(owner));
+        let mut held = Vec::new();
+        for _ in 0..MAX_TOTAL_BYTES / MAX_BODY_BYTES {
+            let replay = replay_of(alice());
             sent(replay.body()).await.unwrap();
-            kept.push(replay);
+            held.push(replay);
         }
-        assert_eq!(left(&budget), 0);
-        assert_eq!(kept.iter().filter(|replay| replay.body().is_some()).count(), kept.len() / 2);
-        kept.clear();
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES);
+        assert_eq!(in_use(&budget), MAX_TOTAL_BYTES / 4);
+        assert_eq!(held.iter().filter(|replay| replay.body().is_some()).count(), held.len() / 4);
+        let other = replay_of(Owner::flow("prod", "bob"));
+        sent(other.body()).await.unwrap();
+        assert!(other.body().is_some());
+        drop((held, other));
+        assert_eq!(in_use(&budget), 0);
     }
 
     #[tokio::test]
     async fn nothing_is_kept_after_the_response_has_begun() {
-        let budget = Arc::default();
-        let replay = Replay::new(body_of(1000), &budget);
+        let budget = budget();
+        let replay = Replay::new(body_of(1000), budget.reserve(alice()));
         let body = replay.body();
         drop(replay);
         assert_eq!(sent(body).await, Some(1000));
-        assert_eq!(left(&budget), MAX_TOTAL_BYTES);
+        assert_eq!(in_use(&budget), 0);
     }
 }

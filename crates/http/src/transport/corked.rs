@@ -158,6 +158,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for CorkedStream<S> {
         let before = buf.filled().len();
         let mut guard = self.state();
         let state = &mut *guard;
+        if state.header_blocks.needs_pause() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let polled = Pin::new(&mut state.stream).poll_read(cx, buf);
         if let Some(read) = buf.filled().get(before..).filter(|read| !read.is_empty()) {
             state.buffers.note_header_block(state.header_blocks.pass(read));

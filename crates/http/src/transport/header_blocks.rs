@@ -10,6 +10,9 @@ const FRAME_HEADER_LENGTH: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 0x4;
+/// How much of header blocks one poll of a connection may decode: a field in it may be a single byte, and costs far more time than
+/// a byte of a body.
+const MAX_BURST: usize = 8 << 10;
 
 /// Which side of a connection the gateway is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,12 +33,25 @@ pub(super) struct HeaderBlocks {
     known: usize,
     /// The length of the block that has begun; 0: none has.
     block: usize,
+    /// The bytes of header blocks since the last pause.
+    since_pause: usize,
 }
 
 impl HeaderBlocks {
     pub(super) fn new(role: Role) -> Self {
         let skip = if role == Role::Server { PREFACE_LENGTH } else { 0 };
-        Self { skip, header: [0; FRAME_HEADER_LENGTH], known: 0, block: 0 }
+        Self { skip, header: [0; FRAME_HEADER_LENGTH], known: 0, block: 0, since_pause: 0 }
+    }
+
+    /// Whether so much of header blocks has arrived that others should have their turn before the next of it; at most once for
+    /// [`MAX_BURST`] bytes.
+    // threat: header-decoding
+    pub(super) fn needs_pause(&mut self) -> bool {
+        let needs_pause = self.since_pause >= MAX_BURST;
+        if needs_pause {
+            self.since_pause = 0;
+        }
+        needs_pause
     }
 
     /// These bytes arrive. Returns the length of the header block that has begun then, with the frame whose header has arrived.
@@ -65,6 +81,9 @@ impl HeaderBlocks {
         let [a, b, c, kind, flags, ..] = self.header;
         let length = usize::try_from(u32::from_be_bytes([0, a, b, c])).unwrap_or(usize::MAX);
         (self.skip, self.known) = (length, 0);
+        if matches!(kind, HEADERS | CONTINUATION) {
+            self.since_pause = self.since_pause.saturating_add(length);
+        }
         self.block = match kind {
             HEADERS | CONTINUATION if flags & END_HEADERS == 0 => {
                 self.block.saturating_add(length).saturating_add(FRAME_HEADER_LENGTH)
@@ -83,6 +102,18 @@ mod tests {
         frame.extend([kind, flags, 0, 0, 0, 1]);
         frame.resize(FRAME_HEADER_LENGTH + length, b'x');
         frame
+    }
+
+    #[test]
+    fn others_have_their_turn_between_header_blocks_and_not_between_bodies() {
+        let mut blocks = HeaderBlocks::new(Role::Client);
+        let mut pauses = 0;
+        for _ in 0..10 {
+            blocks.pass(&frame(HEADERS, END_HEADERS, MAX_BURST / 2));
+            blocks.pass(&frame(0, 0, 16_384));
+            pauses += usize::from(blocks.needs_pause());
+        }
+        assert_eq!((pauses, blocks.needs_pause()), (5, false));
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn each_tenant_has_its_share_all_have_theirs_and_others_have_the_rest() {
     assert!(budget.try_acquire_reserved(tenant("z")).is_none(), "no tenant is ever privileged");
     let reserved: Vec<_> = std::iter::from_fn(|| budget.try_acquire_reserved(Owner::Gateway)).collect();
     assert_eq!(reserved.len(), 4);
-    assert_eq!(budget.usage(), BudgetUsage { privileged: 4, tenants: 20, others: 16 });
+    assert_eq!(budget.usage(), BudgetUsage { privileged: 4, tenants: 20, networks: 0, others: 16 });
     drop((tenants, flows, reserved));
     assert_eq!(budget.usage(), BudgetUsage::default());
     assert!(lock(&budget.0).owners.is_empty(), "nothing is kept of owners without a place");
@@ -52,11 +52,11 @@ fn a_place_passes_to_another_owner_within_its_share() {
     let budget = Budget::new(SHARES);
     let mut place = budget.try_acquire_reserved(Owner::Gateway).unwrap();
     assert!(place.pass_to(flow("x")));
-    assert_eq!(budget.usage(), BudgetUsage { privileged: 0, tenants: 0, others: 1 });
+    assert_eq!(budget.usage(), BudgetUsage { others: 1, ..BudgetUsage::default() });
     let full = flood(&budget, &flow("y"));
     assert!(!place.pass_to(flow("y")) && place.owner() == &flow("x"), "its share is used up");
     assert!(place.pass_to(flow("x")) && place.pass_to(tenant("a")));
-    assert_eq!(budget.usage(), BudgetUsage { privileged: 0, tenants: 1, others: 10 });
+    assert_eq!(budget.usage(), BudgetUsage { tenants: 1, others: 10, ..BudgetUsage::default() });
     drop((place, full));
     assert_eq!(budget.usage(), BudgetUsage::default());
 }
@@ -69,6 +69,25 @@ fn lower_shares_take_nothing_back() {
     assert!(budget.try_acquire(flow("y")).is_none());
     held.truncate(4);
     assert!(budget.try_acquire(flow("y")).is_some());
+}
+
+#[test]
+fn places_are_taken_and_returned_by_number() {
+    let shares = BudgetShares::new(40).with_flows(10).with_tenants(10, 20).with_networks(10, 10);
+    let budget = Budget::new(shares);
+    let (mut one, mut same, mut other) =
+        (budget.reserve(flow("x")), budget.reserve(flow("x")), budget.reserve(flow("y")));
+    assert!(one.grow(9) && same.grow(1) && !same.grow(1) && other.grow(10));
+    assert!(!one.resize(10) && one.resize(2) && same.resize(8) && !one.grow(usize::MAX));
+    let networks = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|address| Owner::Network(address.into()));
+    let [mut first, mut second] = networks.map(|network| budget.reserve(network));
+    assert!(first.grow(6) && !second.grow(5) && second.grow(4), "all networks have one share together");
+    assert_eq!(budget.usage(), BudgetUsage { networks: 10, others: 20, ..BudgetUsage::default() });
+    one.release();
+    assert!(same.grow(2) && first.pass_to(flow("z")) && second.grow(6));
+    drop((one, same, other, first, second));
+    assert_eq!(budget.usage(), BudgetUsage::default());
+    assert!(lock(&budget.0).owners.is_empty());
 }
 
 proptest! {
