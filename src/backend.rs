@@ -146,6 +146,11 @@ impl Backend {
         self.settings.has_connections_of(settings)
     }
 
+    /// Whether a tenant's Secret describes the cluster.
+    pub(crate) fn is_of_tenant(&self) -> bool {
+        self.owner.is_of_tenant()
+    }
+
     /// The policy of its cluster.
     pub(crate) fn policy(&self) -> &Arc<PolicyInForce> {
         &self.policy

@@ -7,12 +7,16 @@
 //! reached, those whom a tenant names that of their own cluster alone: `is_exempt_from_limits` and `process_priority` in
 //! `pipeline/stages/shares.rs`.
 //!
+//! The open requests of tenants' clusters, watches too, have a limit that follows from the memory of the process
+//! (`open_requests.rs`).
+//!
 //! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
 //! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.
 // apiserver: pkg/server/filters/maxinflight.go
 
 mod class_limiter;
 mod flow;
+mod open_requests;
 mod process;
 pub(crate) mod settings;
 #[cfg(test)]
@@ -21,11 +25,14 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
+use portcullis_limits::ClusterOwner;
+use portcullis_limits::budget::BudgetPermit;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use class_limiter::{ClassLimiter, Place};
 pub(crate) use flow::{FlowName, flow_of, is_anonymous};
+use open_requests::TenantRequests;
 pub(crate) use process::ProcessPriority;
 use process::{ProcessLimit, ProcessPlace};
 use settings::LimitSettings;
@@ -73,6 +80,7 @@ pub(crate) enum LimitExceeded {
 pub(crate) struct Limiters {
     clusters: Mutex<HashMap<String, Weak<ClusterLimiter>>>,
     process: Arc<ProcessLimit>,
+    tenants: Arc<TenantRequests>,
     metrics: Arc<Metrics>,
 }
 
@@ -80,7 +88,8 @@ impl Limiters {
     /// No limits yet.
     pub(crate) fn new(metrics: &Arc<Metrics>) -> Self {
         let process = Arc::new(ProcessLimit::new(metrics));
-        Self { clusters: Mutex::default(), process, metrics: Arc::clone(metrics) }
+        let tenants = Arc::new(TenantRequests::new());
+        Self { clusters: Mutex::default(), process, tenants, metrics: Arc::clone(metrics) }
     }
 
     /// The limiter of the cluster with this name: the same one as before, as long as the cluster is configured or one of
@@ -98,7 +107,7 @@ impl Limiters {
             }
             is_alive
         });
-        let limiter = Arc::new(ClusterLimiter::new(cluster, &self.process, &self.metrics));
+        let limiter = Arc::new(ClusterLimiter::new(cluster, &self.process, &self.tenants, &self.metrics));
         clusters.insert(cluster.to_owned(), Arc::downgrade(&limiter));
         limiter
     }
@@ -131,6 +140,7 @@ pub(crate) struct ClusterLimiter {
     read_only: ClassLimiter,
     mutating: ClassLimiter,
     process: Arc<ProcessLimit>,
+    tenants: Arc<TenantRequests>,
     metrics: Arc<Metrics>,
 }
 
@@ -158,13 +168,19 @@ pub(crate) struct InflightPermit {
 }
 
 impl ClusterLimiter {
-    fn new(cluster: &str, process: &Arc<ProcessLimit>, metrics: &Arc<Metrics>) -> Self {
+    fn new(
+        cluster: &str,
+        process: &Arc<ProcessLimit>,
+        tenants: &Arc<TenantRequests>,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         let class = |class: RequestClass| ClassLimiter::new(cluster, class.label(), &metrics.limits);
         Self {
             cluster: cluster.into(),
             read_only: class(RequestClass::ReadOnly),
             mutating: class(RequestClass::Mutating),
             process: Arc::clone(process),
+            tenants: Arc::clone(tenants),
             metrics: Arc::clone(metrics),
         }
     }
@@ -178,6 +194,16 @@ impl ClusterLimiter {
     /// Puts the limit of the process in force.
     pub(crate) fn apply_total(&self, limit: usize) {
         self.process.apply(limit);
+    }
+
+    /// Puts the limit on open requests in force that belongs to the bytes that all buffers may hold.
+    pub(crate) fn apply_memory(&self, max_buffered_bytes: usize) {
+        self.tenants.apply(max_buffered_bytes);
+    }
+
+    /// Counts a request from its authentication to its end, a watch too, if it is one of a tenant's cluster.
+    pub(crate) fn open(&self, cluster: &ClusterOwner) -> Result<Option<BudgetPermit>, LimitExceeded> {
+        self.tenants.enter(cluster)
     }
 
     /// Waits for a place. `None` if the request needs none: there is no limit, or it is exempt and the limit is reached.

@@ -38,13 +38,27 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 // apiserver: pkg/server/options/server_run_options.go, RequestTimeout — kube-apiserver itself gives up then
 const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The maximum size of a page of a list. The caller asks for smaller ones then.
-const MAX_PAGE: usize = 64 << 20;
-/// The maximum size of another response: of an object, or a document of the API server.
-const MAX_RESPONSE: usize = 32 << 20;
-/// The maximum size of an event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON encodes each `<`, `>` and `&` as
-/// six bytes.
-const MAX_EVENT: usize = 16 << 20;
+/// The largest responses that are read.
+#[derive(Debug, Clone, Copy)]
+struct ResponseSizes {
+    /// Of a page of a list. The caller asks for smaller ones then.
+    page: usize,
+    /// Of another response: of an object, or a document of the API server.
+    other: usize,
+    /// Of an event of a watch. etcd stores objects of 1.5 MiB, in which Go's JSON encodes each `<`, `>` and `&` as six bytes.
+    event: usize,
+}
+
+impl ResponseSizes {
+    const OF_OPERATOR: Self = Self { page: 64 << 20, other: 32 << 20, event: 16 << 20 };
+    /// Each tenant's API servers choose what they send, and it is parsed at once on a thread that serves all clusters.
+    // threat: tenant-lists
+    const OF_TENANT: Self = Self { page: 12 << 20, other: 8 << 20, event: 10 << 20 };
+
+    fn of(backend: &Backend) -> Self {
+        if backend.is_of_tenant() { Self::OF_TENANT } else { Self::OF_OPERATOR }
+    }
+}
 
 /// A client for the API servers of one cluster. Must be called within the tokio runtime that drives its connections.
 pub(crate) fn client(backend: &Arc<Backend>) -> kube::Client {
@@ -119,10 +133,11 @@ impl Service<Request<kube::client::Body>> for BackendService {
             let query = head.uri.query();
             let has = |wanted: fn(&str) -> bool| query.is_some_and(|query| query.split('&').any(wanted));
             let is_watch = has(|pair| pair == "watch=true");
+            let sizes = ResponseSizes::of(backend);
             let max_bytes = match is_watch {
-                true => MAX_EVENT,
-                false if has(|pair| pair.starts_with("limit=")) => MAX_PAGE,
-                false => MAX_RESPONSE,
+                true => sizes.event,
+                false if has(|pair| pair.starts_with("limit=")) => sizes.page,
+                false => sizes.other,
             };
             let is_prompt = is_watch || (head.method == Method::GET && query.is_none());
             head.uri = backend.uri(None, path)?;

@@ -27,6 +27,7 @@ where
     V: Cacheable + Send + Sync + 'static,
 {
     let (backend, metrics) = (Arc::clone(backend), Arc::clone(metrics));
+    let is_of_tenant = backend.is_of_tenant();
     let watch = async move {
         // No request goes to an endpoint that has not passed the self-check.
         backend.until_trusted().await;
@@ -36,7 +37,7 @@ where
             stop: None,
             max_backoff: MAX_RESTART_BACKOFF,
         };
-        supervisor.run(reflector.resource, || reflector.run()).await;
+        supervisor.run(reflector.resource, || reflector.run(is_of_tenant)).await;
     };
     runtime.spawn(watch).abort_handle()
 }

@@ -13,7 +13,7 @@ use portcullis_system::input_file::{self, ReadFileError};
 
 pub use super::kubeconfig::CredentialUser;
 use super::kubeconfig::{ExecPlugin, PluginCache, PluginCredential, PluginError};
-use super::management_cluster::{SecretList, SecretScope, SecretStore, is_in_secret};
+use super::management_cluster::{SecretList, SecretRefusal, SecretScope, SecretStore, is_in_secret};
 use super::manifest_files;
 use super::separate_cluster::{FileDigest, Recording, ResolvedCluster};
 use super::settings::ClusterOrigin;
@@ -268,9 +268,9 @@ impl InputReader {
         list.map(|list| list.clusters()).unwrap_or_default()
     }
 
-    /// Whether a Secret is too large to be read.
-    pub(super) fn is_too_large_secret(&self, name: &str) -> bool {
-        self.secret_list.as_ref().is_some_and(|list| list.is_too_large(name))
+    /// Why nothing of a Secret is kept.
+    pub(super) fn secret_refusal(&self, name: &str) -> Option<SecretRefusal> {
+        self.secret_list.as_ref().and_then(|list| list.refusal(name))
     }
 
     /// The current time.

@@ -116,8 +116,16 @@ impl ManagementSettings {
 pub(crate) struct SecretData {
     uid: String,
     data: BTreeMap<String, Vec<u8>>,
-    /// Whether it has more than [`MAX_SECRET_BYTES`]; then nothing of it is kept.
-    is_too_large: bool,
+    refused: Option<SecretRefusal>,
+}
+
+/// Why nothing of a Secret is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SecretRefusal {
+    /// It has more than [`MAX_SECRET_BYTES`].
+    TooLarge,
+    /// All Secrets together have more than [`MAX_BYTES`], and no other has more than this one, which has so many.
+    NoRoom(usize),
 }
 
 impl fmt::Debug for SecretData {
@@ -130,18 +138,42 @@ impl SecretData {
     /// Keeps the data of the Secret with this UID, unless it is too large.
     // threat: large-secret
     pub(crate) fn new(uid: String, data: BTreeMap<String, Vec<u8>>) -> Self {
-        let mut secret = Self { uid, data, is_too_large: false };
-        if secret.length() > MAX_SECRET_BYTES {
-            secret.data.clear();
-            secret.is_too_large = true;
+        let secret = Self { uid, data, refused: None };
+        if secret.length() > MAX_SECRET_BYTES { secret.refused(SecretRefusal::TooLarge) } else { secret }
+    }
+
+    /// The same without its data.
+    fn refused(&self, refused: SecretRefusal) -> Self {
+        Self { uid: self.uid.clone(), data: BTreeMap::new(), refused: Some(refused) }
+    }
+
+    /// The bytes for which there was no room.
+    fn missing_room(&self) -> Option<usize> {
+        match self.refused {
+            Some(SecretRefusal::NoRoom(bytes)) => Some(bytes),
+            _ => None,
         }
-        secret
     }
 
     /// The bytes that it takes.
     pub(crate) fn length(&self) -> usize {
         self.data.iter().map(|(key, value)| key.len() + value.len()).sum()
     }
+}
+
+/// Refuses the largest Secrets until the others have no more than [`MAX_BYTES`]: one within its part of them always has room.
+/// Returns whether there is room again for one that was refused before.
+// threat: large-secret
+pub(crate) fn make_room(secrets: &mut BTreeMap<String, Arc<SecretData>>) -> bool {
+    let mut bytes: usize = secrets.values().map(|secret| secret.length()).sum();
+    while bytes > MAX_BYTES {
+        let Some(largest) = secrets.values_mut().max_by_key(|secret| secret.length()) else { break };
+        let length = largest.length();
+        *largest = Arc::new(largest.refused(SecretRefusal::NoRoom(length)));
+        bytes -= length;
+    }
+    let smallest = secrets.values().filter_map(|secret| secret.missing_room()).min();
+    smallest.is_some_and(|missing| bytes + missing <= MAX_BYTES)
 }
 
 /// A complete list of the Secrets, which never changes.
@@ -168,9 +200,9 @@ impl SecretList {
         (self.scope == *scope).then(|| self.clusters())
     }
 
-    /// Whether a Secret is too large to be kept.
-    pub(super) fn is_too_large(&self, name: &str) -> bool {
-        self.secrets.get(name).is_some_and(|secret| secret.is_too_large)
+    /// Why nothing of a Secret is kept.
+    pub(super) fn refusal(&self, name: &str) -> Option<SecretRefusal> {
+        self.secrets.get(name).and_then(|secret| secret.refused)
     }
 
     /// The content of a path below a Secret; `None` if it is none.

@@ -60,6 +60,8 @@ struct Seat {
     activity: OnceLock<Arc<ConnectionActivity>>,
     /// Whether it has given way, and is closed once its requests have ended, or soon.
     is_leaving: AtomicBool,
+    /// Whether a request on it has found no place for its owner.
+    found_no_place: AtomicBool,
     /// Where it counts; `None` once it was evicted. Changed within the lock of the quota.
     held: Mutex<Option<(Owner, SeatId)>>,
 }
@@ -78,7 +80,7 @@ pub(super) enum QuotaExceeded {
     Tenant,
     /// All places are taken, and no other owner has more of them.
     Authenticated,
-    /// The connection has no place any more, and is about to be closed.
+    /// An earlier request on the connection has found no place, and it is about to be closed.
     Leaving,
 }
 
@@ -110,6 +112,7 @@ impl ConnectionQuota {
             evicted: Notify::new(),
             activity: OnceLock::new(),
             is_leaving: AtomicBool::new(false),
+            found_no_place: AtomicBool::new(false),
             held: Mutex::default(),
         });
         state.seat(&seat, Owner::Network(network));
@@ -248,15 +251,17 @@ impl QuotaSlot {
         let Self { quota, seat } = self;
         let mut state = lock(&quota.state);
         let held = lock(&seat.held).as_ref().map(|(owner, _)| owner.clone());
-        // It was evicted, or another request came first.
-        if let (None | Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) =
-            (&held, &owner)
-        {
-            return Ok(None);
-        }
-        // A request before this one, in the same bytes of the client, found no place; or the connection has given way.
-        if seat.is_leaving.load(Ordering::Relaxed) {
+        // A client may send many requests before it learns that the first one found no place.
+        if seat.found_no_place.load(Ordering::Relaxed) {
             return Err(QuotaExceeded::Leaving);
+        }
+        let is_settled = match (&held, &owner) {
+            // It was evicted, or another request came first.
+            (None | Some(Owner::Flow { .. }), _) | (Some(Owner::Tenant(_)), Owner::Tenant(_)) => true,
+            _ => seat.is_leaving.load(Ordering::Relaxed),
+        };
+        if is_settled {
+            return Ok(None);
         }
         let is_counted = matches!(held, Some(Owner::Tenant(_)));
         let room = if is_counted { Ok(None) } else { state.make_room_for(&owner, quota.shares) };
@@ -264,6 +269,7 @@ impl QuotaSlot {
             state.release(seat);
             state.seat(seat, owner);
         } else {
+            seat.found_no_place.store(true, Ordering::Relaxed);
             state.leave(seat);
         }
         quota.show(&state);

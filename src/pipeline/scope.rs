@@ -14,6 +14,7 @@ use portcullis_http::identity::Identity;
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::Owner;
+use portcullis_limits::budget::BudgetPermit;
 
 use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
@@ -53,6 +54,8 @@ pub(super) struct RequestScope {
     pub(super) audited: Option<AuditedRequest>,
     /// The place among the requests in flight, also held by a tunnel.
     permit: Option<Arc<InflightPermit>>,
+    /// The place among the open requests of tenants, also held by a tunnel.
+    open: Option<Arc<BudgetPermit>>,
     /// Counts the request for the status of its cluster.
     activity: Option<ActivityGuard>,
     pub(super) span: Option<Box<ActiveSpan>>,
@@ -76,6 +79,7 @@ impl RequestScope {
             request: connection.begin_request(),
             audited: None,
             permit: None,
+            open: None,
             activity: None,
             span: None,
         }
@@ -89,6 +93,11 @@ impl RequestScope {
     /// Sets in whose share the response counts.
     pub(super) fn set_owner(&mut self, owner: Option<Owner>) {
         self.owner = owner;
+    }
+
+    /// Holds the place among the open requests of tenants to the end of the response.
+    pub(super) fn count_request(&mut self, open: Option<BudgetPermit>) {
+        self.open = open.map(Arc::new);
     }
 
     /// The span, to begin others within it, if the request is traced.
@@ -143,7 +152,7 @@ impl RequestScope {
 
     /// What a tunnel holds: it outlives its response.
     pub(super) fn tunnel_guard(&self, connection: &Connection) -> EndGuard {
-        Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone()))
+        Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone(), self.open.clone()))
     }
 
     /// Completes when a stream is to end, because its credential is accepted no longer, or its cluster is no longer served.

@@ -16,10 +16,12 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use portcullis_http::body::Body;
+use portcullis_http::peer::client_network;
+use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster_status::ClusterStatusList;
 use crate::listener::{ConnectionQuota, Listener, ShutdownPhase};
@@ -49,6 +51,10 @@ const FORWARDING_HEADERS: [HeaderName; 5] = [
 const STATUS_FORBIDDEN: &str = "the status of the clusters is shown only to clients on the gateway's own machine, over the \
                                 loopback interface: run `portcullis clusters` there (kubectl exec, kubectl \
                                 port-forward), or set --metrics-expose-cluster-status\n";
+
+/// What costs the thread time, metrics and the status of the clusters, is made for one client at a time, and the networks of clients
+/// take turns. Health checks wait for no turn.
+const TURNS: Shares = Shares::new(1, 1).with_queue(MAX_CONNECTIONS, MAX_CONNECTIONS);
 
 /// Responds to the request of a client at this address.
 type Handler = dyn Fn(&Request<Incoming>, IpAddr) -> Response<Body> + Send + Sync;
@@ -85,16 +91,17 @@ pub(super) fn start(
 // threat: metrics-port
 async fn serve(listener: TcpListener, handler: Arc<Handler>) {
     let quota = ConnectionQuota::unauthenticated(MAX_CONNECTIONS);
+    let turns = turns();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
             continue;
         };
         let Some(slot) = quota.admit(peer.ip(), false) else { continue };
-        let handler = Arc::clone(&handler);
+        let (handler, turns) = (Arc::clone(&handler), Arc::clone(&turns));
         tokio::spawn(async move {
             tokio::select! {
-                () = serve_one(stream, peer.ip(), handler) => {}
+                () = serve_one(stream, peer.ip(), handler, turns) => {}
                 () = slot.evicted() => {}
             }
         });
@@ -102,14 +109,38 @@ async fn serve(listener: TcpListener, handler: Arc<Handler>) {
 }
 
 /// Serves one request of a client at this address.
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, peer: IpAddr, handler: Arc<Handler>) {
+async fn serve_one(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: IpAddr,
+    handler: Arc<Handler>,
+    turns: Arc<FairLimiter<IpAddr>>,
+) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let response = handler(&request, peer);
-        async move { Ok::<_, Infallible>(response) }
+        let (handler, turns) = (Arc::clone(&handler), Arc::clone(&turns));
+        async move {
+            let _turn = if is_costly(request.uri().path()) {
+                let until = Instant::now() + CONNECTION_TIMEOUT;
+                turns.acquire(client_network(peer), 1, until).await.ok()
+            } else {
+                None
+            };
+            // What waits has its turn, too.
+            tokio::task::yield_now().await;
+            Ok::<_, Infallible>(handler(&request, peer))
+        }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
     timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
+}
+
+/// Nobody has a turn yet.
+fn turns() -> Arc<FairLimiter<IpAddr>> {
+    Arc::new(FairLimiter::new(TURNS))
+}
+
+fn is_costly(path: &str) -> bool {
+    matches!(path, "/metrics" | "/clusters")
 }
 
 /// Whether a request comes from this machine: from the loopback interface, and not from a proxy there that forwards it.
@@ -217,9 +248,29 @@ mod tests {
     async fn a_client_that_does_not_read_is_disconnected() {
         let (mut client, server) = tokio::io::duplex(1024);
         client.write_all(REQUEST).await.unwrap();
-        let begun = tokio::time::Instant::now();
-        serve_one(server, IpAddr::from([127, 0, 0, 1]), Arc::new(large)).await;
+        let begun = Instant::now();
+        serve_one(server, IpAddr::from([127, 0, 0, 1]), Arc::new(large), turns()).await;
         assert_eq!(begun.elapsed(), CONNECTION_TIMEOUT);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_health_check_waits_for_no_metrics_of_other_clients() {
+        let (turns, [other, probe]) = (turns(), [1, 2].map(|last| IpAddr::from([10, 0, 0, last])));
+        let held = turns.acquire(other, 1, Instant::now()).await.unwrap();
+        let ask = async |path: &str| {
+            let (mut client, server) = tokio::io::duplex(2 << 20);
+            client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+            let begun = Instant::now();
+            serve_one(server, probe, Arc::new(large), Arc::clone(&turns)).await;
+            begun.elapsed()
+        };
+        assert_eq!(ask("/readyz").await, Duration::ZERO);
+        let release = async {
+            sleep(Duration::from_secs(1)).await;
+            drop(held);
+        };
+        let (waited, ()) = tokio::join!(ask("/metrics"), release);
+        assert_eq!(waited, Duration::from_secs(1));
     }
 
     #[tokio::test]
@@ -262,7 +313,7 @@ mod tests {
         let line = if header.is_empty() { String::new() } else { format!("{header}\r\n") };
         client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{line}\r\n").as_bytes()).await.unwrap();
         let mut answer = String::new();
-        let serving = serve_one(server, peer.parse().unwrap(), Arc::clone(handler));
+        let serving = serve_one(server, peer.parse().unwrap(), Arc::clone(handler), turns());
         let ((), read) = tokio::join!(serving, client.read_to_string(&mut answer));
         read.unwrap();
         answer

@@ -16,7 +16,7 @@ use crate::backend::dials::DialLimits;
 use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower, TimeLimit};
 use crate::backend::kube_client;
 use crate::config::inputs::CredentialUser;
-use crate::config::management_cluster::{MAX_BYTES, MAX_SECRETS, ManagementSettings, SecretData};
+use crate::config::management_cluster::{MAX_SECRETS, ManagementSettings, SecretData, make_room};
 use crate::metrics::{BackendTimings, Metrics};
 use crate::state::Live;
 
@@ -145,9 +145,15 @@ impl SecretReader {
         secrets: &mut Secrets,
     ) -> Result<(), FollowError> {
         let is_complete = event.apply_to(secrets, |secret| Arc::new(data(secret)));
-        check_size(secrets)?;
+        check_number(secrets)?;
+        let has_room_again = make_room(secrets);
         if is_complete {
             self.store(settings, secrets);
+        }
+        if has_room_again {
+            return Err(FollowError::Description(
+                "there is room again for a Secret: all are read again".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -187,11 +193,9 @@ fn problem(error: &FollowError) -> String {
     }
 }
 
-fn check_size(secrets: &Secrets) -> Result<(), FollowError> {
-    let bytes: usize = secrets.values().map(|secret| secret.length()).sum();
-    if secrets.len() > MAX_SECRETS || bytes > MAX_BYTES {
-        let text = format!("more than {MAX_SECRETS} Secrets, or {MAX_BYTES} bytes, are selected");
-        return Err(FollowError::Description(text));
+fn check_number(secrets: &Secrets) -> Result<(), FollowError> {
+    if secrets.len() > MAX_SECRETS {
+        return Err(FollowError::Description(format!("more than {MAX_SECRETS} Secrets are selected")));
     }
     Ok(())
 }
@@ -224,7 +228,7 @@ mod tests {
     use crate::backend::settings::{
         self, AddressPolicy, BackendPolicy, EndpointDiscovery, EndpointSource, HostPort, TrustedRoots,
     };
-    use crate::config::management_cluster::{MAX_SECRET_BYTES, SecretStore};
+    use crate::config::management_cluster::{MAX_BYTES, MAX_SECRET_BYTES, SecretStore};
     use crate::controllers::csr::testing::CapturedLog;
     use crate::descriptors::Descriptors;
 
@@ -369,15 +373,27 @@ mod tests {
         let many = |count: usize, secret: &Arc<SecretData>| {
             (0..count).map(|index| (index.to_string(), Arc::clone(secret))).collect::<Secrets>()
         };
-        check_size(&many(MAX_SECRETS, &secret(0))).unwrap();
-        check_size(&many(MAX_SECRETS + 1, &secret(0))).unwrap_err();
+        check_number(&many(MAX_SECRETS, &secret(0))).unwrap();
+        check_number(&many(MAX_SECRETS + 1, &secret(0))).unwrap_err();
         let largest = secret(MAX_SECRET_BYTES - "value".len());
         let most = MAX_BYTES / MAX_SECRET_BYTES;
-        check_size(&many(most, &largest)).unwrap();
-        check_size(&many(most + 1, &largest)).unwrap_err();
+        let length = |secrets: &Secrets| secrets.values().map(|secret| secret.length()).collect::<Vec<_>>();
+        let mut all = many(most, &largest);
+        assert!(!make_room(&mut all) && length(&all).iter().all(|length| *length == MAX_SECRET_BYTES));
+        // One more, and a small one, which changes nothing for the others.
+        let small =
+            Arc::new(SecretData::new("small".to_owned(), BTreeMap::from([("k".to_owned(), vec![0; 100])])));
+        all.extend([("more".to_owned(), Arc::clone(&largest)), ("small".to_owned(), Arc::clone(&small))]);
+        assert!(!make_room(&mut all));
+        assert_eq!(length(&all).iter().filter(|length| **length == 0).count(), 2, "the largest ones");
+        assert_eq!(all["small"], small);
+        let kept = all.iter().find(|(name, secret)| *name != "small" && secret.length() > 0);
+        let kept = kept.map(|(name, _)| name.clone()).unwrap();
+        all.remove(&kept);
+        assert!(make_room(&mut all), "a list has the data again");
         // One that is too large is refused by itself, and stops no other.
         let too_large = secret(MAX_SECRET_BYTES);
         assert_eq!(too_large.length(), 0);
-        check_size(&many(most + 1, &too_large)).unwrap();
+        assert!(!make_room(&mut many(most + 1, &too_large)));
     }
 }

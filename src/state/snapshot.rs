@@ -164,6 +164,7 @@ impl Snapshot {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
+            cluster.limiter.apply_memory(self.max_buffered_bytes.bytes());
             cluster.enforce();
         }
         self.ledger.set_total(self.max_buffered_bytes.bytes());

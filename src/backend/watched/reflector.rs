@@ -92,14 +92,14 @@ where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
     V: Cacheable,
 {
-    /// Follows the resource. Never returns.
-    pub(crate) async fn run(&self) {
+    /// Follows the resource, of a cluster that is a tenant's or not. Never returns.
+    pub(crate) async fn run(&self, is_of_tenant: bool) {
         // Also on a panic: objects that are no longer watched must not verify a token.
         let _ended = EndOnDrop(&self.cache);
-        tokio::join!(self.follow(), self.report_staleness());
+        tokio::join!(self.follow(is_of_tenant), self.report_staleness());
     }
 
-    async fn follow(&self) {
+    async fn follow(&self, is_of_tenant: bool) {
         let resource = FollowedResource {
             path: self.api.resource_url().to_owned(),
             field_selector: self.fields.map(str::to_owned),
@@ -108,7 +108,7 @@ where
         };
         let policy = FollowPolicy { page_size: self.page_size, ..POLICY };
         let mut follower = Follower::new(self.api.clone().into_client(), resource, policy);
-        let mut listed = CachedObjects::default();
+        let mut listed = CachedObjects::new(is_of_tenant);
         loop {
             let Err(error) = follower.next_into(|event| self.take(event, &mut listed)).await else {
                 continue;
@@ -124,14 +124,15 @@ where
     // threat: deleted-account
     fn take(&self, event: FollowEvent<K>, listed: &mut CachedObjects<V>) -> Result<(), FollowError> {
         match event {
-            FollowEvent::ListBegins => *listed = CachedObjects::default(),
+            FollowEvent::ListBegins => *listed = listed.none(),
             FollowEvent::Page(objects) => {
                 for object in objects {
                     listed.insert(key(&object), (self.project)(&object)).map_err(full)?;
                 }
             }
             FollowEvent::Listed { requested_at, .. } => {
-                self.cache.replace(std::mem::take(listed), requested_at);
+                let next = listed.none();
+                self.cache.replace(std::mem::replace(listed, next), requested_at);
             }
             FollowEvent::Applied(object) => self.apply(&object, Some((self.project)(&object)))?,
             FollowEvent::Deleted(object) => self.apply(&object, None)?,

@@ -26,6 +26,9 @@ pub(crate) const FRESH_FOR: Duration = Duration::from_secs(20);
 
 /// The memory of all objects of one resource: more than 200,000 pods need.
 const MAX_BYTES: usize = 64 << 20;
+/// The same at a tenant's cluster, whose API servers may make up any number of objects: enough for 50,000 pods.
+// threat: tenant-lists
+const MAX_TENANT_BYTES: usize = MAX_BYTES / 4;
 /// The approximate memory of an entry beyond its key and its object.
 const ENTRY_OVERHEAD: usize = 64;
 
@@ -36,17 +39,18 @@ pub(crate) struct WatchCache<V> {
     confirmed: Notify,
 }
 
-/// Objects by their keys, of [`MAX_BYTES`] together.
+/// Objects by their keys, of a bounded size together.
 #[derive(Debug)]
 pub(crate) struct CachedObjects<V> {
     objects: HashMap<Key, Arc<V>>,
     bytes: usize,
+    max_bytes: usize,
 }
 
-/// The objects have more than [`MAX_BYTES`].
+/// The objects have more than this.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the objects need more than {MAX_BYTES} bytes of memory")]
-pub(crate) struct CacheFull;
+#[error("the objects need more than {0} bytes of memory")]
+pub(crate) struct CacheFull(usize);
 
 /// What is cached of an object.
 pub(crate) trait Cacheable {
@@ -62,7 +66,20 @@ impl Cacheable for BTreeMap<String, String> {
 
 impl<V> Default for CachedObjects<V> {
     fn default() -> Self {
-        Self { objects: HashMap::new(), bytes: 0 }
+        Self::new(false)
+    }
+}
+
+impl<V> CachedObjects<V> {
+    /// None yet, of a cluster that is a tenant's or not.
+    pub(crate) fn new(is_of_tenant: bool) -> Self {
+        let max_bytes = if is_of_tenant { MAX_TENANT_BYTES } else { MAX_BYTES };
+        Self { objects: HashMap::new(), bytes: 0, max_bytes }
+    }
+
+    /// None, with the same bound.
+    pub(crate) fn none(&self) -> Self {
+        Self { objects: HashMap::new(), bytes: 0, max_bytes: self.max_bytes }
     }
 }
 
@@ -72,8 +89,8 @@ impl<V: Cacheable> CachedObjects<V> {
     pub(crate) fn insert(&mut self, key: Key, object: V) -> Result<(), CacheFull> {
         self.remove(&key);
         self.bytes += memory(&key, &object);
-        if self.bytes > MAX_BYTES {
-            return Err(CacheFull);
+        if self.bytes > self.max_bytes {
+            return Err(CacheFull(self.max_bytes));
         }
         self.objects.insert(key, Arc::new(object));
         Ok(())
@@ -211,9 +228,13 @@ mod tests {
         }
         objects.remove(&(String::new(), "a".to_owned()));
         assert_eq!(insert(&mut objects, "c"), Ok(()));
-        assert_eq!(insert(&mut objects, "d"), Err(CacheFull));
+        assert_eq!(insert(&mut objects, "d"), Err(CacheFull(MAX_BYTES)));
         let cache = WatchCache::default();
         cache.replace(objects, Instant::now());
-        assert_eq!(cache.apply((String::new(), "e".to_owned()), Some(BTreeMap::new())), Err(CacheFull));
+        assert_eq!(
+            cache.apply((String::new(), "e".to_owned()), Some(BTreeMap::new())),
+            Err(CacheFull(MAX_BYTES))
+        );
+        assert_eq!(insert(&mut CachedObjects::new(true), "a"), Err(CacheFull(MAX_TENANT_BYTES)));
     }
 }

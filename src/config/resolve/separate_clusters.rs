@@ -13,7 +13,9 @@ use super::management_cluster::secret_cluster;
 use crate::config::error::{ConfigError, FilePosition};
 use crate::config::file::{FileEnvelope, FileSections, document};
 use crate::config::flags::ServeFlags;
-use crate::config::management_cluster::{MAX_SECRET_BYTES, ManagementSettings, directory};
+use crate::config::management_cluster::{
+    MAX_BYTES, MAX_SECRET_BYTES, ManagementSettings, SecretRefusal, directory,
+};
 use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
 use crate::config::separate_cluster::{
     Claim, Claims, FileDigest, MAX_CLUSTERS, PREFIX, ResolvedCluster, SERVER_NAME, SeparateCluster,
@@ -153,8 +155,15 @@ impl ConfigResolver<'_> {
         let (path, values, lines, prefix) = match (origin, management) {
             (ClusterOrigin::Secret { name, .. }, Some(management)) => {
                 let found = secret_cluster(management, name, self.inputs);
-                if self.inputs.is_too_large_secret(name) {
-                    let error = ConfigError::new("data", format!("has more than {MAX_SECRET_BYTES} bytes"));
+                if let Some(refused) = self.inputs.secret_refusal(name) {
+                    let problem = match refused {
+                        SecretRefusal::TooLarge => format!("has more than {MAX_SECRET_BYTES} bytes"),
+                        SecretRefusal::NoRoom(bytes) => format!(
+                            "has {bytes} bytes, for which there is no room: all Secrets together may have {MAX_BYTES}, and \
+                             no other has more"
+                        ),
+                    };
+                    let error = ConfigError::new("data", problem);
                     return Err(error.fix("remove what the cluster does not need"));
                 }
                 let (values, lines) = found?;

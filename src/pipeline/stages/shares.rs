@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use portcullis_kubernetes::user::{GATEWAY, MASTERS};
 use portcullis_limits::Owner;
+use portcullis_limits::budget::BudgetPermit;
 
 use super::{Identified, Impersonated, Scheduled};
 use crate::limits::{LimitedRequest, ProcessPriority, RequestClass, flow_of};
@@ -26,6 +27,13 @@ impl Identified {
         connection.note_authenticated(cluster.settings.origin.is_of_tenant(), || {
             cluster.owner.of_flow(self.flow_of_connection(connection))
         })
+    }
+
+    /// Counts the request at a tenant's cluster until its end.
+    // threat: tenant-requests
+    pub(in crate::pipeline) fn count_request(&self) -> Result<Option<BudgetPermit>, Refusal> {
+        let cluster = &self.data.route.cluster;
+        Ok(cluster.limiter.open(&cluster.owner)?)
     }
 
     /// The flow for which the connection counts. That of a front proxy carries requests of many users, and counts for the front
