@@ -7,6 +7,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::{Reason, SendStream};
@@ -15,12 +16,17 @@ use http::header::{CONTENT_LENGTH, HeaderValue};
 use http_body::{Body, Frame};
 use portcullis_limits::Owner;
 use portcullis_limits::byte_ledger::ByteLedger;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::buffers::{Direction, ExchangeBuffers, SentBytes};
 use super::{BodyError, ConnectionBuffers, TransportError};
+use crate::limits::header_list_size;
 
 /// A shorter end of a body may wait for the client's window without its task, and uncounted.
 const MAX_UNCOUNTED_BYTES: usize = 4 << 10;
+/// How long a client may read nothing at all, or the end of a response wait for it, as long as a request takes by default: what the
+/// response holds beside its bytes, a place among the requests in flight above all, is free then.
+const UNREAD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Why a body was not sent completely.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +45,9 @@ pub enum SendBodyError {
         "the stream was reset: its owner has the most bytes in buffers, and all have more than --max-buffered-bytes"
     )]
     Revoked,
+    /// The client does not read.
+    #[error("the client read nothing for {UNREAD_TIMEOUT:?}")]
+    Unread,
 }
 
 /// A body that can be counted where it waits.
@@ -151,7 +160,7 @@ impl ResponseAccount {
     }
 
     /// Waits until the client has read enough of what was sent before. Counts the header of this size meanwhile.
-    // threat: buffered-bytes-flood
+    // threat: buffered-bytes-flood, inflight-flood
     pub async fn until_client_reads(
         &mut self,
         header: usize,
@@ -161,6 +170,7 @@ impl ResponseAccount {
         self.count(body);
         let buffers = Arc::clone(self.begun());
         buffers.set_header(header);
+        let until = Instant::now() + UNREAD_TIMEOUT;
         while self.connection.is_behind() {
             let ended = poll_fn(|cx| {
                 if buffers.poll_revoked(Self::DIRECTION, cx).is_ready() {
@@ -172,6 +182,7 @@ impl ResponseAccount {
                 biased;
                 error = ended => return Err(error),
                 () = self.connection.drained() => {}
+                () = sleep_until(until) => return Err(SendBodyError::Unread),
             }
         }
         buffers.set_header(0);
@@ -240,7 +251,7 @@ impl<B: CountedBody, A: Account> Sending<B, A> {
         let sent = self.send_frames().await;
         match &sent {
             Err(SendBodyError::Body(error)) => self.stream.send_reset(reset_reason(error)),
-            Err(SendBodyError::Revoked) => self.stream.send_reset(A::REVOKED),
+            Err(SendBodyError::Revoked | SendBodyError::Unread) => self.stream.send_reset(A::REVOKED),
             _ => {}
         }
         sent
@@ -278,9 +289,10 @@ impl<B: CountedBody, A: Account> Sending<B, A> {
     /// Sends the last piece, or the trailers. It is left to h2 while the client keeps up. Else the task of the exchange waits until
     /// all is written, so that it can be given up.
     async fn end(&mut self, data: Bytes, trailers: Option<HeaderMap>) -> Result<(), SendBodyError> {
-        let is_left = self.account.may_leave(&mut self.stream, data.len());
+        let length = data.len() + trailers.as_ref().map_or(0, header_list_size);
+        let is_left = self.account.may_leave(&mut self.stream, length);
         if is_left {
-            self.account.leave(data.len());
+            self.account.leave(length);
         } else {
             self.account.count(&mut self.body);
         }
@@ -296,13 +308,13 @@ impl<B: CountedBody, A: Account> Sending<B, A> {
 
     async fn until_written(&mut self) -> Result<(), SendBodyError> {
         let Some(buffers) = self.account.buffers().cloned() else { return Ok(()) };
-        poll_fn(|cx| {
+        let written = poll_fn(|cx| {
             if buffers.unsent(A::DIRECTION).poll_written(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
             self.poll_given_up(cx).map(Err)
-        })
-        .await
+        });
+        timeout(UNREAD_TIMEOUT, written).await.unwrap_or(Err(SendBodyError::Unread))
     }
 
     /// The next frame of the body, or an error when the stream is given up.

@@ -157,7 +157,7 @@ async fn the_task_of_a_response_waits_for_an_end_without_a_window() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn headers_wait_while_the_connection_is_behind() {
     let connection = ConnectionBuffers::new(0);
     let ledger = ByteLedger::new(1 << 30);
@@ -175,11 +175,15 @@ async fn headers_wait_while_the_connection_is_behind() {
     connection.note_drained();
     let (is_sent, mut account) = waiting.await.unwrap();
     assert!(is_sent && !account.is_behind());
-    // Resets and revocations end the wait.
+    // Resets, time and revocations end the wait.
     account.note_header(2 << 20);
     let mut body = Pieces { left: 1, length: 1 };
     let reset = account.until_client_reads(1, &mut body, |_| Poll::Ready(Ok(Reason::CANCEL))).await;
     assert!(matches!(reset, Err(SendBodyError::Reset(Reason::CANCEL))));
+    let began = Instant::now();
+    let unread = account.until_client_reads(1, &mut body, |_| Poll::Pending).await;
+    assert!(matches!(unread, Err(SendBodyError::Unread)));
+    assert_eq!(began.elapsed(), UNREAD_TIMEOUT);
     ledger.set_total(0);
     ledger.sample();
     let revoked = account.until_client_reads(1, &mut body, |_| Poll::Pending).await;
