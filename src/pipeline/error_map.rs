@@ -2,6 +2,8 @@
 //! without a response. The cause goes to the log, never to the client. That a 401 of the backend is a fault of the gateway is
 //! decided by `check_response` in `forward.rs`.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_audit::sink::NotStored;
@@ -67,7 +69,7 @@ pub(super) enum Refusal {
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
     NotAdmitted(Box<meta::Status>),
     #[error("{0}")]
-    BadRequest(&'static str),
+    BadRequest(Cow<'static, str>),
     #[error("admission webhooks match the request: {0}")]
     UnreadableForAdmission(String),
     #[error(transparent)]
@@ -111,7 +113,7 @@ impl Refusal {
             | Self::Impersonation(ImpersonationError::Forbidden(status))
             | Self::Access(AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status))
             | Self::AuditNotStored(status) => (**status).clone(),
-            Self::BadRequest(message) => Status::bad_request(*message),
+            Self::BadRequest(message) => Status::bad_request(message.as_ref()),
             Self::UnreadableForAdmission(_) => Status::bad_request(self.to_string()),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),
             Self::Unauthenticated(_) | Self::CredentialEnded | Self::UnencodableIdentity(_) => {

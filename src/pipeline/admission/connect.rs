@@ -2,14 +2,24 @@
 // apimachinery: pkg/conversion/queryparams; apiserver: pkg/endpoints/handlers/get.go, getRequestOptions
 
 use http::uri::PathAndQuery;
+use portcullis_go::quote::Quoted;
 use portcullis_go::url::{escape, query};
 use serde_json::{Map, Value};
 
 use super::options::bool_of;
 use super::subject::Subject;
 
+/// Why webhooks are not shown a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoOptions {
+    /// An aggregated API server answers the upgrade, and its options are unknown.
+    Foreign,
+    /// The API server refuses the query with 400, before it asks its webhooks.
+    Refused(String),
+}
+
 /// The options object of a connection, with its kind. `path` is the decoded path of the request.
-pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> Option<Value> {
+pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> Result<Value, NoOptions> {
     let kind = match (subject.resource.resource.as_str(), subject.subresource.as_str()) {
         ("pods", "exec") => "PodExecOptions",
         ("pods", "attach") => "PodAttachOptions",
@@ -17,7 +27,7 @@ pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> 
         ("pods", "proxy") => "PodProxyOptions",
         ("services", "proxy") => "ServiceProxyOptions",
         ("nodes", "proxy") => "NodeProxyOptions",
-        _ => return None,
+        _ => return Err(NoOptions::Foreign),
     };
     let mut options = Map::new();
     options.insert("kind".to_owned(), kind.into());
@@ -25,9 +35,7 @@ pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> 
     match kind {
         "PodExecOptions" | "PodAttachOptions" => stream_options(&mut options, kind, raw),
         "PodPortForwardOptions" => {
-            let ports: Option<Vec<Value>> =
-                values(raw, "ports").map(|port| port.parse::<i32>().ok().map(Value::from)).collect();
-            let ports = ports?;
+            let ports = ports(raw).map_err(NoOptions::Refused)?;
             if !ports.is_empty() {
                 options.insert("ports".to_owned(), ports.into());
             }
@@ -39,7 +47,26 @@ pub(super) fn options(subject: &Subject, path: &str, parts: &str, raw: &str) -> 
             }
         }
     }
-    Some(Value::Object(options))
+    Ok(Value::Object(options))
+}
+
+/// The ports, each of which may be a list. What Go refuses here is refused: otherwise a client could choose a form that no webhook
+/// sees.
+// apimachinery: pkg/apis/meta/v1/conversion.go, Convert_Slice_string_To_Slice_int32
+// threat: unreviewed-write
+fn ports(raw: &str) -> Result<Vec<Value>, String> {
+    let values: Vec<String> = values(raw, "ports").collect();
+    values.iter().flat_map(|value| value.split(',')).map(|port| port_of(port).map(Value::from)).collect()
+}
+
+// Go: strconv.ParseUint(port, 10, 16)
+fn port_of(port: &str) -> Result<u16, String> {
+    let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = port.parse::<u16>().ok().filter(|_| is_number);
+    parsed.ok_or_else(|| {
+        let cause = if is_number { "value out of range" } else { "invalid syntax" };
+        format!("cannot convert to []int32: strconv.ParseUint: parsing {}: {cause}", Quoted(port))
+    })
 }
 
 fn stream_options(options: &mut Map<String, Value>, kind: &str, raw: &str) {
@@ -115,7 +142,7 @@ mod tests {
     use super::*;
     use crate::request::info::RequestInfo;
 
-    fn of(target: &str) -> Option<Value> {
+    fn of(target: &str) -> Result<Value, NoOptions> {
         let target: PathAndQuery = target.parse().unwrap();
         let info = RequestInfo::parse(&Method::GET, target.path(), target.query()).unwrap();
         let resource = info.resource().unwrap();
@@ -141,6 +168,10 @@ mod tests {
                 "portforward?ports=1&ports=2",
                 json!({"kind": "PodPortForwardOptions", "apiVersion": "v1", "ports": [1, 2]}),
             ),
+            (
+                "portforward?ports=80,081&ports=65535,80",
+                json!({"kind": "PodPortForwardOptions", "apiVersion": "v1", "ports": [80, 81, 65535, 80]}),
+            ),
             ("proxy", json!({"kind": "PodProxyOptions", "apiVersion": "v1"})),
             ("proxy/", json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/"})),
             ("proxy/a/b?c=d", json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/a/b"})),
@@ -149,7 +180,19 @@ mod tests {
         for (rest, expected) in cases {
             assert_eq!(of(&format!("{pod}/{rest}")).unwrap(), expected, "{rest}");
         }
-        assert_eq!(of(&format!("{pod}/portforward?ports=x")), None);
+        for (ports, port, cause) in [
+            ("x", "x", "invalid syntax"),
+            ("80,", "", "invalid syntax"),
+            ("", "", "invalid syntax"),
+            ("%2B80", "+80", "invalid syntax"),
+            ("-1", "-1", "invalid syntax"),
+            ("8_0", "8_0", "invalid syntax"),
+            ("80,65536", "65536", "value out of range"),
+            ("99999999999999999999999", "99999999999999999999999", "value out of range"),
+        ] {
+            let text = format!("cannot convert to []int32: strconv.ParseUint: parsing \"{port}\": {cause}");
+            assert_eq!(of(&format!("{pod}/portforward?ports={ports}")), Err(NoOptions::Refused(text)));
+        }
         let expected = json!({"kind": "NodeProxyOptions", "apiVersion": "v1", "path": "/metrics"});
         assert_eq!(of("/api/v1/nodes/n/proxy/metrics").unwrap(), expected);
     }

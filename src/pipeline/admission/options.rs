@@ -150,7 +150,8 @@ impl From<DeleteOptionsMessage> for Map<String, Value> {
 /// The value of a boolean parameter.
 // apimachinery: pkg/runtime/conversion.go, Convert_Slice_string_To_bool
 pub(super) fn bool_of(value: &str) -> bool {
-    !(value == "0" || value.eq_ignore_ascii_case("false"))
+    // Go: strings.EqualFold, in which a long s is an s
+    !(value == "0" || value.replace('ſ', "s").eq_ignore_ascii_case("false"))
 }
 
 /// `DeleteOptions` as webhooks see them.

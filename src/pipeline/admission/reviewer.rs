@@ -22,8 +22,9 @@ use portcullis_system::sync::lock;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::connect::{self, NoOptions};
+use super::is_pinned;
 use super::subject::{Action, Subject};
-use super::{connect, is_pinned};
 use crate::admission::{
     ClusterAdmission, DryRun, DryRunError, RequestSurroundings, ReservedReview, is_never_dry_run,
 };
@@ -206,14 +207,19 @@ impl Reviewer<'_> {
         let (info, request) = (authorized.info(), authorized.request());
         let parts = info.resource().map_or("", |resource| resource.parts);
         let raw = request.uri().query().unwrap_or_default();
-        let Some(options) = connect::options(self.subject, info.path(), parts, raw) else {
+        let options = connect::options(self.subject, info.path(), parts, raw);
+        if options == Err(NoOptions::Foreign) {
             return Err(Stop::Unseen("the gateway does not know the options of this connection".to_owned()));
-        };
+        }
         // There is no dry run of a connection, and webhooks must not be called for a user who may not connect.
         self.authorize(authorized).await?;
+        let options = options.map_err(|refused| match refused {
+            NoOptions::Foreign => unexpressible("connection"),
+            NoOptions::Refused(why) => Stop::Refused(Refusal::BadRequest(why.into())),
+        })?;
         // apiserver: pkg/endpoints/handlers/rest.go, ConnectResource
         if query::pairs(raw).any(|(name, _)| name == "dryRun") {
-            return Err(Stop::Refused(Refusal::BadRequest("dryRun is not supported")));
+            return Err(Stop::Refused(Refusal::BadRequest("dryRun is not supported".into())));
         }
         let attributes =
             self.attributes(authorized, Operation::Connect, kind_of(&options), &self.subject.name, None);

@@ -830,6 +830,11 @@ fn connections() -> Vec<Case> {
             .websocket("v4.channel.k8s.io", &[])
             .answers(status)
     };
+    let port_forward = |name: &str, ports: &str, status: u16| {
+        by_admin(name, "GET", &format!("/api/v1/namespaces/twin/pods/{{unique}}/portforward?ports={ports}"))
+            .websocket("v4.channel.k8s.io", &[])
+            .answers(status)
+    };
     vec![
         by_admin(
             "a connection",
@@ -862,6 +867,11 @@ fn connections() -> Vec<Case> {
         )
         .websocket("v4.channel.k8s.io", &[])
         .answers(404),
+        port_forward("a port-forward with a list of ports", "80,81&ports=065535", 404),
+        port_forward("a port-forward with a port that is no number", "80,x", 400),
+        port_forward("a port-forward with a port with a sign", "%2B80", 400),
+        port_forward("a port-forward with an empty port", "80,", 400),
+        port_forward("a port-forward with a port that is too large", "80,65536", 400),
         by_admin(
             "a proxy to an absent service",
             "GET",
