@@ -23,6 +23,7 @@ mod watches;
 mod worker;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::{Request, Response};
@@ -41,8 +42,6 @@ use portcullis_http::body::Body;
 use portcullis_http::transport::Incoming;
 use portcullis_limits::byte_ledger::ByteLedger;
 
-use crate::telemetry::ClientLogThrottle;
-
 /// Responds to requests; all connections share one.
 pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Records a request and returns the future of its response. The future is dropped if the client disconnects first.
@@ -55,6 +54,6 @@ pub(crate) trait RequestHandler: Send + Sync + 'static {
     /// Where the bytes that streams and connections hold count.
     fn ledger(&self) -> &ByteLedger;
 
-    /// Limits the log lines about each client.
-    fn log_throttle(&self) -> &Arc<ClientLogThrottle>;
+    /// The connection of this client is closed: it has exceeded the stream reset limit.
+    fn note_reset_limit(&self, peer: SocketAddr);
 }

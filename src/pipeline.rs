@@ -18,6 +18,7 @@ mod scope;
 mod stages;
 mod token_review;
 
+use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -34,6 +35,7 @@ use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::Instant;
+use tracing::info;
 
 use admission::Admission;
 use audit::{AuditedRequest, Facts};
@@ -56,7 +58,7 @@ use crate::request::deadline;
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::MalformedRequest;
 use crate::state::{Live, Snapshot};
-use crate::telemetry::ClientLogThrottle;
+use crate::telemetry::{ClientLogThrottle, LogPermit};
 use crate::traces::{TracedRequest, Tracer};
 
 /// The gateway of one worker thread: shared state, and its own connections to the backends.
@@ -115,8 +117,12 @@ impl RequestHandler for Gateway {
         &self.ledger
     }
 
-    fn log_throttle(&self) -> &Arc<ClientLogThrottle> {
-        &self.throttle
+    // threat: log-flood
+    fn note_reset_limit(&self, peer: SocketAddr) {
+        self.metrics.connections.reset_limit_closed.inc();
+        if let Some(LogPermit { suppressed }) = self.throttle.permit_client(peer.ip()) {
+            info!(%peer, suppressed, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
+        }
     }
 }
 

@@ -472,12 +472,13 @@ impl NamedConnection {
             has_owner: AtomicBool::new(false),
         };
         let connection = Arc::new(connection);
-        let throttle = Arc::clone(handler.log_throttle());
+        let (informed, client) = (Arc::clone(&handler), connection.info.peer);
+        let on_reset_limit = move || informed.note_reset_limit(client);
         let http = http_connection(stream, &connection, handler, limits);
         // A new task, so that the memory of this one is freed.
         tokio::spawn(async move {
             tokio::select! {
-                () = ConnectionDriver::new(http, &connection, limits, &metrics, &throttle).run(phase) => {}
+                () = ConnectionDriver::new(http, &connection, limits, &on_reset_limit).run(phase) => {}
                 () = evicted => debug!(%peer, "connection closed: it gave way to another one"),
             }
         });

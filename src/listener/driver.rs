@@ -10,15 +10,13 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_rustls::server::TlsStream;
-use tracing::{debug, info};
+use tracing::debug;
 
 use super::RequestHandler;
 use super::activity::{ActivityStream, CLOSE_TIMEOUT};
 use super::connection::{Connection, DRAIN_LINGER_TIMEOUT, ShutdownPhase};
 use super::http2::Http2ServerConnection;
 use super::settings::ClientLimits;
-use crate::metrics::Metrics;
-use crate::telemetry::{ClientLogThrottle, LogPermit};
 
 /// How long an HTTP/1.1 client that sends no request, or does not read its response, can delay the shutdown.
 // Go: net/http/server.go, closeIdleConns
@@ -48,13 +46,15 @@ enum TimerAction {
     Close(&'static str),
 }
 
+/// Called when a connection is closed because its client has exceeded the stream reset limit.
+pub(super) type OnResetLimit = dyn Fn() + Send + Sync;
+
 /// Runs one connection to its end.
 pub(super) struct ConnectionDriver<'a> {
     http: Pin<Box<dyn HttpConnection>>,
     connection: &'a Connection,
     limits: ClientLimits,
-    metrics: &'a Metrics,
-    throttle: &'a ClientLogThrottle,
+    on_reset_limit: &'a OnResetLimit,
     state: DriverState,
 }
 
@@ -63,10 +63,9 @@ impl<'a> ConnectionDriver<'a> {
         http: Pin<Box<dyn HttpConnection>>,
         connection: &'a Connection,
         limits: ClientLimits,
-        metrics: &'a Metrics,
-        throttle: &'a ClientLogThrottle,
+        on_reset_limit: &'a OnResetLimit,
     ) -> Self {
-        Self { http, connection, limits, metrics, throttle, state: DriverState::Open }
+        Self { http, connection, limits, on_reset_limit, state: DriverState::Open }
     }
 
     /// Runs until the connection has ended.
@@ -106,11 +105,7 @@ impl<'a> ConnectionDriver<'a> {
 
     /// Closes the connection: the client has exceeded the stream reset limit.
     async fn close_for_resets(&mut self) {
-        let peer = self.connection.info.peer;
-        self.metrics.connections.reset_limit_closed.inc();
-        if let Some(LogPermit { suppressed }) = self.throttle.permit_client(peer.ip()) {
-            info!(%peer, suppressed, "connection closed: client exceeded the stream reset limit (HTTP/2 rapid reset)");
-        }
+        (self.on_reset_limit)();
         self.http.as_mut().abrupt_shutdown();
         timeout(DRAIN_LINGER_TIMEOUT, poll_fn(|cx| self.http.as_mut().poll(cx))).await.ok();
     }
