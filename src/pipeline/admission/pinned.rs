@@ -128,7 +128,7 @@ impl Reviewer<'_> {
         if attributes.name.is_empty() {
             attributes = self.created_attributes(authorized, &reviewed);
         }
-        self.validate(&attributes, &Objects { object: Some(reviewed), old_object: None }).await?;
+        self.validate(&attributes, &mut Objects { object: Some(reviewed), old_object: None }).await?;
         // A generated name may be taken meanwhile.
         let on_conflict = if generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
         Ok((write, on_conflict))
@@ -223,7 +223,6 @@ impl Reviewer<'_> {
         };
         let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
         let old = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
-        self.hold_memory(old.to_string().len()).await?;
         if metadata(&old, "name") != self.subject.name || !meets_preconditions(&options, &old) {
             return Err(Stop::Again);
         }
@@ -234,7 +233,7 @@ impl Reviewer<'_> {
         let pins = pins.map(|(field, value)| (field.to_owned(), Value::from(value)));
         let mut objects = Objects { object: None, old_object: Some(old) };
         self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &objects).await?;
+        self.validate(&attributes, &mut objects).await?;
         let preconditions = options.entry("preconditions").or_insert(Value::Null);
         if preconditions.is_null() {
             *preconditions = json!({});
@@ -251,7 +250,6 @@ impl Reviewer<'_> {
         self.refuse_unknown_encoding(authorized, body).await?;
         let response = self.rehearse(authorized, || Rehearsal::dry_run(authorized, body.clone())).await?;
         self.note_warnings(&response);
-        self.hold_memory(response.body.len()).await?;
         Ok(response)
     }
 
@@ -394,8 +392,8 @@ impl Reviewer<'_> {
         } else {
             shown.object
         };
-        let objects = Objects { object: Some(reviewed), old_object: shown.old };
-        self.validate(&attributes, &objects).await?;
+        let mut objects = Objects { object: Some(reviewed), old_object: shown.old };
+        self.validate(&attributes, &mut objects).await?;
         Ok(objects.object.unwrap_or_default())
     }
 

@@ -36,10 +36,9 @@ impl Reviewer<'_> {
         let name = if self.subject.name.is_empty() { metadata(&object, "name") } else { &self.subject.name };
         let attributes =
             self.attributes(authorized, Operation::Create, kind_of(&object), name, Some(options));
-        self.hold_memory(body.len()).await?;
         let mut objects = Objects { object: Some(object), old_object: None };
         let changed = self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &objects).await?;
+        self.validate(&attributes, &mut objects).await?;
         if !changed {
             return Ok(as_sent(body.clone()));
         }
