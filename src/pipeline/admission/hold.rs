@@ -10,6 +10,7 @@ use portcullis_system::sync::lock;
 use serde_json::Value;
 
 use super::body::entity_too_large;
+use super::document::parse_unambiguous;
 use super::request_level::is_json;
 use super::reviewer::{Reviewer, Stop, busy};
 use super::subject::{Action, PatchKind};
@@ -34,6 +35,8 @@ struct Held {
     memory: Vec<ReservedMemory>,
     reserved: usize,
     used: usize,
+    /// The client's body, until it is taken.
+    body: Option<Result<Value, String>>,
 }
 
 impl<'a> ReviewHold<'a> {
@@ -52,8 +55,8 @@ impl<'a> ReviewHold<'a> {
 }
 
 impl Reviewer<'_> {
-    /// Reserves the memory of the client's body, if the gateway decodes it.
-    pub(super) async fn hold_body(&self, authorized: &Authorized, body: &Bytes) -> Result<(), Stop> {
+    /// Decodes the client's body, if the gateway reads it.
+    pub(super) async fn decode_body(&self, authorized: &Authorized, body: &Bytes) -> Result<(), Stop> {
         let is_decoded = match self.subject.action {
             Action::Create | Action::Update => is_json(authorized.request().headers()),
             Action::Patch(PatchKind::Apply) | Action::Delete => true,
@@ -63,10 +66,22 @@ impl Reviewer<'_> {
             return Ok(());
         }
         // What is not JSON is not decoded.
-        match self.size_of(body).await? {
-            Ok(size) => self.hold(size.bytes, 2 * self.admission.review_size(size.bytes)).await,
-            Err(_) => Ok(()),
+        let Ok(size) = self.size_of(body).await? else { return Ok(()) };
+        self.hold(size.bytes, self.admission.review_size(size.bytes).saturating_mul(2)).await?;
+        if self.subject.action == Action::Delete {
+            // Its options are decoded where their form is known.
+            return Ok(());
         }
+        let (is_large, text) = (body.len() > LARGE_TEXT, body.clone());
+        let decoded = self.surroundings.compute(is_large, move || parse_unambiguous(&text)).await;
+        lock(&self.hold.held).body = Some(decoded.ok_or(Refusal::Panic)?);
+        Ok(())
+    }
+
+    /// Takes the client's body. Only JSON that every parser reads alike.
+    pub(super) fn take_body(&self, body: &Bytes) -> Result<Value, String> {
+        let decoded = lock(&self.hold.held).body.take();
+        decoded.unwrap_or_else(|| parse_unambiguous(body))
     }
 
     /// Decodes an object that the API server has shown.

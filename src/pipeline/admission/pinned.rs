@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::{
     SERVER_FIELDS, carry_over, for_yaml, is_lost, is_same, keep_server_fields, merge_patch, metadata,
-    parse_unambiguous, remove_managed_fields, remove_server_fields, set_metadata,
+    remove_managed_fields, remove_server_fields, set_metadata,
 };
 use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
@@ -100,7 +100,7 @@ impl Reviewer<'_> {
             let object = self.sent_object(authorized, body)?;
             return Ok((self.review_as_sent(authorized, body, object).await?, OnConflict::Respond));
         }
-        let sent = if is_json(authorized.request().headers()) { parse_unambiguous(body).ok() } else { None };
+        let sent = if is_json(authorized.request().headers()) { self.take_body(body).ok() } else { None };
         let generated = match generated_name(&shown, sent.as_ref()) {
             // The name may be that of a body that is not read here: a generated one is another one the next time.
             Some(name) if sent.is_none() => {
@@ -176,7 +176,7 @@ impl Reviewer<'_> {
         change: Change,
     ) -> Result<ReviewedWrite, Stop> {
         let response = self.first_dry_run(authorized, body).await?;
-        let sent = if change == Change::Patch { None } else { Some(parse_unambiguous(body)) };
+        let sent = if change == Change::Patch { None } else { Some(self.take_body(body)) };
         if let (Change::Apply, Some(Err(error))) = (change, &sent) {
             let reason = format!("the gateway reads applied configurations in JSON only: {error}");
             return Err(Stop::Unreadable(reason));

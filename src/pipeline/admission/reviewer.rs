@@ -133,7 +133,7 @@ impl Reviewer<'_> {
     ) -> Result<(ReviewedWrite, OnConflict), Stop> {
         // That of a review before, whose object has changed.
         self.hold.release();
-        self.hold_body(authorized, body).await?;
+        self.decode_body(authorized, body).await?;
         let Subject { resource, subresource, .. } = self.subject;
         let is_extension = extension_group(authorized.info().path()).is_some();
         match self.subject.action {
