@@ -6,6 +6,7 @@
 
 mod callers;
 mod dry_run;
+mod memory;
 mod namespaces;
 pub(crate) mod settings;
 mod shadow;
@@ -13,39 +14,31 @@ mod surroundings;
 mod trial;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{Webhook, Webhooks};
-use portcullis_kubernetes::user::UserInfo;
-use portcullis_limits::fair_limiter::{FairLimiter, Permit, Refused, Shares};
+use portcullis_limits::fair_limiter::FairLimiter;
+use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
 use crate::metrics::Metrics;
-use crate::traces::SpanScope;
+use crate::tasks::compute::{ClusterComputePool, ComputePool};
 use callers::Callers;
 use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, DryRunError, is_never_dry_run};
+use memory::ClusterReviewMemory;
+pub(crate) use memory::{MemoryOwner, NoMemory, ReservedMemory, ReviewMemory};
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
-pub(crate) use surroundings::RequestSurroundings;
+pub(crate) use surroundings::{RequestParts, RequestSurroundings};
 pub(crate) use trial::{Trial, TrialResult};
 
-/// The memory of all bodies that are being read, in KiB: apart from the rest, since a client may be slow to send.
-const BODY_SHARES: Shares = Shares::new(128 << 10, 12 << 10).with_queue(1024, 128);
-/// The memory of all objects that are being reviewed, in KiB. A user whose requests wait for webhooks holds only a share.
-// threat: silent-webhook
-const OBJECT_SHARES: Shares = Shares::new(256 << 10, 64 << 10).with_queue(1024, 128);
-/// How long a request waits for memory.
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The memory of a review by the size of its object: the object as the API server shows it, and as it is stored, each parsed, and
-/// the reviews.
-const MEMORY_PER_OBJECT: u64 = 8;
-const MEMORY_PER_REVIEW: u64 = 64 << 10;
+/// How often a review holds an object: as the API server shows it, as webhooks see it, as they have changed it; and once more for
+/// match conditions.
+const COPIES: usize = 3;
 
 /// The admission webhooks of a cluster, of one generation of the configuration.
 #[derive(Debug)]
@@ -58,20 +51,14 @@ pub(crate) struct ClusterAdmission {
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
     dry_runs: DryRunSupport,
-    bodies: FairLimiter<Arc<str>>,
-    objects: FairLimiter<Arc<str>>,
+    memory: ClusterReviewMemory,
+    compute: ClusterComputePool,
+    /// Whether a webhook has conditions, for which objects are copied once more.
+    has_conditions: bool,
     /// Bounds the reviews that wait for shadow webhooks.
     shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
-}
-
-/// Memory of a review, in the share of a flow, until it is dropped.
-pub(crate) type ReservedReview = Permit<Arc<str>>;
-
-async fn reserve(memory: &FairLimiter<Arc<str>>, flow: &str, weight: u64) -> Result<ReservedReview, Refused> {
-    let weight = usize::try_from(weight).unwrap_or(usize::MAX);
-    memory.acquire(flow.into(), weight, Instant::now() + QUEUE_TIMEOUT).await
 }
 
 /// Where admission runs.
@@ -85,6 +72,12 @@ pub(crate) struct AdmissionPlace<'a> {
     pub(crate) runtime: &'a Handle,
     /// The crypto provider of TLS connections to webhooks.
     pub(crate) provider: &'a Arc<CryptoProvider>,
+    /// The owner of what happens in the cluster.
+    pub(crate) owner: &'a ClusterOwner,
+    /// The memory of reviews of all clusters.
+    pub(crate) memory: &'a ReviewMemory,
+    /// Works on large objects.
+    pub(crate) compute: &'a ComputePool,
     /// The metrics.
     pub(crate) metrics: &'a Arc<Metrics>,
 }
@@ -123,9 +116,8 @@ impl ClusterAdmission {
             Some(known) if known.is_for(place.backend) => Arc::clone(known),
             _ => Arc::new(NamespaceLabels::start(place)),
         });
-        let kept = |of: fn(&Self) -> &FairLimiter<Arc<str>>, shares| {
-            before.map_or_else(|| FairLimiter::new(shares), |before| of(before).clone())
-        };
+        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
+        let has_conditions = all.any(|webhook| !webhook.match_conditions.is_empty());
         Ok(Self {
             cluster: place.cluster.to_owned(),
             mode: settings.mode,
@@ -138,9 +130,19 @@ impl ClusterAdmission {
             )?,
             namespaces,
             dry_runs: DryRunSupport::new(place),
-            bodies: kept(|before| &before.bodies, BODY_SHARES),
-            objects: kept(|before| &before.objects, OBJECT_SHARES),
-            shadow_memory: kept(|before| &before.shadow_memory, shadow::MEMORY_SHARES),
+            memory: match before {
+                Some(before) => before.memory.clone(),
+                None => place.memory.of_cluster(place.owner),
+            },
+            compute: match before {
+                Some(before) => before.compute.clone(),
+                None => place.compute.of_cluster(place.cluster),
+            },
+            has_conditions,
+            shadow_memory: before.map_or_else(
+                || FairLimiter::new(shadow::MEMORY_SHARES),
+                |before| before.shadow_memory.clone(),
+            ),
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,
@@ -169,26 +171,32 @@ impl ClusterAdmission {
         self.index.may_match(operations, group, version, resource, subresource)
     }
 
-    /// Waits for the memory of a body of at most this size, in the share of `flow`.
-    pub(crate) async fn reserve_body(&self, flow: &str, bytes: u64) -> Result<ReservedReview, Refused> {
-        let weight = (bytes >> 10).saturating_add(1);
-        reserve(&self.bodies, flow, weight).await
+    /// What a review of an object takes that has this size when it is decoded.
+    pub(crate) fn review_size(&self, decoded: usize) -> usize {
+        decoded.saturating_mul(COPIES + usize::from(self.has_conditions))
     }
 
-    /// Waits for the memory of the review of an object of this size, in the share of `flow`.
-    pub(crate) async fn reserve(&self, flow: &str, bytes: u64) -> Result<ReservedReview, Refused> {
-        let weight = MEMORY_PER_REVIEW.saturating_add(bytes.saturating_mul(MEMORY_PER_OBJECT)) >> 10;
-        reserve(&self.objects, flow, weight).await
+    /// Waits for the memory of reviews: see [`ClusterReviewMemory::reserve`].
+    pub(crate) async fn reserve(
+        &self,
+        of: MemoryOwner<'_>,
+        bytes: usize,
+        at_once: bool,
+    ) -> Result<ReservedMemory, NoMemory> {
+        self.memory.reserve(of, bytes, at_once).await
     }
 
-    /// What the phases need for a request of `user`. What it makes the gateway ask counts in the share of `flow`.
-    pub(crate) fn surroundings<'a>(
-        self: &'a Arc<Self>,
-        flow: &'a str,
-        user: &'a UserInfo,
-        deadline: Option<Instant>,
-        spans: Option<&'a SpanScope>,
-    ) -> RequestSurroundings<'a> {
-        RequestSurroundings::new(self, flow, user, deadline, spans)
+    /// Does work on a large object elsewhere, in a turn of its owner. `None` if the work is cancelled.
+    pub(crate) async fn compute<T: Send + 'static>(
+        &self,
+        owner: &Owner,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.compute.compute(owner.clone(), work).await
+    }
+
+    /// What the phases need for a request.
+    pub(crate) fn surroundings<'a>(self: &'a Arc<Self>, parts: RequestParts<'a>) -> RequestSurroundings<'a> {
+        RequestSurroundings::new(self, parts)
     }
 }

@@ -9,7 +9,6 @@ pub(crate) mod bearer;
 pub(crate) mod bootstrap;
 pub(crate) mod cache;
 pub(crate) mod chain;
-pub(crate) mod check_pool;
 pub(crate) mod expiry;
 pub(crate) mod oidc;
 pub(crate) mod request_header;

@@ -126,9 +126,17 @@ impl Cluster {
             None => None,
             Some(admission) => {
                 let before = before.and_then(|before| before.admission.as_deref());
-                let ClusterDeps { reviews, provider, metrics, .. } = deps;
-                let place =
-                    AdmissionPlace { cluster: name, backend: &backend, runtime: reviews, provider, metrics };
+                let ClusterDeps { reviews, provider, metrics, review_memory, reviewing, .. } = deps;
+                let place = AdmissionPlace {
+                    cluster: name,
+                    backend: &backend,
+                    runtime: reviews,
+                    provider,
+                    owner: &owner,
+                    memory: review_memory,
+                    compute: reviewing,
+                    metrics,
+                };
                 Some(Arc::new(ClusterAdmission::build(admission, authorizers, &place, before)?))
             }
         };

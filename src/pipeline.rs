@@ -12,6 +12,7 @@ mod error_map;
 pub(crate) mod forward;
 mod forward_error;
 pub(crate) mod health;
+mod held_texts;
 mod post_process;
 mod respond;
 mod scope;

@@ -36,7 +36,6 @@ pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
 
 use crate::audit::Audit;
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::backend::dials::DialLimits;
 use crate::backend::pools::Pools;
@@ -57,6 +56,7 @@ use crate::pipeline::health::HealthChecks;
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
+use crate::tasks::compute::ComputePool;
 use crate::tasks::{RuntimeThread, Supervisor, start_thread_pool};
 use crate::telemetry::ClientLogThrottle;
 use crate::traces::Tracer;
@@ -194,9 +194,16 @@ impl Server {
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
-        let checks =
-            start_check_pool(settings.operation.workers, &shutdown.phase).map_err(StartError::Thread)?;
-        let threads = ClusterThreads { runtime: start("tokens")?, checks, reviews: start("reviews")? };
+        let pool = |name| {
+            let started = start_compute_pool(name, settings.operation.workers, &shutdown.phase);
+            started.map_err(StartError::Thread)
+        };
+        let threads = ClusterThreads {
+            runtime: start("tokens")?,
+            checks: pool("token-check")?,
+            reviewing: pool("admission")?,
+            reviews: start("reviews")?,
+        };
         let deps = ClusterDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
@@ -333,11 +340,15 @@ fn start_runtime(name: &'static str, phase: watch::Receiver<ShutdownPhase>) -> i
     Ok(handle)
 }
 
-/// Starts the threads that check tokens: as many compute at once as serve requests, and one is left for the network.
-fn start_check_pool(workers: usize, phase: &watch::Receiver<ShutdownPhase>) -> io::Result<TokenCheckPool> {
+/// Starts threads for what takes long: as many compute at once as serve requests, and one is left for the network.
+fn start_compute_pool(
+    name: &'static str,
+    workers: usize,
+    phase: &watch::Receiver<ShutdownPhase>,
+) -> io::Result<ComputePool> {
     let places = workers.max(1);
-    let runtime = start_thread_pool("token-check", places + 1, aborted(phase.clone()))?;
-    Ok(TokenCheckPool::new(runtime, places))
+    let runtime = start_thread_pool(name, places + 1, aborted(phase.clone()))?;
+    Ok(ComputePool::new(runtime, places))
 }
 
 /// Waits until the server aborts.

@@ -1,5 +1,7 @@
 //! Threads with their own runtime, and a supervisor that restarts tasks after a panic.
 
+pub(crate) mod compute;
+
 use std::future::Future;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -7,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use portcullis_go::json::raw::STACK_SIZE;
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -44,7 +47,8 @@ impl RuntimeThread {
         name: impl Into<String>,
         main: impl FnOnce() -> F + Send + 'static,
     ) -> io::Result<JoinHandle<()>> {
-        std::thread::Builder::new().name(name.into()).spawn(move || {
+        // Objects under review may be nested deeply. The system gives a stack its memory when it is used.
+        std::thread::Builder::new().name(name.into()).stack_size(STACK_SIZE).spawn(move || {
             self.0.block_on(main());
         })
     }
@@ -56,8 +60,9 @@ pub(crate) fn start_thread_pool(
     threads: usize,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<Handle> {
-    let runtime =
-        Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()?;
+    let mut runtime = Builder::new_multi_thread();
+    runtime.worker_threads(threads).thread_name(name).thread_stack_size(STACK_SIZE).enable_all();
+    let runtime = runtime.build()?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new().name(name.into()).spawn(move || {
         runtime.block_on(stop);

@@ -1,7 +1,8 @@
 //! What admission webhooks cost: creations per second through kube-apiserver, which calls the webhooks itself, and through the gateway,
-//! which calls them in front of a kube-apiserver without webhooks, in one run.
+//! which calls them in front of a kube-apiserver without webhooks, in one run; and how long another user waits beside large ones.
 //!
 //!     cargo bench --bench admission
+//!     cargo bench --bench admission -- waits
 
 #![expect(
     clippy::unwrap_used,
@@ -11,6 +12,8 @@
     clippy::print_stderr,
     reason = "a benchmark"
 )]
+
+mod waits;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -89,13 +92,25 @@ async fn main() -> ExitCode {
         ("gateway", with.gateway.address),
         ("gateway without webhooks", without.gateway.address),
     ];
+    let users = ["heavy", "calm"].map(|name| pki.clients.leaf().cn(name).org("bench").issue());
+    for server in [calling, plain] {
+        waits::prepare(server, &admin).await;
+    }
+    if !std::env::args().any(|argument| argument == "waits") {
+        compare_rates(servers, &admin).await;
+    }
+    waits::run([servers[0], servers[1]], [&users[0], &users[1]]).await;
+    ExitCode::SUCCESS
+}
+
+async fn compare_rates(servers: [(&str, SocketAddr); 3], admin: &Issued) {
     println!("{CLIENTS} clients, {ROUNDS} rounds of {} s: creations per second, median\n", ROUND.as_secs());
     for load in LOADS {
         let mut rates = vec![Vec::new(); servers.len()];
         for round in 0..ROUNDS {
             for turn in 0..servers.len() {
                 let at = (round + turn) % servers.len();
-                rates[at].push(rate(servers[at].1, &admin, load).await);
+                rates[at].push(rate(servers[at].1, admin, load).await);
             }
         }
         let medians: Vec<f64> = rates.into_iter().map(median).collect();
@@ -104,7 +119,6 @@ async fn main() -> ExitCode {
             println!("  {name:<26}{rate:>7.0}   {:>5.2} of kube-apiserver", rate / medians[0]);
         }
     }
-    ExitCode::SUCCESS
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -138,12 +152,19 @@ async fn rate(address: SocketAddr, admin: &Issued, load: Load) -> f64 {
 /// Webhooks that allow everything; those below `/mutate` add a label.
 async fn start_webhooks(pki: &Pki) -> FakeBackend {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    FakeBackend::without_client_auth(pki, listener, |request| {
+    let insertions = Arc::new(waits::insertions());
+    FakeBackend::without_client_auth(pki, listener, move |request| {
+        let insertions = Arc::clone(&insertions);
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            let review: Value = serde_json::from_slice(&body).unwrap();
-            let mut response = json!({"uid": review["request"]["uid"], "allowed": true});
+            // Not the whole, which would take as long as what is measured.
+            let uid = uid_of(&body);
+            let mut response = json!({"uid": uid, "allowed": true});
+            if path == "/insert" {
+                response["patchType"] = json!("JSONPatch");
+                response["patch"] = Value::clone(&insertions);
+            }
             if let Some(name) = path.strip_prefix("/mutate/") {
                 let patch =
                     json!([{"op": "add", "path": format!("/metadata/labels/{name}"), "value": "yes"}]);
@@ -157,6 +178,13 @@ async fn start_webhooks(pki: &Pki) -> FakeBackend {
             )
         })
     })
+}
+
+/// The UID of a review, in which it comes first.
+fn uid_of(review: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&review[..review.len().min(1000)]).into_owned();
+    let after = text.split("\"uid\":\"").nth(1).expect("a UID");
+    after.split('"').next().expect("its end").to_owned()
 }
 
 /// The configurations of the webhooks, mutating and validating.
@@ -173,10 +201,10 @@ fn configurations(name: &str, webhooks: SocketAddr, pki: &Pki) -> [Value; 2] {
         json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}WebhookConfiguration"),
             "metadata": {"name": name}, "webhooks": webhooks})
     };
-    [
-        configuration("Mutating", vec![webhook("mutate/one", "mutating"), webhook("mutate/two", "mutating")]),
-        configuration("Validating", vec![webhook("validate", "validating")]),
-    ]
+    let [mut mutating, mut validating] = waits::webhooks(webhook);
+    mutating.extend([webhook("mutate/one", "mutating"), webhook("mutate/two", "mutating")]);
+    validating.push(webhook("validate", "validating"));
+    [configuration("Mutating", mutating), configuration("Validating", validating)]
 }
 
 async fn register(server: SocketAddr, pki: &Pki, webhooks: SocketAddr, admin: &Issued) {

@@ -1,7 +1,8 @@
 //! Calls webhooks, as `k8s.io/apiserver/pkg/util/webhook/client.go` does.
 //!
 //! Never follows a redirect, never uses a proxy from the environment, and never reads more than [`MAX_RESPONSE_BYTES`]. A user
-//! has a bounded share of the calls in progress: one whose requests wait for a webhook delays no other user's.
+//! has a bounded share of the calls of each webhook, and of those of a cluster: one whose requests wait for a webhook delays no
+//! other user's, and a webhook that does not answer delays no requests that it does not see.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,22 +31,35 @@ const MAX_RESPONSE_BYTES: usize = 16 << 20;
 /// Why a webhook is not called while the gateway has too many calls in progress.
 pub(super) const BUSY: &str = "too many calls of webhooks are in progress";
 
-/// Calls of all webhooks of a cluster: fewer than the streams that one HTTP/2 connection to a Go server has, beyond which calls would
-/// wait for those of other users.
+/// Calls of one webhook: fewer than the streams that one HTTP/2 connection to a Go server has, beyond which calls would wait for
+/// those of other users.
 // Go: net/http/h2_bundle.go, defaultMaxStreams
 // threat: silent-webhook
-const SHARES: Shares = Shares::new(224, 32).with_queue(4096, 256);
+const WEBHOOK_SHARES: Shares = Shares::new(224, 32).with_queue(4096, 256);
+/// Calls of all webhooks of a cluster: those of several webhooks that do not answer, and room for the others.
+// threat: silent-webhook
+const CLUSTER_SHARES: Shares = Shares::new(1792, 128).with_queue(4096, 256);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The clients of all webhooks of a cluster.
 pub(super) struct Callers {
     connections: WebhookConnections,
-    /// By the connection.
-    clients: HashMap<usize, WebhookClient>,
-    shares: FairLimiter<Arc<str>>,
-    /// Shadow webhooks take nothing from the others.
-    shadow_shares: FairLimiter<Arc<str>>,
+    /// By the connection, and whether the webhook is a shadow: those take nothing from the others.
+    clients: HashMap<ClientKey, WebhookClient>,
+    shares: ByShadow<CallLimiter>,
     runtime: Handle,
+}
+
+type CallLimiter = FairLimiter<Arc<str>>;
+
+/// The address of a connection's settings, and whether it is that of a shadow webhook.
+type ClientKey = (usize, bool);
+
+/// One for webhooks that are enforced, and one for shadow webhooks.
+#[derive(Clone)]
+struct ByShadow<T> {
+    enforced: T,
+    shadow: T,
 }
 
 /// Why a call has no response.
@@ -68,6 +82,7 @@ impl From<CallError> for CallFailure {
 struct WebhookClient {
     connection: Arc<WebhookConnection>,
     client: HttpsClient,
+    shares: CallLimiter,
 }
 
 impl Callers {
@@ -81,23 +96,29 @@ impl Callers {
         let connections = settings.connections.clone();
         let mut clients = HashMap::new();
         let webhooks = settings.webhooks.mutating.iter().chain(&settings.webhooks.validating);
-        for connection in webhooks.filter_map(|webhook| connections.of(webhook)) {
-            let key = key(connection);
+        for webhook in webhooks {
+            let Some(connection) = connections.of(webhook) else { continue };
+            let key = key(connection, settings.is_shadow(webhook));
             if clients.contains_key(&key) {
                 continue;
             }
-            let known = before
-                .and_then(|before| before.clients.values().find(|known| *known.connection == **connection));
-            let client = match known {
-                Some(known) => known.client.clone(),
-                None => HttpsClient::with_versions(&connection.tls, provider, connection.http2)?,
+            let is_same = |(known, of): &(&ClientKey, &WebhookClient)| {
+                known.1 == key.1 && *of.connection == **connection
             };
-            clients.insert(key, WebhookClient { connection: Arc::clone(connection), client });
+            let known = before.and_then(|before| before.clients.iter().find(is_same));
+            let (client, shares) = match known {
+                Some((_, known)) => (known.client.clone(), known.shares.clone()),
+                None => (
+                    HttpsClient::with_versions(&connection.tls, provider, connection.http2)?,
+                    FairLimiter::new(WEBHOOK_SHARES),
+                ),
+            };
+            clients.insert(key, WebhookClient { connection: Arc::clone(connection), client, shares });
         }
-        let new = || FairLimiter::new(SHARES);
-        let shares = before.map_or_else(new, |before| before.shares.clone());
-        let shadow_shares = before.map_or_else(new, |before| before.shadow_shares.clone());
-        Ok(Self { connections, clients, shares, shadow_shares, runtime: runtime.clone() })
+        let new = || FairLimiter::new(CLUSTER_SHARES);
+        let shares = before.map(|before| before.shares.clone());
+        let shares = shares.unwrap_or_else(|| ByShadow { enforced: new(), shadow: new() });
+        Ok(Self { connections, clients, shares, runtime: runtime.clone() })
     }
 
     /// Where calls run.
@@ -114,21 +135,26 @@ impl Callers {
         flow: &str,
         deadline: Option<Instant>,
     ) -> Result<WebhookResponse, CallFailure> {
-        let client = self.connections.of(webhook).and_then(|connection| self.clients.get(&key(connection)));
-        let Some(WebhookClient { connection, client }) = client.cloned() else {
+        let connection = self.connections.of(webhook);
+        let client = connection.and_then(|connection| self.clients.get(&key(connection, webhook.shadow)));
+        let Some(WebhookClient { connection, client, shares }) = client.cloned() else {
             return Err(CallError::Failed("no connection is configured".to_owned()).into());
         };
         let url = format!("{}?timeout={}s", connection.url, webhook.timeout.as_secs());
         let late = || CallError::Late(format!("Post {}: context deadline exceeded", Quoted(&url)));
-        let shares = if webhook.shadow { &self.shadow_shares } else { &self.shares };
-        let permit = shares.acquire(flow.into(), 1, Instant::now() + QUEUE_TIMEOUT).await;
-        let permit = permit.map_err(|_| CallFailure::Busy)?;
+        let queued_until = Instant::now() + QUEUE_TIMEOUT;
+        let of_cluster = if webhook.shadow { &self.shares.shadow } else { &self.shares.enforced };
+        // First that of the webhook: a call that waits for it takes nothing from other webhooks.
+        let of_webhook = shares.acquire(flow.into(), 1, queued_until).await.map_err(|_| CallFailure::Busy)?;
+        let of_cluster = of_cluster.acquire(flow.into(), 1, queued_until).await;
+        let permits = (of_webhook, of_cluster.map_err(|_| CallFailure::Busy)?);
         // Only now: the webhook is not at fault for the wait.
         let until = Instant::now() + webhook.timeout;
         let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let posting = post(client, connection, url.clone(), (headers, review.body.clone()), until);
+        let body = (review.head.clone(), review.rest.clone());
+        let posting = post(client, connection, url.clone(), (headers, body), until);
         let call = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let _permit = permit;
+            let _permits = permits;
             posting.await
         }));
         // The thread of the call may be busy.
@@ -140,8 +166,8 @@ impl Callers {
     }
 }
 
-fn key(connection: &Arc<WebhookConnection>) -> usize {
-    Arc::as_ptr(connection).addr()
+fn key(connection: &Arc<WebhookConnection>, is_shadow: bool) -> ClientKey {
+    (Arc::as_ptr(connection).addr(), is_shadow)
 }
 
 /// Posts a review, and again if the webhook asks for it.
@@ -149,13 +175,14 @@ async fn post(
     client: HttpsClient,
     connection: Arc<WebhookConnection>,
     url: String,
-    (headers, review): (HeaderMap, Bytes),
+    (headers, (head, rest)): (HeaderMap, (Bytes, Bytes)),
     until: Instant,
 ) -> Result<WebhookResponse, CallError> {
     let bearer = connection.bearer_token.as_ref().map(BearerToken::expose);
     for attempt in 0.. {
         let left = until.saturating_duration_since(Instant::now());
-        let request = HttpsRequest::post(&url, review.clone()).with_headers(headers.clone());
+        let request = HttpsRequest::post(&url, head.clone()).followed_by(rest.clone());
+        let request = request.with_headers(headers.clone());
         let request = request.bearer(bearer).within(left).of_at_most(MAX_RESPONSE_BYTES);
         let response = client.send(request).await.map_err(|error| call_error(&url, &error))?;
         match rest::retry_wait(response.status.as_u16(), &response.headers) {

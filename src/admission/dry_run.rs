@@ -4,12 +4,12 @@
 //! |---|---|
 //! | creation of `serviceaccounts/token` | never: it would create a token that works ([`is_never_dry_run`]) |
 //! | creation of another subresource in an API group that kube-apiserver does not serve itself | never: its dry run may do the same |
-//! | any other request in such a group | if its OpenAPI document lists the parameter `dryRun` ([`DryRunSupport`]) |
+//! | any other request in such a group | if its OpenAPI document lists the parameter `dryRun` ([`DryRunSupport`]), or if its `APIService` has no service: then kube-apiserver serves it, also a custom resource that is so new that it is not in the document |
 //! | any other request | yes: kube-apiserver's own resources have dry runs |
 //!
 //! An aggregated API server without dry runs would store what is only rehearsed, so this is never tried.
 //! Custom resources look the same from outside; kube-apiserver publishes their documents.
-// kube-aggregator: pkg/controllers/openapiv3; OpenAPI 3.0, section 4.8.10
+// kube-aggregator: pkg/controllers/openapiv3, pkg/apiserver/handler_proxy.go; OpenAPI 3.0, section 4.8.10
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -98,6 +98,8 @@ struct ReadDocument {
     read: Instant,
     /// `None` if the group is not served in this version; the error of a read that failed.
     operations: Result<Option<Arc<Operations>>, String>,
+    /// Whether kube-apiserver is known to serve the group in this version itself.
+    is_local: bool,
 }
 
 /// The operations of a group, by resource, subresource and method.
@@ -172,6 +174,7 @@ impl DryRunSupport {
             return Ok(support);
         }
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
+        let service = format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}");
         let until = Instant::now() + QUEUE_TIMEOUT;
         let permit = self.shares.acquire(flow.into(), 1, until).await.map_err(|_| DryRunError::Busy)?;
         let client = self.client.clone();
@@ -182,11 +185,16 @@ impl DryRunSupport {
                 return Ok(support);
             }
             let read = Instant::now();
-            let operations = timeout(READ_TIMEOUT, read_operations(client, &path)).await;
+            let operations = timeout(READ_TIMEOUT, read_operations(client.clone(), &path)).await;
             let operations = operations.unwrap_or_else(|_| Err("no response in time".to_owned()));
-            let known =
-                ReadDocument { read, operations: operations.map(|operations| operations.map(Arc::new)) };
-            let support = known.result(&wanted);
+            let operations = operations.map(|operations| operations.map(Arc::new));
+            let mut known = ReadDocument { read, operations, is_local: false };
+            let mut support = known.result(&wanted);
+            if support == Ok(DryRun::Absent) {
+                let local = timeout(READ_TIMEOUT, is_local(client, &service)).await;
+                known.is_local = local.unwrap_or_default();
+                support = known.result(&wanted);
+            }
             *lock(&document.known) = Some(known);
             support
         }));
@@ -203,6 +211,14 @@ impl Document {
 
 impl ReadDocument {
     fn result(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
+        Ok(match self.listed(wanted)? {
+            DryRun::Absent if self.is_local => DryRun::Supported,
+            support => support,
+        })
+    }
+
+    /// What the document says.
+    fn listed(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
         let operations = self.operations.as_ref().map_err(Clone::clone)?;
         Ok(operations.as_ref().map_or(DryRun::Absent, |operations| operations.support(wanted)))
     }
@@ -210,7 +226,7 @@ impl ReadDocument {
     /// `None` if the document is too old to tell, or was not read.
     fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
         let support = self.result(wanted).ok()?;
-        let ttl = if support == DryRun::Absent { MISSING_TTL } else { TTL };
+        let ttl = if self.listed(wanted) == Ok(DryRun::Absent) { MISSING_TTL } else { TTL };
         (self.read.elapsed() < ttl).then_some(support)
     }
 }
@@ -287,6 +303,32 @@ async fn read_operations(client: kube::Client, path: &str) -> Result<Option<Oper
     Ok(Some(Operations::of(document)))
 }
 
+/// The part of an `APIService` that is read.
+#[derive(Debug, Deserialize)]
+struct ApiService {
+    spec: ApiServiceSpec,
+}
+
+#[derive(Debug, Deserialize)]
+struct ApiServiceSpec {
+    /// Where an aggregated API server is.
+    service: Option<serde::de::IgnoredAny>,
+}
+
+/// Whether kube-apiserver serves a group and version itself. Not known without the right to read it.
+async fn is_local(client: kube::Client, path: &str) -> bool {
+    let Ok(request) = http::Request::get(path).body(Body::empty()) else { return false };
+    let Ok(response) = client.send(request).await else { return false };
+    if response.status() != http::StatusCode::OK {
+        return false;
+    }
+    let Ok(body) = Limited::new(response.into_body(), MAX_DOCUMENT_BYTES).collect().await else {
+        return false;
+    };
+    let service = serde_json::from_slice::<ApiService>(&body.to_bytes());
+    service.is_ok_and(|service| service.spec.service.is_none())
+}
+
 impl fmt::Debug for DryRunSupport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DryRunSupport").finish_non_exhaustive()
@@ -334,12 +376,18 @@ mod tests {
                 all: operations.all.clone(),
                 ..Operations::default()
             }))),
+            is_local: false,
         };
         assert_eq!(known(Duration::ZERO).support(&wanted("a")), Some(DryRun::Unsupported));
         assert_eq!(known(MISSING_TTL).support(&wanted("a")), Some(DryRun::Unsupported));
         assert_eq!(known(TTL).support(&wanted("a")), None);
         assert_eq!(known(Duration::ZERO).support(&wanted("b")), Some(DryRun::Absent));
         assert_eq!(known(MISSING_TTL).support(&wanted("b")), None);
+        // What kube-apiserver serves has dry runs, also if it is too new for the document.
+        let local = |age| ReadDocument { is_local: true, ..known(age) };
+        assert_eq!(local(Duration::ZERO).support(&wanted("b")), Some(DryRun::Supported));
+        assert_eq!(local(MISSING_TTL).support(&wanted("b")), None);
+        assert_eq!(local(Duration::ZERO).support(&wanted("a")), Some(DryRun::Unsupported));
     }
 
     fn wanted(resource: &str) -> (String, String, String) {

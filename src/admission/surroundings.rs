@@ -16,6 +16,7 @@ use portcullis_admission::{
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::Owner;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
@@ -26,14 +27,25 @@ use crate::authz::{AccessError, AccessRefusal, AuthzTrace, of_expression};
 use crate::request::info::RequestInfo;
 use crate::traces::{ActiveSpan, SpanScope};
 
+/// A request, as far as the phases need it.
+#[derive(Clone, Copy)]
+pub(crate) struct RequestParts<'a> {
+    /// In whose share it counts what the request makes the gateway ask.
+    pub(crate) flow: &'a str,
+    /// The same for what the process has once.
+    pub(crate) owner: &'a Owner,
+    /// The user under whose identity it is made.
+    pub(crate) user: &'a UserInfo,
+    /// Its end.
+    pub(crate) deadline: Option<Instant>,
+    /// The span of the request, if requests are traced.
+    pub(crate) spans: Option<&'a SpanScope>,
+}
+
 /// What the phases need for one request, and what they say about it.
 pub(crate) struct RequestSurroundings<'a> {
     admission: &'a Arc<ClusterAdmission>,
-    flow: &'a str,
-    user: &'a UserInfo,
-    deadline: Option<Instant>,
-    /// The span of the request, if requests are traced.
-    spans: Option<&'a SpanScope>,
+    request: RequestParts<'a>,
     notes: Mutex<AdmissionNotes>,
     /// Whether a webhook was not called because too many calls are in progress.
     is_busy: AtomicBool,
@@ -49,22 +61,8 @@ pub(crate) struct AdmissionNotes {
 }
 
 impl<'a> RequestSurroundings<'a> {
-    pub(super) fn new(
-        admission: &'a Arc<ClusterAdmission>,
-        flow: &'a str,
-        user: &'a UserInfo,
-        deadline: Option<Instant>,
-        spans: Option<&'a SpanScope>,
-    ) -> Self {
-        Self {
-            admission,
-            flow,
-            user,
-            deadline,
-            spans,
-            notes: Mutex::default(),
-            is_busy: AtomicBool::new(false),
-        }
+    pub(super) fn new(admission: &'a Arc<ClusterAdmission>, request: RequestParts<'a>) -> Self {
+        Self { admission, request, notes: Mutex::default(), is_busy: AtomicBool::new(false) }
     }
 
     /// Whether a webhook was not called because too many calls are in progress: that is no fault of the webhook, and its
@@ -85,14 +83,14 @@ impl<'a> RequestSurroundings<'a> {
         subresource: &str,
         method: &Method,
     ) -> Result<DryRun, DryRunError> {
-        self.admission.dry_runs.of(self.flow, resource, subresource, method).await
+        self.admission.dry_runs.of(self.request.flow, resource, subresource, method).await
     }
 
     /// Asks the API servers whether the user may make the request, where no dry run does.
     pub(crate) async fn authorize_request(&self, info: &RequestInfo) -> Result<(), AccessRefusal> {
         let authorizer = &self.admission.authorizer;
-        let trace = AuthzTrace::within(self.spans);
-        authorizer.authorize_at_api_servers(self.flow, self.user, info, &trace).await
+        let trace = AuthzTrace::within(self.request.spans);
+        authorizer.authorize_at_api_servers(self.request.flow, self.request.user, info, &trace).await
     }
 }
 
@@ -135,12 +133,16 @@ impl CallSpans {
 
 impl Caller for RequestSurroundings<'_> {
     async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
-        let spans = CallSpans::begin(self.spans, webhook, review);
+        let spans = CallSpans::begin(self.request.spans, webhook, review);
         let mut headers = HeaderMap::new();
         if let Some(spans) = &spans {
             spans.request.inject(&mut headers);
         }
-        let called = self.admission.callers.call(webhook, review, headers, self.flow, self.deadline).await;
+        let called = self
+            .admission
+            .callers
+            .call(webhook, review, headers, self.request.flow, self.request.deadline)
+            .await;
         if let (Err(_), Some(spans)) = (&called, spans) {
             spans.fail();
         }
@@ -175,16 +177,16 @@ impl Caller for RequestSurroundings<'_> {
 impl Surroundings for RequestSurroundings<'_> {
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
         match &self.admission.namespaces {
-            Some(namespaces) => namespaces.get(self.flow, namespace).await,
+            Some(namespaces) => namespaces.get(self.request.flow, namespace).await,
             None => Err(internal_error("namespaces are not watched")),
         }
     }
 
     async fn authorize(&self, review: &AccessReview) -> AccessDecision {
-        let review = of_expression(self.user, review);
+        let review = of_expression(self.request.user, review);
         let no = |reason, error| AccessDecision { allowed: false, reason, error };
-        let trace = AuthzTrace::within(self.spans);
-        match self.admission.authorizer.authorize(self.flow, &review, &trace).await {
+        let trace = AuthzTrace::within(self.request.spans);
+        match self.admission.authorizer.authorize(self.request.flow, &review, &trace).await {
             Ok(allowed) => AccessDecision { allowed: true, reason: allowed.reason, error: None },
             Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
             Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),
@@ -193,16 +195,31 @@ impl Surroundings for RequestSurroundings<'_> {
     }
 
     fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+        self.request.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    fn deadline(&self) -> Option<std::time::Instant> {
+        self.request.deadline.map(Instant::into_std)
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        is_long: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        if !is_long {
+            return Some(work());
+        }
+        self.admission.compute(self.request.owner, work).await
     }
 
     async fn shadow(&self, call: ShadowCall) {
-        ShadowCaller::new(self.admission, self.flow).start(call);
+        ShadowCaller::new(self.admission, self.request.flow).start(call);
     }
 }
 
 impl fmt::Debug for RequestSurroundings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestSurroundings").field("flow", &self.flow).finish_non_exhaustive()
+        f.debug_struct("RequestSurroundings").field("flow", &self.request.flow).finish_non_exhaustive()
     }
 }

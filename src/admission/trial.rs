@@ -74,7 +74,7 @@ impl Trial {
         let Webhooks { mutating, validating } = &self.webhooks;
         let mutated = phases::mutate(mutating, attributes, &mut objects, None, &surroundings).await;
         let ended = match mutated {
-            Ok(_) => phases::validate(validating, attributes, &objects, None, &surroundings).await,
+            Ok(_) => phases::validate(validating, attributes, &mut objects, None, &surroundings).await,
             Err(status) => Err(status),
         };
         let result = std::mem::take(&mut *lock(&surroundings.result));

@@ -3,7 +3,7 @@
 //! Follows `k8s.io/apiserver/pkg/authentication/token/cache`. A verdict is stored under a keyed hash of the token and
 //! the audiences, for the duration set by [`CachePolicy`] and, unlike in kube-apiserver, never past the credential's
 //! expiry. Concurrent requests of one owner with the same token share one check, which runs in the
-//! [pool](super::check_pool) and continues if they are cancelled. The number of concurrent checks is bounded, for all owners
+//! [pool](crate::tasks::compute) and continues if they are cancelled. The number of concurrent checks is bounded, for all owners
 //! and for each one: a flood of made-up tokens waits in the share of its sender, and beyond a limit is refused unchecked. A cache
 //! must never outlive the configuration that it was made for.
 //!
@@ -22,9 +22,9 @@ use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_limits::shared_lookup::{Found, Lookup, SharedLookups, Term};
 use tokio::time::Instant;
 
-use super::check_pool::ClusterTokenChecks;
 use super::{AuthnError, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator, TokenContext};
 use crate::metrics::{GaugeGuard, TokenCacheMetrics};
+use crate::tasks::compute::ClusterComputePool;
 use check::TokenCheck;
 use good_tokens::GoodTokens;
 use key::{CacheKey, CacheKeyHasher, SecretKeyHash};
@@ -108,7 +108,7 @@ pub(crate) struct CachedTokens(Arc<CacheState>);
 struct CacheState {
     delegate: Arc<dyn TokenAuthenticator>,
     policy: CachePolicy,
-    checks: ClusterTokenChecks,
+    checks: ClusterComputePool,
     metrics: TokenCacheMetrics,
     hasher: CacheKeyHasher,
     verdicts: Verdicts,
@@ -128,7 +128,7 @@ impl CachedTokens {
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
         policy: CachePolicy,
-        checks: ClusterTokenChecks,
+        checks: ClusterComputePool,
         metrics: &TokenCacheMetrics,
         limits: CacheLimits,
     ) -> Self {

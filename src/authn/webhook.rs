@@ -17,13 +17,13 @@ use rustls::crypto::CryptoProvider;
 
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
 use super::chain::intersection;
-use super::check_pool::ClusterTokenChecks;
 use super::{
     Audience, Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture,
     TokenAuthenticator, TokenContext,
 };
 use crate::authn::trace::{Check, StepOutcome};
 use crate::metrics::{Metrics, TokenCacheMetrics};
+use crate::tasks::compute::ClusterComputePool;
 use review::ReviewedStatus;
 use settings::{TokenReviewVersion, WebhookSettings};
 
@@ -42,7 +42,7 @@ pub(crate) fn cached(
     webhook: &WebhookSettings,
     implicit_audiences: Vec<Audience>,
     provider: &Arc<CryptoProvider>,
-    checks: ClusterTokenChecks,
+    checks: ClusterComputePool,
     metrics: &Metrics,
 ) -> Result<CachedTokens, rustls::Error> {
     let authenticator = WebhookAuthenticator::new(webhook, implicit_audiences, provider, metrics)?;
@@ -67,7 +67,7 @@ impl WebhookAuthenticator {
         })
     }
 
-    fn cached(self, ttl: Duration, checks: ClusterTokenChecks, metrics: &TokenCacheMetrics) -> CachedTokens {
+    fn cached(self, ttl: Duration, checks: ClusterComputePool, metrics: &TokenCacheMetrics) -> CachedTokens {
         let policy = CachePolicy { success: ttl, failure: ttl, errors: false };
         CachedTokens::new(Arc::new(self), policy, checks, metrics, CacheLimits::WEBHOOK)
     }

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 use super::jwt_issuers::JwtIssuers;
 use super::token_objects::{TokenObjectCache, TokenObjectKinds};
 use super::{ClusterError, settings};
+use crate::admission::ReviewMemory;
 use crate::audit::Audit;
 use crate::authn::bearer::BearerAuthenticator;
 use crate::authn::bootstrap::BootstrapTokens;
@@ -22,7 +23,6 @@ use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
 use crate::authn::chain::{
     AudienceAgnostic, AuthenticatedGroupAdder, AuthnChain, EmptyChain, UnionErrorPolicy, token_union,
 };
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::revocation::ClusterRevocation;
 use crate::authn::revocation::watch::RevocationWatch;
@@ -38,6 +38,7 @@ use crate::backend::dials::DialLimits;
 use crate::descriptors::Descriptors;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
+use crate::tasks::compute::ComputePool;
 
 /// The dependencies of all authenticators, for the life of the process.
 #[derive(Debug, Clone)]
@@ -45,7 +46,11 @@ pub(crate) struct ClusterDeps {
     /// Follows the objects and fetches the keys that tokens are verified by, away from the threads that serve requests.
     pub(crate) runtime: Handle,
     /// Checks tokens.
-    pub(crate) checks: TokenCheckPool,
+    pub(crate) checks: ComputePool,
+    /// Works on large objects under review.
+    pub(crate) reviewing: ComputePool,
+    /// The memory of objects under review.
+    pub(crate) review_memory: ReviewMemory,
     /// Asks authorizers, apart from the verification of tokens: clients choose how much there is to ask.
     pub(crate) reviews: Handle,
     /// The crypto provider of TLS connections to issuers and webhooks.
@@ -69,7 +74,9 @@ pub(crate) struct ClusterThreads {
     /// See [`ClusterDeps::runtime`].
     pub(crate) runtime: Handle,
     /// See [`ClusterDeps::checks`].
-    pub(crate) checks: TokenCheckPool,
+    pub(crate) checks: ComputePool,
+    /// See [`ClusterDeps::reviewing`].
+    pub(crate) reviewing: ComputePool,
     /// See [`ClusterDeps::reviews`].
     pub(crate) reviews: Handle,
 }
@@ -79,9 +86,14 @@ impl ClusterDeps {
     pub(crate) fn idle(runtime: &Handle) -> Self {
         let metrics = Arc::new(Metrics::new());
         let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
-        let checks = TokenCheckPool::new(runtime.clone(), 1);
+        let pool = || ComputePool::new(runtime.clone(), 1);
         let dials = DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX));
-        let threads = ClusterThreads { runtime: runtime.clone(), checks, reviews: runtime.clone() };
+        let threads = ClusterThreads {
+            runtime: runtime.clone(),
+            checks: pool(),
+            reviewing: pool(),
+            reviews: runtime.clone(),
+        };
         Self::new(threads, metrics, audit, dials)
     }
 
@@ -92,12 +104,14 @@ impl ClusterDeps {
         audit: Arc<Audit>,
         dials: DialLimits,
     ) -> Self {
-        let ClusterThreads { runtime, checks, reviews } = threads;
+        let ClusterThreads { runtime, checks, reviewing, reviews } = threads;
         Self {
             dials,
             audit,
             runtime,
             checks,
+            reviewing,
+            review_memory: ReviewMemory::default(),
             reviews,
             provider: Arc::new(default_provider()),
             limiters: Arc::new(Limiters::new(&metrics)),

@@ -9,46 +9,35 @@
 //! `failurePolicy` of every webhook that may match is `Ignore`. `docs/admission.md` has the rules, and what differs from
 //! kube-apiserver.
 
+mod body;
 mod connect;
 mod document;
+mod hold;
 mod options;
 mod pinned;
 mod request_level;
 mod reviewer;
 mod subject;
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use http::Response;
 use http::StatusCode;
-use http_body::Body as _;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_http::body::Body;
-use portcullis_http::transport::BodyError;
-use portcullis_limits::fair_limiter::Refused;
-use tokio::time::timeout;
 
 use super::Gateway;
 use super::error_map::Refusal;
 use super::forward::RehearsalError;
-use super::forward_error::ForwardError;
+use super::held_texts::HeldTexts;
 use super::scope::RequestScope;
 use super::stages::{Admitted, Authorized, within};
-use crate::admission::ClusterAdmission;
 use crate::admission::settings::AdmissionMode;
-use crate::backend::pool::SendError;
+use crate::admission::{ClusterAdmission, RequestParts};
 use crate::listener::Connection;
+use hold::ReviewHold;
 use reviewer::{OnConflict, Reviewer, Stop};
 use subject::{Action, Subject};
 
-/// The largest body of a request.
-// apiserver: pkg/server/config.go, MaxRequestBodyBytes
-const MAX_BODY_BYTES: u64 = 3 << 20;
-/// How long the body of a request may be on its way, whose memory other requests wait for.
-const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a write is reviewed, if its object changes meanwhile or its generated name is taken.
 const MAX_REVIEWS: usize = 8;
 
@@ -98,9 +87,11 @@ impl PendingReview {
     ) -> Result<Response<Body>, Refusal> {
         let Self { authorized, admission, subject } = self;
         let user = authorized.identity().clone();
-        let share = authorized.share(connection.info.peer.ip()).into_owned();
+        let client = connection.info.peer.ip();
+        let (share, owner) = (authorized.share(client).into_owned(), authorized.owner(client));
         let deadline = authorized.deadline();
-        let surroundings = admission.surroundings(&share, &user, deadline, scope.spans());
+        let parts = RequestParts { flow: &share, owner: &owner, user: &user, deadline, spans: scope.spans() };
+        let surroundings = admission.surroundings(parts);
         let reviewer = Reviewer {
             gateway,
             connection,
@@ -108,8 +99,8 @@ impl PendingReview {
             admission: &admission,
             surroundings: &surroundings,
             subject: &subject,
-            share: &share,
-            memory: Mutex::default(),
+            texts: HeldTexts::new(&gateway.ledger, owner.clone()),
+            hold: ReviewHold::new(&authorized, &owner, &share),
         };
         let result = within(deadline, Box::pin(reviewer.forward(authorized))).await;
         let notes = surroundings.take_notes();
@@ -135,15 +126,10 @@ impl Reviewer<'_> {
             };
             return self.gateway.forward(admitted, self.connection, self.scope).await;
         }
-        let body = authorized.take_body();
-        let size = body.size_hint().upper().unwrap_or(MAX_BODY_BYTES).min(MAX_BODY_BYTES);
-        let busy = |_: Refused| Refusal::Forward(ForwardError::Send(SendError::Busy));
-        let _body = self.admission.reserve_body(self.share, size).await.map_err(busy)?;
-        let reading = timeout(BODY_TIMEOUT, read_body(body)).await;
-        let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;
+        let (body, _held) = self.unless_revoked(self.read_body(&mut authorized)).await??;
         let mut reviews = 1;
         loop {
-            let (write, on_conflict) = match self.review(&authorized, &body).await {
+            let (write, on_conflict) = match self.unless_revoked(self.review(&authorized, &body)).await? {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
                     reviews += 1;
@@ -172,34 +158,21 @@ impl Reviewer<'_> {
 }
 
 impl Reviewer<'_> {
+    /// Waits for a part of the review, unless the request has to give up what it holds. Never for the write, which may be stored.
+    // threat: buffered-bytes-flood
+    async fn unless_revoked<T>(&self, part: impl Future<Output = T>) -> Result<T, Refusal> {
+        tokio::select! {
+            biased;
+            () = self.texts.revoked() => Err(Refusal::TooManyBufferedBytes),
+            result = part => Ok(result),
+        }
+    }
+
     /// A user without rights learns nothing about webhooks.
     async fn authorized_or_refused(&self, authorized: &Authorized) -> Result<(), Refusal> {
         let asked = self.surroundings.authorize_request(authorized.info()).await;
         asked.map_err(Refusal::Access)
     }
-}
-
-/// Reads the whole body, which the dry run and the write need.
-async fn read_body(body: Body) -> Result<Bytes, Refusal> {
-    let limit = usize::try_from(MAX_BODY_BYTES).unwrap_or(usize::MAX);
-    let body = Limited::new(body, limit).collect().await;
-    let body = body.map_err(|error| match error.downcast::<BodyError>() {
-        Ok(error) => Refusal::Forward(ForwardError::RequestBody(*error)),
-        Err(error) if error.is::<LengthLimitError>() => Refusal::NotAdmitted(too_large()),
-        Err(_) => Refusal::Panic,
-    })?;
-    Ok(body.to_bytes())
-}
-
-// apimachinery: pkg/api/errors/errors.go, NewRequestEntityTooLargeError
-fn too_large() -> Box<meta::Status> {
-    Box::new(meta::Status {
-        code: Some(413),
-        message: Some(format!("Request entity too large: limit is {MAX_BODY_BYTES}")),
-        reason: Some("RequestEntityTooLarge".to_owned()),
-        status: Some("Failure".to_owned()),
-        ..meta::Status::default()
-    })
 }
 
 impl From<RehearsalError> for Refusal {

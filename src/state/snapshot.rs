@@ -13,6 +13,7 @@ use tracing::info;
 
 use super::cluster_outcome::{ClusterBuildError, ClusterOutcomes};
 use super::effective_config::EffectiveConfig;
+use crate::admission::ReviewMemory;
 use crate::audit::AuditGeneration;
 use crate::backend::endpoint::Endpoint;
 use crate::cluster::authenticators::ClusterDeps;
@@ -50,6 +51,7 @@ pub(crate) struct Snapshot {
     max_requests_inflight_total: usize,
     max_buffered_bytes: MaxBufferedBytes,
     ledger: ByteLedger,
+    review_memory: ReviewMemory,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
     /// The management cluster, whose Secrets are clusters.
@@ -148,6 +150,7 @@ impl Snapshot {
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             max_buffered_bytes: settings.operation.max_buffered_bytes,
             ledger: deps.dials.ledger().clone(),
+            review_memory: deps.review_memory.clone(),
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
@@ -167,7 +170,10 @@ impl Snapshot {
             cluster.limiter.apply_memory(self.max_buffered_bytes.bytes());
             cluster.enforce();
         }
-        self.ledger.set_total(self.max_buffered_bytes.bytes());
+        let max_buffered_bytes = self.max_buffered_bytes.bytes();
+        self.ledger.set_total(max_buffered_bytes);
+        // Objects under review may have as much again.
+        self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {
             audit.commit();
         }

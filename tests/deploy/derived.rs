@@ -27,6 +27,7 @@ const TOKEN_OBJECTS: &str = "get,list,watch serviceaccounts,pods,nodes";
 const KEYS: &str = "role system:service-account-issuer-discovery";
 const READER: &str = "role extension-apiserver-authentication-reader";
 const NAMESPACES: &str = "get,list,watch namespaces";
+const API_SERVICES: &str = "get apiservices";
 const KUBE_SYSTEM: &str = "get namespaces kube-system";
 const SLICES: &str = "get,list,watch endpointslices";
 const USERS: &str = "impersonate users";
@@ -125,7 +126,7 @@ static ROWS: [Row; 25] = [
     Row {
         name: "admission_webhooks_read_namespaces",
         values: &[FRONT_PROXY, USER, r#"config.admission.admissionControlConfigFile="../files/a/admission""#],
-        permissions: &[REVIEWS, NAMESPACES, READER],
+        permissions: &[REVIEWS, NAMESPACES, API_SERVICES, READER],
         token: false,
     },
     Row {

@@ -1,6 +1,8 @@
 //! Admission webhooks of the gateway, where a real API server cannot show it: API servers without dry runs, webhooks that
 //! misbehave, and what the API server receives. The rest is in the twin group `admission`.
 
+mod bounds;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -20,8 +22,11 @@ const TOKEN: (&str, &str) = ("authorization", "Bearer good-token");
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 const WIDGETS: &str = "/apis/aggregated.test/v1/namespaces/n/widgets";
 const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
+/// In a group that kube-apiserver serves itself, and has not published yet.
+const FRESH: &str = "/apis/fresh.test/v1/namespaces/n/things";
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
 const NAMESPACE: &str = "/api/v1/namespaces/n";
+const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices/";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A request as the API server has received it.
@@ -90,7 +95,8 @@ impl Admitting {
             let (record, answer) = (Arc::clone(&record), Arc::clone(&answer));
             Box::pin(async move {
                 let body = request.into_body().collect().await.unwrap().to_bytes();
-                let review: Value = serde_json::from_slice(&body).unwrap();
+                let review: Value =
+                    serde_json::from_slice(&body).unwrap_or_else(|_| bounds::deep_review(&body));
                 record.lock().unwrap().push(review.clone());
                 match answer(&review) {
                     Some(answer) => answer,
@@ -136,19 +142,24 @@ impl Admitting {
     }
 
     pub(crate) fn gateway_with(&self, mode: &str, more: &[&str]) -> Gateway {
+        Gateway::with(self.flags(mode, more))
+    }
+
+    fn flags(&self, mode: &str, more: &[&str]) -> Vec<String> {
         let mut flags = flags(&self.pki, self.backend.address);
         flags.extend(more.iter().map(ToString::to_string));
         let file = self.directory().join("admission.json");
         flags.push(format!("--admission-control-config-file={}", file.display()));
         flags.push(format!("--admission-mode={mode}"));
-        Gateway::with(flags)
+        flags
     }
 
     /// What the API server has received since the last call, except the gateway's own questions.
     fn received(&self) -> Vec<Received> {
         let mut received = std::mem::take(&mut *self.received.lock().unwrap());
         received.retain(|received| {
-            !received.target.starts_with("/openapi/") && !received.target.starts_with(REVIEWS)
+            let of_gateway = ["/openapi/", REVIEWS, API_SERVICES];
+            !of_gateway.iter().any(|path| received.target.starts_with(path))
         });
         received
     }
@@ -175,7 +186,17 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         respond(StatusCode::CREATED, &object)
     };
     match (&received.method, path) {
-        (_, REVIEWS) => respond(StatusCode::CREATED, &json!({"status": {"allowed": true}})),
+        (_, REVIEWS) => {
+            let is_allowed = received.body["spec"]["user"] != "system:anonymous";
+            respond(StatusCode::CREATED, &json!({"status": {"allowed": is_allowed}}))
+        }
+        (_, "/openapi/v3/apis/fresh.test/v1") => respond(StatusCode::NOT_FOUND, &json!({})),
+        (_, path) if path.starts_with(API_SERVICES) => {
+            let service = json!({"name": "server", "namespace": "n"});
+            let spec = if path.ends_with("fresh.test") { json!({}) } else { json!({"service": service}) };
+            respond(StatusCode::OK, &json!({"spec": spec}))
+        }
+        (method, _) if path.contains("/sized-") || path.contains("/deep-") => bounds::serve(method, path),
         (&Method::GET, NAMESPACE) => {
             let labels = json!({"kubernetes.io/metadata.name": "n"});
             respond(
@@ -353,13 +374,24 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
     assert_eq!(code, StatusCode::CREATED, "{body}");
     assert_eq!(admitting.lines(), [format!("POST {WIDGETS}?dryRun=All"), format!("POST {WIDGETS}")]);
 
+    // kube-apiserver serves it, so it has dry runs. What an aggregated API server does not list is not there.
+    let thing = "{\"kind\":\"Thing\",\"metadata\":{}}".to_owned();
+    let (code, body) = send(&gateway, Method::POST, FRESH, &[JSON], thing.clone()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert_eq!(admitting.lines(), [format!("POST {FRESH}?dryRun=All"), format!("POST {FRESH}")]);
+    let absent = FRESH.replace("fresh.test", "aggregated.test");
+    let (code, body) = send(&gateway, Method::POST, &absent, &[JSON], thing).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(!admitting.received().iter().any(Received::is_write));
+    admitting.reviews();
+
     // An upgrade header does not make a connection of a write.
     let upgraded = [JSON, upgrade[0], upgrade[1]];
     let widget = "{\"kind\":\"Widget\",\"metadata\":{}}".to_owned();
     let (code, body) = send(&gateway, Method::POST, WIDGETS, &upgraded, widget).await;
     assert_eq!(code, StatusCode::CREATED, "{body}");
     assert_eq!(admitting.lines(), [format!("POST {WIDGETS}?dryRun=All"), format!("POST {WIDGETS}")]);
-    assert_eq!(admitting.reviews(), 2);
+    assert_eq!(admitting.reviews(), 1);
 
     admitting.write("Ignore", 5);
     let ignoring = admitting.gateway("pinnedDryRun");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -98,6 +99,67 @@ pub struct Objects {
     pub object: Option<Value>,
     /// The stored object; `None` for `CREATE` and `CONNECT`.
     pub old_object: Option<Value>,
+}
+
+/// The objects of a request while a phase works on them, also on other threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SharedObjects {
+    pub(crate) object: Option<Arc<Value>>,
+    pub(crate) old_object: Option<Arc<Value>>,
+    /// Whether work on them takes long enough for others to notice.
+    pub(crate) are_large: bool,
+}
+
+/// The size beyond which work on a value is not done where other requests wait, in bytes of text.
+pub(crate) const LARGE: usize = 64 << 10;
+/// The same in levels, each of which takes some of the stack.
+const DEEP: usize = 128;
+
+impl SharedObjects {
+    /// Takes the objects out of `objects`, until [`Self::give_back`].
+    pub(crate) fn take(objects: &mut Objects) -> Self {
+        let [object, old_object] =
+            [&mut objects.object, &mut objects.old_object].map(|object| object.take().map(Arc::new));
+        Self { object, old_object, are_large: false }.measured()
+    }
+
+    pub(crate) fn give_back(self, objects: &mut Objects) {
+        objects.object = self.object.map(Arc::unwrap_or_clone);
+        objects.old_object = self.old_object.map(Arc::unwrap_or_clone);
+    }
+
+    pub(crate) fn set_object(&mut self, object: Value) {
+        let (object, old_object) = (Some(Arc::new(object)), self.old_object.take());
+        *self = Self { object, old_object, are_large: false }.measured();
+    }
+
+    fn measured(self) -> Self {
+        let are_large = [&self.object, &self.old_object].into_iter().flatten().any(|object| is_large(object));
+        Self { are_large, ..self }
+    }
+}
+
+/// Whether a value is larger than [`LARGE`] or deeper than [`DEEP`]. Looks at no more of it than that.
+fn is_large(value: &Value) -> bool {
+    let (mut size, mut pending) = (0_usize, vec![(value, 0)]);
+    while let Some((value, depth)) = pending.pop() {
+        size += match value {
+            Value::String(text) => text.len() + 3,
+            Value::Object(fields) => {
+                pending.extend(fields.values().map(|value| (value, depth + 1)));
+                fields.keys().map(|key| key.len() + 3).sum::<usize>() + 2
+            }
+            Value::Array(items) => {
+                pending.extend(items.iter().map(|value| (value, depth + 1)));
+                items.len() + 2
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        };
+        if size > LARGE || depth > DEEP {
+            return true;
+        }
+    }
+    false
 }
 
 impl Operation {

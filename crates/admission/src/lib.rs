@@ -23,6 +23,7 @@ mod surroundings;
 mod webhook;
 
 pub use attributes::{Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo};
+pub(crate) use attributes::{LARGE, SharedObjects};
 pub use surroundings::{
     Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
 };

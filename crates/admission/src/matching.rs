@@ -21,12 +21,13 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::Bindings;
 
-use crate::{Attributes, Objects, Operation, Surroundings, Webhook};
+use crate::{Attributes, Operation, SharedObjects, Surroundings, Webhook};
+use conditions::Evaluation;
 use rules::{Equivalents, rule_match_with};
 use selector::ObjectLabels;
 
@@ -52,7 +53,7 @@ pub struct RequestMatcher<'a> {
     attributes: &'a Attributes,
     served: Option<&'a dyn ServedResources>,
     equivalents: OnceLock<Equivalents>,
-    bindings: OnceLock<Bindings>,
+    bindings: OnceLock<Arc<Bindings>>,
     namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
 }
 
@@ -75,24 +76,18 @@ impl<'a> RequestMatcher<'a> {
         })
     }
 
-    /// Whether [`Self::should_call`] may evaluate expressions. That is synchronous, and its time depends on the size of the
-    /// objects: with large ones, call it where nothing else waits.
-    pub fn may_evaluate_conditions(&self, webhook: &Webhook) -> bool {
-        !webhook.match_conditions.is_empty() && self.rule_match(webhook) == RuleMatch::Exact
-    }
-
     /// Takes note that the objects have changed.
-    pub fn forget_objects(&mut self) {
+    pub(crate) fn forget_objects(&mut self) {
         self.bindings = OnceLock::new();
     }
 
     /// Whether a webhook is called with `objects`, the same ones in all calls until [`Self::forget_objects`]; the `Status` for
     /// the client if that cannot be decided, and its failure policy does not decide it.
     // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
-    pub async fn should_call(
+    pub(crate) async fn should_call(
         &self,
         webhook: &Webhook,
-        objects: &Objects,
+        objects: &SharedObjects,
         surroundings: &impl Surroundings,
     ) -> Result<Verdict, Box<Status>> {
         let rules = self.rule_match(webhook);
@@ -106,12 +101,30 @@ impl<'a> RequestMatcher<'a> {
             return Ok(Verdict::NeedsConversion);
         }
         if !webhook.match_conditions.is_empty() {
-            let bindings = self.bindings.get_or_init(|| conditions::bindings(self.attributes, objects));
-            if !conditions::hold(webhook, self.attributes, bindings, surroundings).await? {
+            let bindings = self.bindings(objects, surroundings).await?;
+            let evaluation =
+                Evaluation { attributes: self.attributes, bindings, are_large: objects.are_large };
+            if !evaluation.holds(webhook, surroundings).await? {
                 return Ok(Verdict::Skip);
             }
         }
         Ok(Verdict::Call)
+    }
+
+    /// The variables of conditions.
+    async fn bindings(
+        &self,
+        objects: &SharedObjects,
+        surroundings: &impl Surroundings,
+    ) -> Result<Arc<Bindings>, Box<Status>> {
+        if let Some(bindings) = self.bindings.get() {
+            return Ok(Arc::clone(bindings));
+        }
+        let (request, shared) = (conditions::request_variables(self.attributes), objects.clone());
+        let bind = move || Arc::new(conditions::bindings(request, &shared));
+        let bindings =
+            surroundings.compute(objects.are_large, bind).await.ok_or_else(conditions::cancelled)?;
+        Ok(Arc::clone(self.bindings.get_or_init(|| bindings)))
     }
 
     /// Whether a webhook may be called, whatever the objects are: its rules match, and the namespace if it is known.
@@ -127,11 +140,12 @@ impl<'a> RequestMatcher<'a> {
         if self.attributes.resource.resource == "namespaces" {
             return Ok(true);
         }
-        self.namespace_matches(&webhook.namespace_selector, &Objects::default(), surroundings).await
+        let objects = SharedObjects::default();
+        self.namespace_matches(&webhook.namespace_selector, &objects, surroundings).await
     }
 
     // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector
-    fn object_matches(&self, selector: &LabelSelector, objects: &Objects) -> bool {
+    fn object_matches(&self, selector: &LabelSelector, objects: &SharedObjects) -> bool {
         if selector.is_empty() {
             return true;
         }
@@ -139,14 +153,14 @@ impl<'a> RequestMatcher<'a> {
         let has_metadata = self.attributes.operation != Operation::Connect;
         [&objects.object, &objects.old_object]
             .into_iter()
-            .any(|object| selector.matches_object(&ObjectLabels::of(object.as_ref(), has_metadata)))
+            .any(|object| selector.matches_object(&ObjectLabels::of(object.as_deref(), has_metadata)))
     }
 
     // apiserver: pkg/admission/plugin/webhook/predicates/namespace/matcher.go, MatchNamespaceSelector
     async fn namespace_matches(
         &self,
         selector: &LabelSelector,
-        objects: &Objects,
+        objects: &SharedObjects,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
         let Attributes { operation, resource, subresource, namespace, .. } = self.attributes;
@@ -159,7 +173,7 @@ impl<'a> RequestMatcher<'a> {
             && subresource.is_empty()
             && matches!(operation, Operation::Create | Operation::Update)
         {
-            let labels = ObjectLabels::of(objects.object.as_ref(), true);
+            let labels = ObjectLabels::of(objects.object.as_deref(), true);
             if labels == ObjectLabels::Inaccessible {
                 return Err(statuses::internal_error("object does not implement the Object interfaces"));
             }

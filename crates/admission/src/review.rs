@@ -12,9 +12,10 @@ mod response;
 mod tests;
 
 pub use portcullis_go::json::encode;
-pub use portcullis_go::json::raw::decode as decode_value;
+pub use portcullis_go::json::raw::{DecodedSize, decode as decode_value};
 
 pub use denial::{denial, internal_error, timeout};
 pub use patch::{Patch, PatchError};
 pub use request::ReviewRequest;
+pub(crate) use request::ReviewText;
 pub use response::{JSON_PATCH, ReviewError, ReviewResponse};

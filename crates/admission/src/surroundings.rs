@@ -1,7 +1,8 @@
 //! What the phases need of a gateway, for one request.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::future::{Future, ready};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
@@ -38,6 +39,20 @@ pub trait Surroundings: Caller {
 
     /// Whether the deadline of the request has passed.
     fn is_late(&self) -> bool;
+
+    /// That deadline, at which what [`Self::compute`] does ends.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does work that may take long, if `is_long` says so: then not where other requests wait for it. `None` if the work was cancelled.
+    fn compute<T: Send + 'static>(
+        &self,
+        _is_long: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> impl Future<Output = Option<T>> + Send {
+        ready(Some(work()))
+    }
 
     /// Lets the call of a shadow webhook [run](ShadowCall::run). A request that waits for this future waits for the webhook.
     fn shadow(&self, call: ShadowCall) -> impl Future<Output = ()> + Send;

@@ -559,7 +559,7 @@ fn reviews_are_written_as_by_the_api_server() {
                 .unwrap()
                 .to_owned();
             let ours = ReviewRequest::new(version, &attributes, &objects, attributes.dry_run);
-            let body = String::from_utf8(ours.body.to_vec()).unwrap();
+            let body = String::from_utf8(ours.body()).unwrap();
             assert_eq!(body.replace(&ours.uid, "UID"), theirs.replace(&uid, "UID"));
         }
     }

@@ -3,14 +3,18 @@
 //! The servers are configured, but not trusted: responses are limited in time and size. Never follows a redirect, never
 //! uses a proxy from the environment, and never sends a request without TLS.
 
+use std::convert::Infallible;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -40,7 +44,42 @@ pub const GATEWAY_USER_AGENT: HeaderValue =
 
 /// A client with its connection pool. The connections belong to the runtime that sends the requests.
 #[derive(Clone)]
-pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>);
+pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, PostedBody>);
+
+/// A body in two parts, of which several requests may share one.
+#[derive(Debug, Default)]
+struct PostedBody {
+    head: Bytes,
+    rest: Bytes,
+}
+
+impl PostedBody {
+    fn of(body: Bytes) -> Self {
+        Self { head: body, rest: Bytes::new() }
+    }
+}
+
+impl Body for PostedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Self { head, rest } = self.get_mut();
+        let part = std::mem::take(if head.is_empty() { rest } else { head });
+        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.head.is_empty() && self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.head.len() + self.rest.len()).try_into().unwrap_or(u64::MAX))
+    }
+}
 
 /// A request: a GET, or a POST if it has a JSON body.
 #[derive(Clone)]
@@ -51,6 +90,8 @@ pub struct HttpsRequest<'a> {
     pub bearer: Option<&'a str>,
     /// The JSON body.
     pub json: Option<Bytes>,
+    /// What follows the JSON body, as a part of it.
+    pub rest: Bytes,
     /// Further headers.
     pub headers: HeaderMap,
     /// The timeout, from the connection to the end of the response.
@@ -143,6 +184,7 @@ impl<'a> HttpsRequest<'a> {
             url,
             bearer: None,
             json: None,
+            rest: Bytes::new(),
             headers: HeaderMap::new(),
             timeout: HTTPS_TIMEOUT,
             max_bytes: MAX_RESPONSE_BYTES,
@@ -152,6 +194,12 @@ impl<'a> HttpsRequest<'a> {
     /// A POST of JSON.
     pub fn post(url: &'a str, json: impl Into<Bytes>) -> Self {
         Self { json: Some(json.into()), ..Self::get(url) }
+    }
+
+    /// Appends to the JSON body.
+    #[must_use]
+    pub fn followed_by(self, rest: Bytes) -> Self {
+        Self { rest, ..self }
     }
 
     /// Sets the timeout.
@@ -178,11 +226,11 @@ impl<'a> HttpsRequest<'a> {
         Self { bearer: token, ..self }
     }
 
-    fn into_http(self) -> Result<(String, Request<Full<Bytes>>), HttpsError> {
+    fn into_http(self) -> Result<(String, Request<PostedBody>), HttpsError> {
         let uri: Uri = self.url.parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
         let host = https_host(&uri)?;
         let method = if self.json.is_some() { Method::POST } else { Method::GET };
-        let mut request = Request::new(Full::default());
+        let mut request = Request::new(PostedBody::default());
         *request.headers_mut() = self.headers;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, JSON);
@@ -195,7 +243,7 @@ impl<'a> HttpsRequest<'a> {
         }
         if let Some(json) = self.json {
             headers.insert(CONTENT_TYPE, JSON);
-            *request.body_mut() = Full::new(json);
+            *request.body_mut() = PostedBody { head: json, rest: self.rest };
         }
         *request.method_mut() = method;
         *request.uri_mut() = uri;
@@ -257,7 +305,7 @@ impl HttpsClient {
     /// Sends a request of another library, with its method, headers and body, within the default timeout and limit.
     pub async fn send_http(&self, request: Request<Bytes>) -> Result<HttpsResponse, HttpsError> {
         let host = https_host(request.uri())?;
-        let exchange = self.exchange(&host, request.map(Full::new), MAX_RESPONSE_BYTES);
+        let exchange = self.exchange(&host, request.map(PostedBody::of), MAX_RESPONSE_BYTES);
         match timeout(HTTPS_TIMEOUT, exchange).await {
             Ok(outcome) => outcome,
             Err(_) => Err(HttpsError::Timeout { host, timeout: HTTPS_TIMEOUT }),
@@ -267,7 +315,7 @@ impl HttpsClient {
     async fn exchange(
         &self,
         host: &str,
-        request: Request<Full<Bytes>>,
+        request: Request<PostedBody>,
         max_bytes: usize,
     ) -> Result<HttpsResponse, HttpsError> {
         let response = self.0.request(request).await;

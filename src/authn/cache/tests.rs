@@ -12,9 +12,9 @@ use tokio::time::{advance, timeout};
 use super::super::Authenticated;
 use super::super::testing::{audiences_of, success};
 use super::*;
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::trace::{AuthnTrace, Check, StepOutcome, TraceRecord};
 use crate::metrics::Metrics;
+use crate::tasks::compute::ComputePool;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const NOW: UnixTime = UnixTime::from_secs(1_700_000_000);
@@ -91,7 +91,7 @@ impl TokenAuthenticator for FakeAuthenticator {
 }
 
 fn cache_with(fake: &Arc<FakeAuthenticator>, policy: CachePolicy, limits: CacheLimits) -> Arc<CachedTokens> {
-    let (checks, metrics) = (TokenCheckPool::of_test().of_cluster("c"), Metrics::new());
+    let (checks, metrics) = (ComputePool::of_test().of_cluster("c"), Metrics::new());
     Arc::new(CachedTokens::new(fake.clone(), policy, checks, &metrics.token_cache, limits))
 }
 
@@ -483,7 +483,7 @@ impl TokenAuthenticator for SlowOnMadeUp {
 async fn recently_valid_tokens_do_not_wait_behind_a_flood_of_made_up_ones() {
     let policy = CachePolicy { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
     let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
-    let checks = TokenCheckPool::of_test().of_cluster("c");
+    let checks = ComputePool::of_test().of_cluster("c");
     let cache = CachedTokens::new(delegate, policy, checks, &metrics.token_cache, CacheLimits::WEBHOOK);
     let cache = Arc::new(cache);
     for number in 0..100 {
@@ -544,7 +544,7 @@ async fn requests_and_lookups_are_counted() {
     });
     let metrics = Metrics::new();
     let policy = CachePolicy { failure: MINUTE, errors: false, ..SUCCESSES };
-    let checks = TokenCheckPool::of_test().of_cluster("c");
+    let checks = ComputePool::of_test().of_cluster("c");
     let cache = CachedTokens::new(fake, policy, checks, &metrics.token_cache, CacheLimits::CLUSTER);
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         authenticate(&cache, token).await.ok();

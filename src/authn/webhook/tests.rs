@@ -17,8 +17,8 @@ use testkit::pki::{Ca, Issued};
 
 use super::super::testing::audiences_of;
 use super::*;
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::trace::{AuthnTrace, TraceStep};
+use crate::tasks::compute::ComputePool;
 
 const VERSIONS: [TokenReviewVersion; 2] = [TokenReviewVersion::V1, TokenReviewVersion::V1Beta1];
 const TOKEN: &str = "my-s3cr3t-t0ken";
@@ -299,8 +299,7 @@ async fn verdicts_are_cached_and_errors_are_not() {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
         let authenticator = authenticator(&service.webhook(pki.tls(), version), &[], &metrics);
-        let cached =
-            authenticator.cached(LONG, TokenCheckPool::of_test().of_cluster("c"), &metrics.token_cache);
+        let cached = authenticator.cached(LONG, ComputePool::of_test().of_cluster("c"), &metrics.token_cache);
         for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
             ("t0k3n", 404, true, false, 1),
@@ -342,7 +341,7 @@ async fn verdicts_are_cached_for_the_configured_ttl() {
     for (cache_ttl, attempts) in [(Duration::ZERO, 2), (LONG, 1)] {
         let webhook = WebhookSettings { cache_ttl, ..service.webhook(pki.tls(), TokenReviewVersion::V1) };
         let provider = Arc::new(default_provider());
-        let checks = TokenCheckPool::of_test().of_cluster("c");
+        let checks = ComputePool::of_test().of_cluster("c");
         let made = cached(&webhook, Vec::new(), &provider, checks, &Metrics::new()).unwrap();
         for _ in 0..2 {
             assert!(matches!(authenticate_untraced(&made, TOKEN).await, Ok(Some(_))));

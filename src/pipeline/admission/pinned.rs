@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::{
     SERVER_FIELDS, carry_over, for_yaml, is_lost, is_same, keep_server_fields, merge_patch, metadata,
-    parse_unambiguous, remove_managed_fields, remove_server_fields, set_metadata,
+    remove_managed_fields, remove_server_fields, set_metadata,
 };
 use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
@@ -100,7 +100,7 @@ impl Reviewer<'_> {
             let object = self.sent_object(authorized, body)?;
             return Ok((self.review_as_sent(authorized, body, object).await?, OnConflict::Respond));
         }
-        let sent = if is_json(authorized.request().headers()) { parse_unambiguous(body).ok() } else { None };
+        let sent = if is_json(authorized.request().headers()) { self.take_body(body).ok() } else { None };
         let generated = match generated_name(&shown, sent.as_ref()) {
             // The name may be that of a body that is not read here: a generated one is another one the next time.
             Some(name) if sent.is_none() => {
@@ -128,7 +128,7 @@ impl Reviewer<'_> {
         if attributes.name.is_empty() {
             attributes = self.created_attributes(authorized, &reviewed);
         }
-        self.validate(&attributes, &Objects { object: Some(reviewed), old_object: None }).await?;
+        self.validate(&attributes, &mut Objects { object: Some(reviewed), old_object: None }).await?;
         // A generated name may be taken meanwhile.
         let on_conflict = if generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
         Ok((write, on_conflict))
@@ -176,7 +176,7 @@ impl Reviewer<'_> {
         change: Change,
     ) -> Result<ReviewedWrite, Stop> {
         let response = self.first_dry_run(authorized, body).await?;
-        let sent = if change == Change::Patch { None } else { Some(parse_unambiguous(body)) };
+        let sent = if change == Change::Patch { None } else { Some(self.take_body(body)) };
         if let (Change::Apply, Some(Err(error))) = (change, &sent) {
             let reason = format!("the gateway reads applied configurations in JSON only: {error}");
             return Err(Stop::Unreadable(reason));
@@ -223,7 +223,6 @@ impl Reviewer<'_> {
         };
         let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
         let old = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
-        self.hold_memory(old.to_string().len()).await?;
         if metadata(&old, "name") != self.subject.name || !meets_preconditions(&options, &old) {
             return Err(Stop::Again);
         }
@@ -234,7 +233,7 @@ impl Reviewer<'_> {
         let pins = pins.map(|(field, value)| (field.to_owned(), Value::from(value)));
         let mut objects = Objects { object: None, old_object: Some(old) };
         self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &objects).await?;
+        self.validate(&attributes, &mut objects).await?;
         let preconditions = options.entry("preconditions").or_insert(Value::Null);
         if preconditions.is_null() {
             *preconditions = json!({});
@@ -251,7 +250,6 @@ impl Reviewer<'_> {
         self.refuse_unknown_encoding(authorized, body).await?;
         let response = self.rehearse(authorized, || Rehearsal::dry_run(authorized, body.clone())).await?;
         self.note_warnings(&response);
-        self.hold_memory(response.body.len()).await?;
         Ok(response)
     }
 
@@ -394,8 +392,8 @@ impl Reviewer<'_> {
         } else {
             shown.object
         };
-        let objects = Objects { object: Some(reviewed), old_object: shown.old };
-        self.validate(&attributes, &objects).await?;
+        let mut objects = Objects { object: Some(reviewed), old_object: shown.old };
+        self.validate(&attributes, &mut objects).await?;
         Ok(objects.object.unwrap_or_default())
     }
 

@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use portcullis_admission::{Objects, Operation};
 use serde_json::Value;
 
-use super::document::{metadata, parse_unambiguous, set_metadata};
+use super::document::{metadata, set_metadata};
 use super::options::write_options;
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
@@ -36,10 +36,9 @@ impl Reviewer<'_> {
         let name = if self.subject.name.is_empty() { metadata(&object, "name") } else { &self.subject.name };
         let attributes =
             self.attributes(authorized, Operation::Create, kind_of(&object), name, Some(options));
-        self.hold_memory(body.len()).await?;
         let mut objects = Objects { object: Some(object), old_object: None };
         let changed = self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &objects).await?;
+        self.validate(&attributes, &mut objects).await?;
         if !changed {
             return Ok(as_sent(body.clone()));
         }
@@ -53,7 +52,8 @@ impl Reviewer<'_> {
         if !is_json(authorized.request().headers()) {
             return Err(Stop::Unreadable("the gateway reads this object in JSON only".to_owned()));
         }
-        let mut object = parse_unambiguous(body)
+        let mut object = self
+            .take_body(body)
             .map_err(|error| Stop::Unreadable(format!("the gateway cannot read the body: {error}")))?;
         if kind_of(&object).kind.is_empty() {
             return Err(Stop::Unreadable("the body has no kind".to_owned()));

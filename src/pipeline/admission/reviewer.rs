@@ -1,14 +1,12 @@
 //! What the reviews of all kinds of requests have in common.
 
-use std::sync::Mutex;
-
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderValue, WARNING};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::matching::RequestMatcher;
-use portcullis_admission::review::{decode_value, internal_error};
+use portcullis_admission::review::internal_error;
 use portcullis_admission::{
     Attributes, Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase,
     Surroundings as _, UserInfo, phases,
@@ -17,17 +15,15 @@ use portcullis_go::quote::Quoted;
 use portcullis_go::url::query;
 use portcullis_http::body::Body;
 use portcullis_http::warning;
-use portcullis_limits::fair_limiter::Refused;
 use portcullis_system::sync::lock;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connect::{self, NoOptions};
+use super::hold::ReviewHold;
 use super::is_pinned;
 use super::subject::{Action, Subject};
-use crate::admission::{
-    ClusterAdmission, DryRun, DryRunError, RequestSurroundings, ReservedReview, is_never_dry_run,
-};
+use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
 use crate::backend::pool::SendError;
 use crate::backend::sharing::extension_group;
 use crate::listener::Connection;
@@ -35,6 +31,7 @@ use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rehearse};
 use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::held_texts::HeldTexts;
 use crate::pipeline::scope::RequestScope;
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
@@ -48,10 +45,10 @@ pub(super) struct Reviewer<'a> {
     pub(super) admission: &'a ClusterAdmission,
     pub(super) surroundings: &'a RequestSurroundings<'a>,
     pub(super) subject: &'a Subject,
-    /// The share in which what the request costs counts.
-    pub(super) share: &'a str,
+    /// The texts that the request holds.
+    pub(super) texts: HeldTexts,
     /// The memory of the current review.
-    pub(super) memory: Mutex<Option<ReservedReview>>,
+    pub(super) hold: ReviewHold<'a>,
 }
 
 /// Why there is nothing to send.
@@ -129,22 +126,15 @@ pub(super) fn as_sent(body: Bytes) -> ReviewedWrite {
 }
 
 impl Reviewer<'_> {
-    /// Waits for the memory of a review of an object of this size.
-    pub(super) async fn hold_memory(&self, bytes: usize) -> Result<(), Stop> {
-        // That of a review before, whose object has changed.
-        drop(lock(&self.memory).take());
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
-        let memory = self.admission.reserve(self.share, bytes).await.map_err(|_: Refused| busy())?;
-        *lock(&self.memory) = Some(memory);
-        Ok(())
-    }
-
     /// The write to send in the place of the client's.
     pub(super) async fn review(
         &self,
         authorized: &Authorized,
         body: &Bytes,
     ) -> Result<(ReviewedWrite, OnConflict), Stop> {
+        // That of a review before, whose object has changed.
+        self.hold.release();
+        self.decode_body(authorized, body).await?;
         let Subject { resource, subresource, .. } = self.subject;
         let is_extension = extension_group(authorized.info().path()).is_some();
         match self.subject.action {
@@ -225,7 +215,7 @@ impl Reviewer<'_> {
             self.attributes(authorized, Operation::Connect, kind_of(&options), &self.subject.name, None);
         let mut objects = Objects { object: Some(options.clone()), old_object: None };
         let changed = self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &objects).await?;
+        self.validate(&attributes, &mut objects).await?;
         if !changed {
             return Ok(None);
         }
@@ -282,7 +272,7 @@ impl Reviewer<'_> {
     }
 
     /// Runs the validating phase.
-    pub(super) async fn validate(&self, attributes: &Attributes, objects: &Objects) -> Result<(), Stop> {
+    pub(super) async fn validate(&self, attributes: &Attributes, objects: &mut Objects) -> Result<(), Stop> {
         let began = Instant::now();
         let webhooks = &self.admission.webhooks().validating;
         let result = phases::validate(webhooks, attributes, objects, None, self.surroundings).await;
@@ -336,7 +326,8 @@ impl Reviewer<'_> {
         Ok(())
     }
 
-    /// Sends a rehearsal. The backend's refusal is the client's response, in the encoding that the client accepts.
+    /// Sends a rehearsal, and decodes the object that it shows. The backend's refusal is the client's response, in the encoding that
+    /// the client accepts.
     pub(super) async fn rehearse(
         &self,
         authorized: &Authorized,
@@ -344,9 +335,15 @@ impl Reviewer<'_> {
     ) -> Result<RehearsalResponse, Stop> {
         let too_long = || Stop::Unreadable("the query is too long for a dry run".to_owned());
         let context = self.gateway.forward_context(self.connection, self.scope);
-        let send = |rehearsal| rehearse(&self.gateway.pools, context, authorized, rehearsal);
-        let response = send(rehearsal().ok_or_else(too_long)?).await?;
+        let send = |rehearsal| rehearse(&self.gateway.pools, context, authorized, rehearsal, &self.texts);
+        let first = rehearsal().ok_or_else(too_long)?;
+        let shows_object = first.shows_object();
+        let response = send(first).await?;
         if response.status.is_success() {
+            if shows_object {
+                let object = self.decode(&response.body).await?;
+                *lock(&response.object) = Some(object);
+            }
             return Ok(response);
         }
         let accept = authorized.request().headers().get(ACCEPT);
@@ -379,14 +376,9 @@ impl RehearsalResponse {
         response
     }
 
-    /// The object in the response.
+    /// Takes the object in the response, of a rehearsal that shows one.
     pub(super) fn object(&self) -> Result<Value, Stop> {
-        let unreadable = |error: String| {
-            let text = format!("the gateway cannot read the object of the dry run: {error}");
-            Stop::Refused(Refusal::NotAdmitted(internal_error(&text)))
-        };
-        let object = decode_value(&self.body).map_err(unreadable)?;
-        if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object".to_owned())) }
+        lock(&self.object).take().ok_or(Stop::Refused(Refusal::Panic))
     }
 
     pub(super) fn is_created(&self) -> bool {

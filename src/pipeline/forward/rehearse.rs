@@ -4,7 +4,7 @@
 //! A [`Rehearsal`] cannot be anything else: it is a GET, or the request itself with `dryRun=All`. Which operations are never sent as
 //! a dry run is decided in `admission/dry_run.rs`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::header::{
@@ -13,17 +13,16 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use portcullis_go::url::{decode_path, query};
 use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
-use portcullis_http::transport::BodyError;
 use serde_json::{Map, Value};
 
 use super::prepare::prepare_parts;
 use super::{ForwardContext, Tunnel, send};
 use crate::backend::pools::Pools;
 use crate::pipeline::forward_error::{ForwardError, PrepareError};
+use crate::pipeline::held_texts::{HeldText, HeldTexts, ReadError};
 use crate::pipeline::stages::Authorized;
 use crate::request::info::RequestInfo;
 
@@ -62,6 +61,10 @@ pub(crate) struct RehearsalResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// The object in the body, once it is decoded, until it is taken.
+    pub(crate) object: Mutex<Option<Value>>,
+    /// Counts the body.
+    _held: HeldText,
 }
 
 /// Why there is no response.
@@ -120,6 +123,11 @@ impl Rehearsal {
         Some(Self { method: Method::DELETE, target, content_type: Some(JSON), body, accepts_json: true })
     }
 
+    /// Whether a response has the object that the request leads to, in JSON.
+    pub(crate) fn shows_object(&self) -> bool {
+        self.accepts_json && self.method != Method::DELETE
+    }
+
     /// With the client's own `Accept`.
     #[must_use]
     pub(crate) fn in_encoding_of_client(self) -> Self {
@@ -160,6 +168,7 @@ pub(crate) async fn rehearse(
     context: ForwardContext<'_>,
     authorized: &Authorized,
     rehearsal: Rehearsal,
+    texts: &HeldTexts,
 ) -> Result<RehearsalResponse, RehearsalError> {
     let Rehearsal { method, target, content_type, body, accepts_json } = rehearsal;
     // Decoded before, for the request itself; a read shortens it at most.
@@ -187,14 +196,11 @@ pub(crate) async fn rehearse(
     // Not an upgrade, so that there is no tunnel.
     let response = send(pools, prepared, context, Tunnel::none).await?;
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
-        match error.downcast::<BodyError>() {
-            Ok(error) => ForwardError::ResponseBody(*error),
-            Err(error) => {
-                debug_assert!(error.is::<LengthLimitError>());
-                ForwardError::ResponseTooLarge
-            }
-        }
+    let read = texts.reader(body).read_all(MAX_RESPONSE_BYTES).await;
+    let (body, held) = read.map_err(|error| match error {
+        ReadError::TooLarge => ForwardError::ResponseTooLarge,
+        ReadError::Body(error) => ForwardError::ResponseBody(error),
     })?;
-    Ok(RehearsalResponse { status: head.status, headers: head.headers, body: body.to_bytes() })
+    let (status, headers) = (head.status, head.headers);
+    Ok(RehearsalResponse { status, headers, body, object: Mutex::default(), _held: held })
 }

@@ -4,11 +4,12 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use portcullis_http::peer::client_network;
 use portcullis_kubernetes::user::{GATEWAY, MASTERS};
 use portcullis_limits::Owner;
 use portcullis_limits::budget::BudgetPermit;
 
-use super::{Identified, Impersonated, Scheduled};
+use super::{Authorized, Identified, Impersonated, Scheduled};
 use crate::limits::{LimitedRequest, ProcessPriority, RequestClass, flow_of};
 use crate::listener::{Connection, TooManyConnections};
 use crate::pipeline::error_map::Refusal;
@@ -65,6 +66,16 @@ impl Identified {
     }
 }
 
+impl Authorized {
+    /// The owner of what the request holds: that of its buffers.
+    pub(in crate::pipeline) fn owner(&self, client: IpAddr) -> Owner {
+        if self.requester.is_unauthenticated() {
+            return Owner::Network(client_network(client));
+        }
+        self.cluster().owner.of_flow(&*self.share(client))
+    }
+}
+
 impl Impersonated {
     /// Waits for a place among the requests in flight of the cluster. It counts for the client itself, not for an
     /// impersonated user.
@@ -108,7 +119,7 @@ impl Impersonated {
     /// What the request may have of the limit of the process. The same users have privileges there, and nodes, but only those
     /// that the operator names.
     // threat: tenant-privilege
-    fn process_priority(&self) -> ProcessPriority {
+    pub(in crate::pipeline) fn process_priority(&self) -> ProcessPriority {
         let Some(user) = self.cluster().settings.origin.operator_user(&self.identity) else {
             return ProcessPriority::OfTenant;
         };

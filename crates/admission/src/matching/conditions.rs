@@ -1,14 +1,16 @@
 //! The `matchConditions` of a webhook.
 // apiserver: pkg/admission/plugin/webhook/matchconditions/matcher.go
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{Bindings, Budget, Evaluated, Expression, Outcome, ResourceTarget, Value as CelValue};
 use serde_json::{Map, Value, json};
 
-use super::statuses::{aggregate, forbidden};
-use crate::{Attributes, Event, FailurePolicy, Objects, Surroundings, Webhook};
+use super::statuses::{aggregate, forbidden, internal_error};
+use crate::review::timeout;
+use crate::{Attributes, Event, FailurePolicy, SharedObjects, Surroundings, Webhook};
 
 /// A named expression that must be true.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,80 +21,109 @@ pub struct MatchCondition {
     pub expression: Expression,
 }
 
-/// Whether the webhook is to be called: no condition is false, and those that fail are ignored by its failure policy.
-// matcher.go, Match; generic/webhook.go, ShouldCallHook
-pub(super) async fn hold(
-    webhook: &Webhook,
-    attributes: &Attributes,
-    bindings: &Bindings,
-    surroundings: &impl Surroundings,
-) -> Result<bool, Box<Status>> {
-    let operation = attributes.operation;
-    let began = Instant::now();
-    let result = evaluate(webhook, attributes, bindings, surroundings).await;
-    if !matches!(result, Ok(true)) {
-        // Upstream does not observe the time if all conditions are true.
-        surroundings.note(Event::ConditionsEvaluated(webhook, operation, began.elapsed()));
-    }
-    let holds = match (result, webhook.failure_policy) {
-        (Ok(holds), _) => holds,
-        (Err(_), FailurePolicy::Ignore) => false,
-        (Err(error), FailurePolicy::Fail) => return Err(forbidden(attributes, &error)),
-    };
-    if !holds {
-        surroundings.note(Event::ConditionExcluded(webhook, operation));
-    }
-    Ok(holds)
+/// What conditions are evaluated with.
+pub(super) struct Evaluation<'a> {
+    pub(super) attributes: &'a Attributes,
+    pub(super) bindings: Arc<Bindings>,
+    /// Whether an evaluation may take long.
+    pub(super) are_large: bool,
 }
 
-/// Whether no condition is false; else the errors, unless a condition is false.
-async fn evaluate(
-    webhook: &Webhook,
-    attributes: &Attributes,
-    bindings: &Bindings,
-    surroundings: &impl Surroundings,
-) -> Result<bool, String> {
-    let mut budget = Budget::MATCH_CONDITIONS;
-    let mut outcomes = Vec::with_capacity(webhook.match_conditions.len());
-    // All are evaluated, also after one that is false: an exhausted budget outranks it.
-    // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
-    for condition in &webhook.match_conditions {
-        let evaluated = decided(&condition.expression, bindings, surroundings).await;
-        budget.charge(&evaluated).map_err(|exceeded| exceeded.to_string())?;
-        outcomes.push((condition, evaluated.outcome));
-    }
-    let mut errors = Vec::new();
-    for (condition, outcome) in outcomes {
-        match outcome {
-            Outcome::Value(CelValue::Bool(false)) => return Ok(false),
-            // Upstream excludes a request only by `false`.
-            Outcome::Value(_) => {}
-            Outcome::Error(error) => {
-                surroundings.note(Event::ConditionFailed(webhook, attributes.operation));
-                errors.push(failure(&condition.expression, &error.to_string()));
+/// Why conditions have no result.
+enum Failure {
+    /// A condition failed: the failure policy of the webhook decides.
+    Conditions(String),
+    /// The request ends.
+    Request(Box<Status>),
+}
+
+impl Evaluation<'_> {
+    /// Whether the webhook is to be called: no condition is false, and those that fail are ignored by its failure policy.
+    // matcher.go, Match; generic/webhook.go, ShouldCallHook
+    pub(super) async fn holds(
+        &self,
+        webhook: &Webhook,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        let operation = self.attributes.operation;
+        let began = Instant::now();
+        let result = self.evaluate(webhook, surroundings).await;
+        if !matches!(result, Ok(true)) {
+            // Upstream does not observe the time if all conditions are true.
+            surroundings.note(Event::ConditionsEvaluated(webhook, operation, began.elapsed()));
+        }
+        let holds = match (result, webhook.failure_policy) {
+            (Ok(holds), _) => holds,
+            (Err(Failure::Request(status)), _) => return Err(status),
+            (Err(Failure::Conditions(_)), FailurePolicy::Ignore) => false,
+            (Err(Failure::Conditions(error)), FailurePolicy::Fail) => {
+                return Err(forbidden(self.attributes, &error));
             }
-            Outcome::Review(_) => {
-                errors.push(failure(&condition.expression, "the authorizer did not answer"))
+        };
+        if !holds {
+            surroundings.note(Event::ConditionExcluded(webhook, operation));
+        }
+        Ok(holds)
+    }
+
+    /// Whether no condition is false; else the errors, unless a condition is false.
+    async fn evaluate(&self, webhook: &Webhook, surroundings: &impl Surroundings) -> Result<bool, Failure> {
+        let mut budget = Budget::MATCH_CONDITIONS;
+        let mut outcomes = Vec::with_capacity(webhook.match_conditions.len());
+        // All are evaluated, also after one that is false: an exhausted budget outranks it.
+        // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
+        for condition in &webhook.match_conditions {
+            let evaluated =
+                self.decided(&condition.expression, surroundings).await.map_err(Failure::Request)?;
+            budget.charge(&evaluated).map_err(|exceeded| Failure::Conditions(exceeded.to_string()))?;
+            outcomes.push((condition, evaluated.outcome));
+        }
+        let mut errors = Vec::new();
+        for (condition, outcome) in outcomes {
+            match outcome {
+                Outcome::Value(CelValue::Bool(false)) => return Ok(false),
+                // Upstream excludes a request only by `false`.
+                Outcome::Value(_) => {}
+                Outcome::Error(error) => {
+                    surroundings.note(Event::ConditionFailed(webhook, self.attributes.operation));
+                    errors.push(failure(&condition.expression, &error.to_string()));
+                }
+                Outcome::Review(_) => {
+                    errors.push(failure(&condition.expression, "the authorizer did not answer"));
+                }
             }
         }
+        aggregate(&errors).map_or(Ok(true), |errors| Err(Failure::Conditions(errors)))
     }
-    aggregate(&errors).map_or(Ok(true), Err)
+
+    /// Evaluates an expression, with the authorizer's decisions of its access reviews. An evaluation ends by its limit of steps; none
+    /// begins after the deadline of the request.
+    async fn decided(
+        &self,
+        expression: &Expression,
+        surroundings: &impl Surroundings,
+    ) -> Result<Evaluated, Box<Status>> {
+        let mut decisions = Vec::new();
+        // A check costs more than a third of an expression's limit: this ends after two reviews.
+        loop {
+            if surroundings.is_late() {
+                return Err(timeout());
+            }
+            let (expression, bindings) = (expression.clone(), Arc::clone(&self.bindings));
+            let evaluate = move || (expression.evaluate_with(&bindings, &decisions), decisions);
+            let evaluated = surroundings.compute(self.are_large, evaluate).await;
+            let (evaluated, known) = evaluated.ok_or_else(cancelled)?;
+            let Outcome::Review(review) = evaluated.outcome else { return Ok(evaluated) };
+            let decision = surroundings.authorize(&review).await;
+            decisions = known;
+            decisions.push((*review, decision));
+        }
+    }
 }
 
-/// Evaluates an expression, with the authorizer's decisions of its access reviews.
-async fn decided(
-    expression: &Expression,
-    bindings: &Bindings,
-    surroundings: &impl Surroundings,
-) -> Evaluated {
-    let mut decisions = Vec::new();
-    // A check costs more than a third of an expression's limit: this ends after two reviews.
-    loop {
-        let evaluated = expression.evaluate_with(bindings, &decisions);
-        let Outcome::Review(review) = evaluated.outcome else { return evaluated };
-        let decision = surroundings.authorize(&review).await;
-        decisions.push((*review, decision));
-    }
+/// The request ends because its work was cancelled, as that of a panic is.
+pub(super) fn cancelled() -> Box<Status> {
+    internal_error("the evaluation of match conditions was cancelled")
 }
 
 // apiserver: pkg/admission/plugin/cel/activation.go, Evaluate
@@ -100,23 +131,34 @@ fn failure(expression: &Expression, error: &str) -> String {
     format!("expression '{}' resulted in error: {error}", expression.text())
 }
 
+/// The variables that depend on the request alone.
+pub(super) struct RequestVariables {
+    request: Value,
+    target: ResourceTarget,
+}
+
+pub(super) fn request_variables(attributes: &Attributes) -> RequestVariables {
+    let resource = &attributes.resource;
+    let target = ResourceTarget {
+        group: resource.group.clone(),
+        resource: resource.resource.clone(),
+        subresource: attributes.subresource.clone(),
+        namespace: attributes.namespace.clone(),
+        name: attributes.name.clone(),
+        ..ResourceTarget::default()
+    };
+    RequestVariables { request: request(attributes), target }
+}
+
 /// The values of the variables.
 // apiserver: pkg/admission/plugin/cel/activation.go, newActivation
-pub(super) fn bindings(attributes: &Attributes, objects: &Objects) -> Bindings {
-    let resource = &attributes.resource;
+pub(super) fn bindings(variables: RequestVariables, objects: &SharedObjects) -> Bindings {
     Bindings::default()
-        .with("object", objects.object.as_ref().unwrap_or(&Value::Null))
-        .with("oldObject", objects.old_object.as_ref().unwrap_or(&Value::Null))
+        .with("object", objects.object.as_deref().unwrap_or(&Value::Null))
+        .with("oldObject", objects.old_object.as_deref().unwrap_or(&Value::Null))
         .with("namespaceObject", &Value::Null)
-        .with("request", &request(attributes))
-        .with_authorizer(ResourceTarget {
-            group: resource.group.clone(),
-            resource: resource.resource.clone(),
-            subresource: attributes.subresource.clone(),
-            namespace: attributes.namespace.clone(),
-            name: attributes.name.clone(),
-            ..ResourceTarget::default()
-        })
+        .with("request", &variables.request)
+        .with_authorizer(variables.target)
 }
 
 /// The `AdmissionRequest` without its uid and objects. The request is never converted: what it asked for is what the

@@ -14,7 +14,7 @@ use super::*;
 use crate::phases::ShadowCall;
 use crate::review::ReviewRequest;
 use crate::{
-    CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
+    CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, Objects,
     ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
 };
 
@@ -154,7 +154,11 @@ fn should_call(
     fake: &Fake,
 ) -> Result<Verdict, Box<Status>> {
     let matcher = RequestMatcher::new(attributes, None);
-    finish(matcher.should_call(webhook, objects, fake))
+    finish(matcher.should_call(webhook, &shared(objects), fake))
+}
+
+fn shared(objects: &Objects) -> SharedObjects {
+    SharedObjects::take(&mut objects.clone())
 }
 
 /// The fake answers at once.

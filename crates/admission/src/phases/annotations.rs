@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-use crate::review::{Patch, ReviewResponse, encode};
+use crate::review::{ReviewResponse, encode};
 use crate::{Annotation, Event, Surroundings, Webhook};
 
 const MUTATION_PREFIX: &str = "mutation.webhook.admission.k8s.io/";
@@ -50,9 +50,7 @@ impl<'a, S: Surroundings> Annotations<'a, S> {
     }
 
     /// A patch was applied.
-    pub(super) fn note_patch(&self, webhook: &Webhook, place: CallPlace, patch: &Patch) {
-        let patch = patch.to_json();
-        let patch = String::from_utf8_lossy(&patch);
+    pub(super) fn note_patch(&self, webhook: &Webhook, place: CallPlace, patch: &str) {
         let value = format!("{{{},\"patch\":{patch},\"patchType\":\"JSONPatch\"}}", origin(webhook));
         self.add(place.key(PATCH_PREFIX), value, true);
     }

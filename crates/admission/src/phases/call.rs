@@ -1,12 +1,16 @@
 //! The call of one webhook.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_go::quote::Quoted;
 
-use crate::review::{ReviewError, ReviewRequest, ReviewResponse, internal_error};
-use crate::{Attributes, CallOutcome, Caller, Event, Objects, Operation, Webhook};
+use crate::review::{ReviewError, ReviewRequest, ReviewResponse, ReviewText, internal_error};
+use crate::{
+    Attributes, CallOutcome, Caller, Event, LARGE, Operation, SharedObjects, Surroundings, Webhook,
+    WebhookResponse,
+};
 
 /// Why a webhook does not let a request pass.
 #[derive(Debug)]
@@ -48,15 +52,55 @@ pub(super) fn failure_text(webhook: &Webhook, error: &ReviewError) -> String {
     format!("failed calling webhook {}: {error}", Quoted(&webhook.name))
 }
 
+/// The texts of reviews, which webhooks share as long as the objects are the same.
+#[derive(Default)]
+pub(super) struct ReviewTexts {
+    enforced: Option<ReviewText>,
+    dry_run: Option<ReviewText>,
+}
+
+impl ReviewTexts {
+    /// The text for these objects.
+    pub(super) async fn of(
+        &mut self,
+        attributes: &Arc<Attributes>,
+        objects: &SharedObjects,
+        dry_run: bool,
+        surroundings: &impl Surroundings,
+    ) -> Result<ReviewText, ReviewError> {
+        let place = if dry_run { &mut self.dry_run } else { &mut self.enforced };
+        if let Some(text) = place {
+            return Ok(text.clone());
+        }
+        let (attributes, shared) = (Arc::clone(attributes), objects.clone());
+        let write = move || ReviewText::new(&attributes, &shared, dry_run);
+        let text = surroundings.compute(objects.are_large, write).await.ok_or_else(cancelled)?;
+        Ok(place.insert(text).clone())
+    }
+
+    /// The objects have changed.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn cancelled() -> ReviewError {
+    ReviewError { text: "the gateway has cancelled the review".to_owned(), code: 500 }
+}
+
 /// Sends a review and verifies the response.
 pub(super) async fn review(
     webhook: &Webhook,
     attributes: &Attributes,
-    objects: &Objects,
-    caller: &impl Caller,
+    text: &ReviewText,
+    surroundings: &impl Surroundings,
 ) -> Result<ReviewResponse, ReviewError> {
-    let request = ReviewRequest::new(webhook.review_version, attributes, objects, attributes.dry_run);
-    send(webhook, &request, caller).await
+    let request = ReviewRequest::with_text(webhook.review_version, attributes, text);
+    let response = called(webhook, &request, surroundings).await?;
+    let (version, kind, uid) = (webhook.review_version, webhook.kind, request.uid);
+    let is_large = response.body.len() > LARGE;
+    let read = move || ReviewResponse::read(version, kind, &uid, &response);
+    surroundings.compute(is_large, read).await.unwrap_or_else(|| Err(cancelled()))
 }
 
 /// Sends a review that has been written before.
@@ -65,10 +109,17 @@ pub(super) async fn send(
     request: &ReviewRequest,
     caller: &impl Caller,
 ) -> Result<ReviewResponse, ReviewError> {
-    let response = caller.call(webhook, request).await;
-    let response = response
-        .map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })?;
+    let response = called(webhook, request, caller).await?;
     ReviewResponse::read(webhook.review_version, webhook.kind, &request.uid, &response)
+}
+
+async fn called(
+    webhook: &Webhook,
+    request: &ReviewRequest,
+    caller: &impl Caller,
+) -> Result<WebhookResponse, ReviewError> {
+    let response = caller.call(webhook, request).await;
+    response.map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })
 }
 
 /// Reports a call when it ends, also if the request ends before.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
@@ -10,14 +11,15 @@ use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, failure_text, review};
+use super::call::{CallReport, Rejection, ReviewTexts, failure_text, review};
 use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, ServedResources, Verdict};
 use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
 };
 use crate::{
-    Attributes, CallOutcome, Event, FailurePolicy, Objects, ReinvocationPolicy, Surroundings, Webhook,
+    Attributes, CallOutcome, Event, FailurePolicy, LARGE, Objects, ReinvocationPolicy, SharedObjects,
+    Surroundings, Webhook,
 };
 
 /// The first round and that in which webhooks may be called again.
@@ -33,8 +35,10 @@ pub struct Mutated {
 /// An object with a patch applied.
 #[derive(Debug)]
 pub(super) struct PatchedObject {
-    pub(super) object: Value,
-    patch: Patch,
+    /// The object; `None` if the patch does not change it.
+    pub(super) changed: Option<Value>,
+    /// The patch as audit annotations show it.
+    patch: String,
 }
 
 /// Runs the mutating phase: `objects.object` is the mutated object afterwards, if the request is not refused.
@@ -48,42 +52,25 @@ pub async fn mutate<S: Surroundings>(
     surroundings: &S,
 ) -> Result<Mutated, Box<Status>> {
     let mut phase = MutatingPhase {
-        attributes,
-        objects,
+        attributes: Arc::new(attributes.clone()),
+        objects: SharedObjects::take(objects),
+        texts: ReviewTexts::default(),
         matcher: RequestMatcher::new(attributes, served),
         surroundings,
         annotations: Annotations::new(surroundings),
         reinvocations: Reinvocations::default(),
     };
-    let mut shadows = Vec::new();
-    for round in 0..ROUNDS {
-        if round > 0 && !phase.reinvocations.changed {
-            break;
-        }
-        for (index, webhook) in webhooks.iter().enumerate() {
-            if webhook.shadow && round > 0 {
-                continue;
-            }
-            let verdict = phase.matcher.should_call(webhook, phase.objects, surroundings).await;
-            if webhook.shadow {
-                shadows.extend(ShadowCall::prepare(webhook, attributes, phase.objects, verdict));
-                continue;
-            }
-            let verdict = verdict?;
-            // A webhook that was not called in the first round is not called in the second one either.
-            if verdict == Verdict::Skip || (round > 0 && !phase.reinvocations.again.contains(&index)) {
-                continue;
-            }
-            phase.call(webhook, verdict, CallPlace { round, index }).await?;
-        }
-    }
-    join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
-    Ok(Mutated { changed: phase.reinvocations.changed })
+    let mutated = phase.run(webhooks).await;
+    let shared = std::mem::take(&mut phase.objects);
+    drop(phase);
+    shared.give_back(objects);
+    mutated
 }
 
 struct MutatingPhase<'a, S: Surroundings> {
-    attributes: &'a Attributes,
-    objects: &'a mut Objects,
+    attributes: Arc<Attributes>,
+    objects: SharedObjects,
+    texts: ReviewTexts,
     matcher: RequestMatcher<'a>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
@@ -114,9 +101,45 @@ impl Reinvocations {
 }
 
 impl<S: Surroundings> MutatingPhase<'_, S> {
+    async fn run(&mut self, webhooks: &[Arc<Webhook>]) -> Result<Mutated, Box<Status>> {
+        let mut shadows = Vec::new();
+        for round in 0..ROUNDS {
+            if round > 0 && !self.reinvocations.changed {
+                break;
+            }
+            for (index, webhook) in webhooks.iter().enumerate() {
+                if webhook.shadow && round > 0 {
+                    continue;
+                }
+                let verdict = self.matcher.should_call(webhook, &self.objects, self.surroundings).await;
+                if webhook.shadow {
+                    shadows.extend(self.shadow(webhook, verdict).await);
+                    continue;
+                }
+                let verdict = verdict?;
+                // A webhook that was not called in the first round is not called in the second one either.
+                if verdict == Verdict::Skip || (round > 0 && !self.reinvocations.again.contains(&index)) {
+                    continue;
+                }
+                self.call(webhook, verdict, CallPlace { round, index }).await?;
+            }
+        }
+        join_all(shadows.into_iter().map(|call| self.surroundings.shadow(call))).await;
+        Ok(Mutated { changed: self.reinvocations.changed })
+    }
+
+    async fn shadow(
+        &mut self,
+        webhook: &Arc<Webhook>,
+        verdict: Result<Verdict, Box<Status>>,
+    ) -> Option<ShadowCall> {
+        let Self { attributes, objects, texts, surroundings, .. } = self;
+        ShadowCall::prepare(webhook, verdict, (attributes, objects, texts), *surroundings).await
+    }
+
     async fn call(
         &mut self,
-        webhook: &Webhook,
+        webhook: &Arc<Webhook>,
         verdict: Verdict,
         place: CallPlace,
     ) -> Result<(), Box<Status>> {
@@ -146,17 +169,32 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         }
     }
 
-    async fn review(&self, webhook: &Webhook, verdict: Verdict) -> Result<Option<PatchedObject>, Rejection> {
+    async fn review(
+        &mut self,
+        webhook: &Arc<Webhook>,
+        verdict: Verdict,
+    ) -> Result<Option<PatchedObject>, Rejection> {
         if verdict == Verdict::NeedsConversion {
             return Err(Rejection::needs_conversion());
         }
-        let response = review(webhook, self.attributes, self.objects, self.surroundings).await;
+        let Self { attributes, objects, texts, surroundings, .. } = self;
+        let text = texts.of(attributes, objects, attributes.dry_run, *surroundings).await;
+        let text = text.map_err(Rejection::Failed)?;
+        let response = review(webhook, attributes, &text, *surroundings).await;
         let response = response.map_err(Rejection::Failed)?;
         self.annotations.note_response(webhook, &response);
         if !response.allowed {
             return Err(Rejection::Denied(denial(&webhook.name, response.result)));
         }
-        patched(webhook, &response, self.objects.object.as_ref())
+        if response.patch.is_empty() {
+            return Ok(None);
+        }
+        let is_long = self.objects.are_large || response.patch.len() > LARGE;
+        let (webhook, object) = (Arc::clone(webhook), self.objects.object.clone());
+        let deadline = self.surroundings.deadline();
+        let patch = move || patched(&webhook, &response, object.as_deref(), deadline);
+        let patched = self.surroundings.compute(is_long, patch).await;
+        patched.unwrap_or_else(|| Err(Rejection::internal("the gateway has cancelled the review")))
     }
 
     /// Takes over a patched object; whether it differs.
@@ -166,20 +204,22 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         place: CallPlace,
         patched: Option<PatchedObject>,
     ) -> bool {
-        let Some(PatchedObject { object, patch }) = patched else { return false };
+        let Some(PatchedObject { changed, patch }) = patched else { return false };
         self.annotations.note_patch(webhook, place, &patch);
-        let changed = self.objects.object.as_ref() != Some(&object);
-        self.objects.object = Some(object);
+        let Some(object) = changed else { return false };
+        self.objects.set_object(object);
         self.matcher.forget_objects();
-        changed
+        self.texts.forget();
+        true
     }
 }
 
-/// The object with the patch of a response; `None` if there is no patch.
+/// The object with the patch of a response; `None` if there is no patch. Ends at the deadline.
 pub(super) fn patched(
     webhook: &Webhook,
     response: &ReviewResponse,
     object: Option<&Value>,
+    deadline: Option<Instant>,
 ) -> Result<Option<PatchedObject>, Rejection> {
     if response.patch.is_empty() {
         return Ok(None);
@@ -201,7 +241,9 @@ pub(super) fn patched(
         let text = format!("unsupported patch type {}", Quoted(&response.patch_type));
         return Err(Rejection::Failed(ReviewError { text, code: 400 }));
     }
-    let text = patch.apply(encode(object)).map_err(|error| Rejection::internal(&error.to_string()))?;
+    let text = patch
+        .apply_until(deadline, encode(object))
+        .map_err(|error| Rejection::internal(&error.to_string()))?;
     let patched = decode_value(&text).map_err(|error| Rejection::internal(&error))?;
     // Upstream decodes the result as an object of a kind. Without the kinds, at least this one must not change.
     if !patched.is_object()
@@ -212,5 +254,6 @@ pub(super) fn patched(
             Quoted(&webhook.name)
         )));
     }
-    Ok(Some(PatchedObject { object: patched, patch }))
+    let changed = (patched != *object).then_some(patched);
+    Ok(Some(PatchedObject { changed, patch: String::from_utf8_lossy(&patch.to_json()).into_owned() }))
 }

@@ -6,12 +6,13 @@ use std::time::Instant;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde_json::Value;
 
-use super::call::{Rejection, failure_text, send};
+use super::call::{Rejection, ReviewTexts, failure_text, send};
 use super::mutating::patched;
 use crate::matching::Verdict;
 use crate::review::{ReviewError, ReviewRequest, ReviewResponse, decode_value, denial, encode};
 use crate::{
-    Attributes, Caller, Event, Objects, Operation, ShadowOutcome, SideEffects, Webhook, WebhookKind,
+    Attributes, Caller, Event, Operation, ShadowOutcome, SharedObjects, SideEffects, Surroundings, Webhook,
+    WebhookKind,
 };
 
 /// A call of a shadow webhook, prepared when its turn came. It needs nothing of the request any longer.
@@ -26,18 +27,20 @@ pub struct ShadowCall {
 
 impl ShadowCall {
     /// Prepares the call; `None` if the webhook does not match.
-    pub(super) fn prepare(
+    pub(super) async fn prepare(
         webhook: &Arc<Webhook>,
-        attributes: &Attributes,
-        objects: &Objects,
         verdict: Result<Verdict, Box<Status>>,
+        (attributes, objects, texts): (&Arc<Attributes>, &SharedObjects, &mut ReviewTexts),
+        surroundings: &impl Surroundings,
     ) -> Option<Self> {
         let review = match verdict {
             Ok(Verdict::Skip) => return None,
             Ok(Verdict::Call) => {
                 // A webhook that is not enforced must change nothing.
                 let dry_run = attributes.dry_run || webhook.side_effects != SideEffects::None;
-                Ok(ReviewRequest::new(webhook.review_version, attributes, objects, dry_run))
+                let text = texts.of(attributes, objects, dry_run, surroundings).await;
+                text.map(|text| ReviewRequest::with_text(webhook.review_version, attributes, &text))
+                    .map_err(Rejection::Failed)
             }
             Ok(Verdict::NeedsConversion) => Err(Rejection::needs_conversion()),
             Err(status) => Err(Rejection::Denied(status)),
@@ -46,16 +49,19 @@ impl ShadowCall {
             Rejection::Failed(error) => failure_text(webhook, &error),
             Rejection::Denied(status) | Rejection::Internal(status) => status.message.unwrap_or_default(),
         });
-        let object = match webhook.kind {
-            WebhookKind::Mutating => objects.object.as_ref().map(encode),
-            WebhookKind::Validating => None,
+        let object = match (webhook.kind, &objects.object) {
+            (WebhookKind::Mutating, Some(object)) => {
+                let object = Arc::clone(object);
+                surroundings.compute(objects.are_large, move || encode(&*object)).await
+            }
+            _ => None,
         };
         Some(Self { webhook: Arc::clone(webhook), operation: attributes.operation, review, object })
     }
 
     /// The bytes that the call holds.
     pub fn size(&self) -> usize {
-        let review = self.review.as_ref().map_or(0, |review| review.body.len());
+        let review = self.review.as_ref().map_or(0, |review| review.head.len() + review.rest.len());
         review + self.object.as_ref().map_or(0, Vec::len)
     }
 
@@ -92,8 +98,9 @@ fn outcome(webhook: &Webhook, response: ReviewResponse, object: Option<&[u8]>) -
         return ShadowOutcome::Deny(denial(&webhook.name, response.result));
     }
     let object: Option<Value> = object.and_then(|object| decode_value(object).ok());
-    match patched(webhook, &response, object.as_ref()) {
-        Ok(Some(patched)) if Some(&patched.object) != object.as_ref() => ShadowOutcome::Change,
+    let deadline = Some(Instant::now() + webhook.timeout);
+    match patched(webhook, &response, object.as_ref(), deadline) {
+        Ok(Some(patched)) if patched.changed.is_some() => ShadowOutcome::Change,
         Ok(_) => ShadowOutcome::Allow,
         Err(Rejection::Failed(error)) => ShadowOutcome::Fail(failure_text(webhook, &error)),
         Err(Rejection::Denied(status) | Rejection::Internal(status)) => ShadowOutcome::Deny(status),

@@ -87,7 +87,7 @@ impl Caller for FakeSurroundings {
     async fn call(&self, webhook: &Webhook, review: &ReviewRequest) -> Result<WebhookResponse, CallError> {
         let path = webhook.url.rsplit('/').next().unwrap();
         self.record().calls.push(webhook.name.clone());
-        self.record().reviews.push(serde_json::from_slice(&review.body).unwrap());
+        self.record().reviews.push(serde_json::from_slice(&review.body()).unwrap());
         if path == "nonStatusError" {
             return Err(CallError::Failed("malformed HTTP response \"bad-http\"".to_owned()));
         }
@@ -303,8 +303,8 @@ fn non_mutating_rows() -> Vec<Row> {
 
 fn run_validating(surroundings: &FakeSurroundings, webhooks: Vec<Webhook>) -> Result<(), (i32, String)> {
     let webhooks: Vec<_> = webhooks.into_iter().map(Arc::new).collect();
-    let (attributes, objects) = (attributes(), objects(&[]));
-    let result = validate(&webhooks, &attributes, &objects, SERVED, surroundings).now_or_never();
+    let (attributes, mut objects) = (attributes(), objects(&[]));
+    let result = validate(&webhooks, &attributes, &mut objects, SERVED, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 

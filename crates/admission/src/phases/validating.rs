@@ -9,27 +9,43 @@ use futures_util::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, failure_text, review};
+use super::call::{CallReport, Rejection, ReviewTexts, failure_text, review};
 use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, ServedResources, Verdict};
-use crate::review::{denial, internal_error, timeout};
-use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, Surroundings, Webhook};
+use crate::review::{ReviewError, ReviewText, denial, internal_error, timeout};
+use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, SharedObjects, Surroundings, Webhook};
 
-/// Runs the validating phase; `served` as for the mutating one. All webhooks that match are called, and all are waited for; of several refusals the first one to
-/// arrive is returned.
+/// Runs the validating phase; `served` as for the mutating one. All webhooks that match are called, and all are waited for; of
+/// several refusals the first one to arrive is returned. `objects` are the same afterwards.
 pub async fn validate<S: Surroundings>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
-    objects: &Objects,
+    objects: &mut Objects,
+    served: Option<&dyn ServedResources>,
+    surroundings: &S,
+) -> Result<(), Box<Status>> {
+    let shared = SharedObjects::take(objects);
+    let validated = validate_shared(webhooks, attributes, &shared, served, surroundings).await;
+    shared.give_back(objects);
+    validated
+}
+
+async fn validate_shared<S: Surroundings>(
+    webhooks: &[Arc<Webhook>],
+    attributes: &Attributes,
+    objects: &SharedObjects,
     served: Option<&dyn ServedResources>,
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
     let matcher = RequestMatcher::new(attributes, served);
+    let attributes = &Arc::new(attributes.clone());
+    let mut texts = ReviewTexts::default();
     let (mut matched, mut shadows) = (Vec::new(), Vec::new());
     for webhook in webhooks {
         let verdict = matcher.should_call(webhook, objects, surroundings).await;
         if webhook.shadow {
-            shadows.extend(ShadowCall::prepare(webhook, attributes, objects, verdict));
+            let parts = (attributes, objects, &mut texts);
+            shadows.extend(ShadowCall::prepare(webhook, verdict, parts, surroundings).await);
             continue;
         }
         match verdict? {
@@ -40,15 +56,23 @@ pub async fn validate<S: Surroundings>(
     if !matched.is_empty() && surroundings.is_late() {
         return Err(timeout());
     }
+    drop(matcher);
+    // Once for all webhooks.
+    let text = if matched.iter().any(|(_, verdict)| *verdict == Verdict::Call) {
+        Some(texts.of(attributes, objects, attributes.dry_run, surroundings).await)
+    } else {
+        None
+    };
     let phase =
-        ValidatingPhase { attributes, objects, surroundings, annotations: Annotations::new(surroundings) };
+        ValidatingPhase { attributes, text, surroundings, annotations: Annotations::new(surroundings) };
     join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
     phase.run(matched).await
 }
 
 struct ValidatingPhase<'a, S: Surroundings> {
     attributes: &'a Attributes,
-    objects: &'a Objects,
+    /// The review; `None` if no webhook is sent one.
+    text: Option<Result<ReviewText, ReviewError>>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
 }
@@ -90,10 +114,11 @@ impl<S: Surroundings> ValidatingPhase<'_, S> {
     }
 
     async fn review(&self, webhook: &Webhook, verdict: Verdict) -> Result<(), Rejection> {
-        if verdict == Verdict::NeedsConversion {
+        let Some(text) = self.text.as_ref().filter(|_| verdict == Verdict::Call) else {
             return Err(Rejection::needs_conversion());
-        }
-        let response = review(webhook, self.attributes, self.objects, self.surroundings).await;
+        };
+        let text = text.as_ref().map_err(|error| Rejection::Failed(error.clone()))?;
+        let response = review(webhook, self.attributes, text, self.surroundings).await;
         let response = response.map_err(Rejection::Failed)?;
         self.annotations.note_response(webhook, &response);
         if response.allowed {

@@ -4,17 +4,21 @@
 //! exist set it, a `test` compares numbers and strings by the bytes with which they are written, and a path may lack its
 //! first slash. A patch that would make kube-apiserver panic fails.
 //!
-//! Memory is bounded: copies by upstream's limit, the result by [`MAX_PATCHED_SIZE`], and the nesting of what is patched.
+//! Memory is bounded: copies by upstream's limit, the result by [`MAX_PATCHED_SIZE`], and the nesting of what is patched. Time is
+//! bounded by a deadline: what an operation moves or reads counts as steps.
 // gopkg.in/evanphx/json-patch.v4: patch.go
 
 mod document;
+mod steps;
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use bytes::Bytes;
 
 use document::{Compared, Document};
 use portcullis_go::json::raw::{self as json, JsonType};
+use steps::Steps;
 
 /// The copies that a patch may make.
 // apiserver: pkg/server/config.go, JSONPatchMaxCopyBytes
@@ -71,7 +75,12 @@ impl Patch {
 
     /// The document with the patch applied.
     pub fn apply(&self, document: Vec<u8>) -> Result<Vec<u8>, PatchError> {
-        let mut document = Document::new(&document.into()).map_err(PatchError)?;
+        self.apply_until(None, document)
+    }
+
+    /// The same; fails at the deadline.
+    pub fn apply_until(&self, deadline: Option<Instant>, document: Vec<u8>) -> Result<Vec<u8>, PatchError> {
+        let mut document = Document::new(&document.into(), Steps::until(deadline)).map_err(PatchError)?;
         for operation in &self.0 {
             document.apply(operation).map_err(PatchError)?;
         }
@@ -160,10 +169,10 @@ impl Document {
     fn add(&mut self, operation: &Operation) -> Result<(), String> {
         let path = operation.path();
         let path = path.map_err(|_| "add operation failed to decode path: missing value".to_owned())?;
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("add operation does not apply: doc is missing path: \"{path}\": missing value")
         })?;
-        let value = self.value(operation.member("value"));
+        let value = self.value(operation.member("value"))?;
         self.add_member(container, key, value)
             .map_err(|error| format!("error in add for path: '{path}': {error}"))
     }
@@ -171,7 +180,7 @@ impl Document {
     fn remove(&mut self, operation: &Operation) -> Result<(), String> {
         let path = operation.path();
         let path = path.map_err(|_| "remove operation failed to decode path: missing value".to_owned())?;
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("remove operation does not apply: doc is missing path: \"{path}\": missing value")
         })?;
         self.remove_member(container, &key)
@@ -184,13 +193,13 @@ impl Document {
         if path.is_empty() {
             return self.replace_root(operation);
         }
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("replace operation does not apply: doc is missing path: {path}: missing value")
         })?;
         self.member(container, &key).map_err(|_| {
             format!("replace operation does not apply: doc is missing key: {path}: missing value")
         })?;
-        let value = self.value(operation.member("value"));
+        let value = self.value(operation.member("value"))?;
         self.set_member(container, key, value)
             .map_err(|error| format!("error in remove for path: '{path}': {error}"))
     }
@@ -199,13 +208,14 @@ impl Document {
         let value = operation.member("value").ok_or(PANIC)?.as_ref();
         // Go formats an error that is not there.
         let not_a_document = "replace operation value must be object or array: %!w(<nil>)";
-        value.filter(|value| self.set_root(value)).map(drop).ok_or_else(|| not_a_document.to_owned())
+        let is_document = value.map(|value| self.set_root(value)).transpose()?.unwrap_or_default();
+        if is_document { Ok(()) } else { Err(not_a_document.to_owned()) }
     }
 
     fn relocate(&mut self, operation: &Operation) -> Result<(), String> {
         let from = operation.from();
         let from = from.map_err(|error| format!("move operation failed to decode from: {error}"))?;
-        let (container, key) = self.find(&from).ok_or_else(|| {
+        let (container, key) = self.find(&from)?.ok_or_else(|| {
             format!("move operation does not apply: doc is missing from path: {from}: missing value")
         })?;
         let value = self.member(container, &key);
@@ -214,7 +224,7 @@ impl Document {
             .map_err(|error| format!("error in move for path: '{key}': {error}"))?;
         let path = operation.path();
         let path = path.map_err(|error| format!("move operation failed to decode path: {error}"))?;
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("move operation does not apply: doc is missing destination path: {path}: missing value")
         })?;
         self.add_member(container, key, value)
@@ -230,7 +240,7 @@ impl Document {
             let expected = expected.ok_or(PANIC)?;
             return if self.equal(&Compared::Node(self.root), &expected)? { Ok(()) } else { Err(failed()) };
         }
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("test operation does not apply: is missing path: {path}: missing value")
         })?;
         let value = self.member(container, &key);
@@ -246,14 +256,14 @@ impl Document {
     fn copy(&mut self, operation: &Operation) -> Result<(), String> {
         let from = operation.from();
         let from = from.map_err(|error| format!("copy operation failed to decode from: {error}"))?;
-        let (container, key) = self.find(&from).ok_or_else(|| {
+        let (container, key) = self.find(&from)?.ok_or_else(|| {
             format!("copy operation does not apply: doc is missing from path: {from}: missing value")
         })?;
         let value = self.member(container, &key);
         let value = value.map_err(|error| format!("error in copy for from: '{from}': {error}"))?;
         let path = operation.path();
         let path = path.map_err(|_| "copy operation failed to decode path: missing value".to_owned())?;
-        let (container, key) = self.find(&path).ok_or_else(|| {
+        let (container, key) = self.find(&path)?.ok_or_else(|| {
             format!("copy operation does not apply: doc is missing destination path: {path}: missing value")
         })?;
         let copy = self.copied_value(value)?;

@@ -7,7 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, UserInfo,
+    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, SharedObjects,
+    UserInfo,
 };
 
 /// A review to send.
@@ -21,22 +22,19 @@ pub struct ReviewRequest {
     pub resource: GroupVersionResource,
     /// Its subresource; empty if there is none.
     pub subresource: String,
-    /// The body.
-    pub body: Bytes,
+    /// The beginning of the body, with the UID.
+    pub head: Bytes,
+    /// The rest of the body.
+    pub rest: Bytes,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Review<'a> {
-    kind: &'static str,
-    api_version: &'static str,
-    request: AdmissionRequest<'a>,
-}
+/// What the reviews of a request for all webhooks have in common: everything behind the UID, as text. Cheap to clone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReviewText(Bytes);
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AdmissionRequest<'a> {
-    uid: &'a str,
     kind: &'a GroupVersionKind,
     resource: &'a GroupVersionResource,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -57,50 +55,66 @@ struct AdmissionRequest<'a> {
     options: Option<&'a Value>,
 }
 
+impl ReviewText {
+    /// The text for these objects. `dry_run` is that of the attributes, except for a shadow webhook.
+    pub(crate) fn new(attributes: &Attributes, objects: &SharedObjects, dry_run: bool) -> Self {
+        // Objects are not converted here, so both kinds are the request's own.
+        let Attributes { kind, resource, subresource, .. } = attributes;
+        let request = AdmissionRequest {
+            kind,
+            resource,
+            sub_resource: subresource,
+            request_kind: kind,
+            request_resource: resource,
+            request_sub_resource: subresource,
+            name: &attributes.name,
+            namespace: &attributes.namespace,
+            operation: attributes.operation,
+            user_info: &attributes.user,
+            object: objects.object.as_deref(),
+            old_object: objects.old_object.as_deref(),
+            dry_run,
+            options: attributes.options.as_ref(),
+        };
+        let mut text = json::encode(&request);
+        text.extend_from_slice(b"}\n");
+        Self(Bytes::from(text).slice(1..))
+    }
+}
+
 impl ReviewRequest {
     /// A review with a new UID. `dry_run` is that of the attributes, except for a shadow webhook.
     pub fn new(version: ReviewVersion, attributes: &Attributes, objects: &Objects, dry_run: bool) -> Self {
-        Self::with_uid(uuid::Uuid::new_v4().to_string(), version, attributes, objects, dry_run)
+        let objects = SharedObjects::take(&mut objects.clone());
+        Self::with_text(version, attributes, &ReviewText::new(attributes, &objects, dry_run))
+    }
+
+    /// A review with a new UID, whose text other webhooks receive as well.
+    pub(crate) fn with_text(version: ReviewVersion, attributes: &Attributes, text: &ReviewText) -> Self {
+        Self::with_uid(uuid::Uuid::new_v4().to_string(), version, attributes, text)
     }
 
     pub(crate) fn with_uid(
         uid: String,
         version: ReviewVersion,
         attributes: &Attributes,
-        objects: &Objects,
-        dry_run: bool,
+        text: &ReviewText,
     ) -> Self {
-        // Objects are not converted here, so both kinds are the request's own.
-        let Attributes { kind, resource, subresource, .. } = attributes;
-        let review = Review {
-            kind: "AdmissionReview",
-            api_version: version.api_version(),
-            request: AdmissionRequest {
-                uid: &uid,
-                kind,
-                resource,
-                sub_resource: subresource,
-                request_kind: kind,
-                request_resource: resource,
-                request_sub_resource: subresource,
-                name: &attributes.name,
-                namespace: &attributes.namespace,
-                operation: attributes.operation,
-                user_info: &attributes.user,
-                object: objects.object.as_ref(),
-                old_object: objects.old_object.as_ref(),
-                dry_run,
-                options: attributes.options.as_ref(),
-            },
-        };
-        let mut body = json::encode(&review);
-        body.push(b'\n');
+        let api_version = version.api_version();
+        let head =
+            format!(r#"{{"kind":"AdmissionReview","apiVersion":"{api_version}","request":{{"uid":"{uid}","#);
         Self {
             uid,
             operation: attributes.operation,
-            resource: resource.clone(),
-            subresource: subresource.clone(),
-            body: body.into(),
+            resource: attributes.resource.clone(),
+            subresource: attributes.subresource.clone(),
+            head: head.into(),
+            rest: text.0.clone(),
         }
+    }
+
+    /// The whole body.
+    pub fn body(&self) -> Vec<u8> {
+        [&*self.head, &*self.rest].concat()
     }
 }

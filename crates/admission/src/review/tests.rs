@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, UserInfo,
-    WebhookKind, WebhookResponse,
+    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, SharedObjects,
+    UserInfo, WebhookKind, WebhookResponse,
 };
 use ReviewVersion::{V1, V1Beta1};
 use WebhookKind::{Mutating, Validating};
@@ -300,10 +300,20 @@ fn reviews_have_the_fields_of_upstream_in_its_order() {
     let objects = Objects { object: Some(object("2")), old_object: Some(object("1")) };
     let expected = r#"{"kind":"AdmissionReview","apiVersion":"VERSION","request":{"uid":"u","kind":{"group":"apps","version":"v1","kind":"Deployment"},"resource":{"group":"apps","version":"v1","resource":"deployments"},"requestKind":{"group":"apps","version":"v1","kind":"Deployment"},"requestResource":{"group":"apps","version":"v1","resource":"deployments"},"name":"myname","namespace":"myns","operation":"UPDATE","userInfo":{"username":"myuser","uid":"myuid","groups":["mygroup"],"extra":{"extrakey":["value1","value2"]}},"object":{"metadata":{"name":"\u003ca\u003e","resourceVersion":"2"}},"oldObject":{"metadata":{"name":"\u003ca\u003e","resourceVersion":"1"}},"dryRun":false,"options":{"apiVersion":"meta.k8s.io/v1","fieldManager":"foo","kind":"UpdateOptions"}}}"#;
     for version in [V1, V1Beta1] {
-        let review = ReviewRequest::with_uid("u".to_owned(), version, &attributes(), &objects, false);
+        let review = review(version, &attributes(), objects.clone(), false);
         let expected = expected.replace("VERSION", version.api_version()) + "\n";
-        assert_eq!(String::from_utf8(review.body.to_vec()).unwrap(), expected);
+        assert_eq!(String::from_utf8(review.body()).unwrap(), expected);
     }
+}
+
+fn review(
+    version: ReviewVersion,
+    attributes: &Attributes,
+    mut objects: Objects,
+    dry_run: bool,
+) -> ReviewRequest {
+    let text = ReviewText::new(attributes, &SharedObjects::take(&mut objects), dry_run);
+    ReviewRequest::with_uid("u".to_owned(), version, attributes, &text)
 }
 
 #[test]
@@ -317,8 +327,8 @@ fn absent_objects_are_null_and_empty_names_are_left_out() {
         options: None,
         ..attributes()
     };
-    let review = ReviewRequest::with_uid("u".to_owned(), V1, &attributes, &Objects::default(), true);
-    let body = String::from_utf8(review.body.to_vec()).unwrap();
+    let review = review(V1, &attributes, Objects::default(), true);
+    let body = String::from_utf8(review.body()).unwrap();
     let end = r#""requestSubResource":"exec","operation":"CONNECT","userInfo":{},"object":null,"oldObject":null,"dryRun":true,"options":null}}"#;
     assert!(body.contains(r#""subResource":"exec","requestKind""#), "{body}");
     assert!(body.trim_end().ends_with(end), "{body}");

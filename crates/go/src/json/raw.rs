@@ -13,10 +13,9 @@ use serde_json::{Map, Number, Value};
 
 use crate::quote::Quoted;
 
-const MAX_NESTING: usize = 10_000;
-
-/// The nesting of objects: that which `serde_json` reads.
-pub const MAX_OBJECT_NESTING: usize = 128;
+/// The deepest nesting that is read.
+// go: scanner.go, maxNestingDepth
+pub const MAX_NESTING: usize = 10_000;
 
 const UNEXPECTED_END: &str = "unexpected end of JSON input";
 
@@ -72,9 +71,44 @@ enum Expected {
     Rest,
 }
 
+/// Receives the parts of a value, in the order in which they are written.
+trait Sink {
+    /// An object or a list begins.
+    fn open(&mut self, kind: JsonType);
+
+    /// The key of the next member, with its quotes.
+    fn key(&mut self, literal: &[u8]);
+
+    /// A value that is neither an object nor a list.
+    fn scalar(&mut self, literal: &[u8]) -> Result<(), String>;
+
+    /// The object or the list that was opened last ends.
+    fn close(&mut self);
+}
+
+/// For a text that is only checked.
+struct NoSink;
+
+impl Sink for NoSink {
+    fn open(&mut self, _: JsonType) {}
+
+    fn key(&mut self, _: &[u8]) {}
+
+    fn scalar(&mut self, _: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn close(&mut self) {}
+}
+
 /// Whether these bytes are one JSON value; Go's text if not.
 // go: scanner.go, checkValid
 pub fn check(data: &[u8]) -> Result<(), String> {
+    walk(data, &mut NoSink)
+}
+
+/// Reads a value in one pass and without recursion, however deep it is. Fails with Go's text.
+fn walk(data: &[u8], sink: &mut impl Sink) -> Result<(), String> {
     let mut open = Vec::new();
     let (mut at, mut expected) = (0, Expected::Value);
     loop {
@@ -83,48 +117,66 @@ pub fn check(data: &[u8]) -> Result<(), String> {
             let complete = expected == Expected::Rest && open.is_empty();
             return if complete { Ok(()) } else { Err(UNEXPECTED_END.to_owned()) };
         };
-        match (expected, byte) {
-            (Expected::ValueOrEnd, b']') | (Expected::KeyOrEnd, b'}') => {
-                open.pop();
-                (at, expected) = (at + 1, Expected::Rest);
+        (at, expected) = match expected {
+            Expected::Value | Expected::ValueOrEnd if matches!(byte, b'{' | b'[') => {
+                (at + 1, open_nested(&mut open, byte, sink)?)
             }
-            (Expected::Value | Expected::ValueOrEnd, b'{' | b'[') => {
-                open.push(byte);
-                if open.len() > MAX_NESTING {
-                    return Err(invalid(byte, "exceeded max depth"));
-                }
-                let next = if byte == b'{' { Expected::KeyOrEnd } else { Expected::ValueOrEnd };
-                (at, expected) = (at + 1, next);
+            Expected::ValueOrEnd if byte == b']' => (at + 1, close_nested(&mut open, sink)),
+            Expected::KeyOrEnd if byte == b'}' => (at + 1, close_nested(&mut open, sink)),
+            Expected::Value | Expected::ValueOrEnd => {
+                let end = check_scalar(data, at, byte)?;
+                sink.scalar(data.get(at..end).unwrap_or_default())?;
+                (end, Expected::Rest)
             }
-            (Expected::Value | Expected::ValueOrEnd, _) => {
-                (at, expected) = (check_scalar(data, at, byte)?, Expected::Rest);
-            }
-            (Expected::Key | Expected::KeyOrEnd, b'"') => {
-                at = skip_space(data, check_string(data, at)?);
-                match data.get(at) {
-                    Some(b':') => (at, expected) = (at + 1, Expected::Value),
-                    Some(&byte) => return Err(invalid(byte, "after object key")),
-                    None => return Err(UNEXPECTED_END.to_owned()),
-                }
-            }
-            (Expected::Key | Expected::KeyOrEnd, _) => {
-                return Err(invalid(byte, "looking for beginning of object key string"));
-            }
-            (Expected::Rest, _) => {
-                expected = match (open.last(), byte) {
-                    (Some(b'{'), b',') => Expected::Key,
-                    (Some(b'['), b',') => Expected::Value,
-                    (Some(b'{'), b'}') | (Some(b'['), b']') => {
-                        open.pop();
-                        Expected::Rest
-                    }
-                    (Some(b'{'), _) => return Err(invalid(byte, "after object key:value pair")),
-                    (Some(_), _) => return Err(invalid(byte, "after array element")),
-                    (None, _) => return Err(invalid(byte, "after top-level value")),
-                };
-                at += 1;
-            }
-        }
+            Expected::Key | Expected::KeyOrEnd => (read_key(data, at, byte, sink)?, Expected::Value),
+            Expected::Rest => match next_in(open.last().copied(), byte)? {
+                Some(next) => (at + 1, next),
+                None => (at + 1, close_nested(&mut open, sink)),
+            },
+        };
+    }
+}
+
+fn open_nested(open: &mut Vec<u8>, byte: u8, sink: &mut impl Sink) -> Result<Expected, String> {
+    open.push(byte);
+    if open.len() > MAX_NESTING {
+        return Err(invalid(byte, "exceeded max depth"));
+    }
+    let is_object = byte == b'{';
+    sink.open(if is_object { JsonType::Object } else { JsonType::Array });
+    Ok(if is_object { Expected::KeyOrEnd } else { Expected::ValueOrEnd })
+}
+
+fn close_nested(open: &mut Vec<u8>, sink: &mut impl Sink) -> Expected {
+    open.pop();
+    sink.close();
+    Expected::Rest
+}
+
+/// Reads a key and the colon behind it; returns the place after both.
+fn read_key(data: &[u8], at: usize, byte: u8, sink: &mut impl Sink) -> Result<usize, String> {
+    if byte != b'"' {
+        return Err(invalid(byte, "looking for beginning of object key string"));
+    }
+    let end = check_string(data, at)?;
+    sink.key(data.get(at..end).unwrap_or_default());
+    let colon = skip_space(data, end);
+    match data.get(colon) {
+        Some(b':') => Ok(colon + 1),
+        Some(&byte) => Err(invalid(byte, "after object key")),
+        None => Err(UNEXPECTED_END.to_owned()),
+    }
+}
+
+/// What comes after `byte`, which follows a value in this object or list; `None` if it ends that.
+fn next_in(open: Option<u8>, byte: u8) -> Result<Option<Expected>, String> {
+    match (open, byte) {
+        (Some(b'{'), b',') => Ok(Some(Expected::Key)),
+        (Some(b'['), b',') => Ok(Some(Expected::Value)),
+        (Some(b'{'), b'}') | (Some(b'['), b']') => Ok(None),
+        (Some(b'{'), _) => Err(invalid(byte, "after object key:value pair")),
+        (Some(_), _) => Err(invalid(byte, "after array element")),
+        (None, _) => Err(invalid(byte, "after top-level value")),
     }
 }
 
@@ -365,37 +417,167 @@ fn push_text(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Decodes a value, as Kubernetes decodes objects without a type: numbers without fraction and exponent are integers.
+/// Decodes a value, as Kubernetes decodes objects without a type: numbers without fraction and exponent are integers. Reads in
+/// one pass and without recursion, but dropping, cloning, comparing and encoding the value recurse: one of [`MAX_NESTING`] levels
+/// needs a stack of [`STACK_SIZE`].
 // sigs.k8s.io/json: UnmarshalCaseSensitivePreserveInts
-pub fn decode(value: &[u8]) -> Result<Value, String> {
-    decode_nested(value, 0)
+pub fn decode(data: &[u8]) -> Result<Value, String> {
+    let mut builder = Builder { open: Vec::new(), root: Value::Null };
+    walk(data, &mut builder)?;
+    Ok(builder.root)
 }
 
-fn decode_nested(data: &[u8], depth: usize) -> Result<Value, String> {
-    if depth > MAX_OBJECT_NESTING {
-        return Err("exceeded max depth".to_owned());
+/// The stack of a thread that works on values of [`MAX_NESTING`] levels. A level takes up to 4 KiB in a debug build.
+pub const STACK_SIZE: usize = 64 << 20;
+
+/// Builds a value of its parts.
+struct Builder {
+    open: Vec<OpenValue>,
+    root: Value,
+}
+
+/// An object or a list whose end has not come.
+enum OpenValue {
+    Object(Map<String, Value>, String),
+    Array(Vec<Value>),
+}
+
+impl Builder {
+    fn add(&mut self, value: Value) {
+        match self.open.last_mut() {
+            None => self.root = value,
+            Some(OpenValue::Object(fields, key)) => drop(fields.insert(std::mem::take(key), value)),
+            Some(OpenValue::Array(items)) => items.push(value),
+        }
     }
-    let data = data.trim_ascii();
-    let part = |range: Range<usize>| data.get(range).unwrap_or_default();
-    Ok(match JsonType::of(data) {
-        JsonType::Object => {
-            let fields = members(data).into_iter();
-            let fields = fields.map(|(key, range)| Ok((key, decode_nested(part(range), depth + 1)?)));
-            Value::Object(fields.collect::<Result<Map<_, _>, String>>()?)
+}
+
+impl Sink for Builder {
+    fn open(&mut self, kind: JsonType) {
+        self.open.push(match kind {
+            JsonType::Object => OpenValue::Object(Map::new(), String::new()),
+            _ => OpenValue::Array(Vec::new()),
+        });
+    }
+
+    fn key(&mut self, literal: &[u8]) {
+        if let Some(OpenValue::Object(_, key)) = self.open.last_mut() {
+            *key = string(literal);
         }
-        JsonType::Array => {
-            let items = elements(data).into_iter().map(|range| decode_nested(part(range), depth + 1));
-            Value::Array(items.collect::<Result<_, _>>()?)
+    }
+
+    fn scalar(&mut self, literal: &[u8]) -> Result<(), String> {
+        self.add(match JsonType::of(literal) {
+            JsonType::String => Value::String(string(literal)),
+            JsonType::Number => Value::Number(number(literal)?),
+            JsonType::Bool => Value::Bool(literal.first() == Some(&b't')),
+            _ => Value::Null,
+        });
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        match self.open.pop() {
+            Some(OpenValue::Object(fields, _)) => self.add(Value::Object(fields)),
+            Some(OpenValue::Array(mut items)) => {
+                items.shrink_to_fit();
+                self.add(Value::Array(items));
+            }
+            None => {}
         }
-        JsonType::String => Value::String(string(data)),
-        JsonType::Number => Value::Number(number(data)?),
-        JsonType::Bool => Value::Bool(data.first() == Some(&b't')),
-        JsonType::Null => Value::Null,
-    })
+    }
+}
+
+/// What a text takes as a [`Value`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DecodedSize {
+    /// The memory of the value, in bytes: many times the text if that has many small objects.
+    pub bytes: usize,
+    /// The levels of objects and lists.
+    pub nesting: usize,
+}
+
+impl DecodedSize {
+    /// That of a text, without decoding it. Fails if [`decode`] does, except for numbers.
+    pub fn of(text: &[u8]) -> Result<Self, String> {
+        let mut measure = Measure::default();
+        walk(text, &mut measure)?;
+        Ok(measure.size)
+    }
+}
+
+/// Adds up the memory of a value.
+#[derive(Default)]
+struct Measure {
+    /// The entries of what is open.
+    open: Vec<(JsonType, usize)>,
+    size: DecodedSize,
+}
+
+/// The memory of one block of the allocator beside what is asked for.
+const BLOCK: usize = 16;
+/// The entries of a node of a map, and the least of one that is not alone.
+// alloc: collections/btree/node.rs, CAPACITY and MIN_LEN_AFTER_SPLIT
+const NODE_ENTRIES: usize = 11;
+const MIN_NODE_ENTRIES: usize = 5;
+const NODE: usize = NODE_ENTRIES * (size_of::<String>() + size_of::<Value>()) + 2 * BLOCK;
+
+/// The memory of a string of this length, beside the string itself.
+const fn text_size(length: usize) -> usize {
+    if length == 0 { 0 } else { (length + BLOCK).next_multiple_of(BLOCK) }
+}
+
+/// The memory of a map with so many entries, beside the map itself and what its keys and values hold.
+const fn map_size(entries: usize) -> usize {
+    match entries {
+        0 => 0,
+        1..=NODE_ENTRIES => NODE,
+        entries => (entries / MIN_NODE_ENTRIES + 1) * NODE,
+    }
+}
+
+impl Measure {
+    fn count_entry(&mut self) {
+        if let Some((_, entries)) = self.open.last_mut() {
+            *entries += 1;
+        }
+    }
+
+    fn hold(&mut self, bytes: usize) {
+        self.size.bytes = self.size.bytes.saturating_add(bytes);
+    }
+}
+
+impl Sink for Measure {
+    fn open(&mut self, kind: JsonType) {
+        self.count_entry();
+        self.open.push((kind, 0));
+        self.size.nesting = self.size.nesting.max(self.open.len());
+    }
+
+    fn key(&mut self, literal: &[u8]) {
+        self.hold(text_size(literal.len()));
+    }
+
+    fn scalar(&mut self, literal: &[u8]) -> Result<(), String> {
+        self.count_entry();
+        if literal.first() == Some(&b'"') {
+            self.hold(text_size(literal.len() - 1));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        match self.open.pop() {
+            Some((JsonType::Object, entries)) => self.hold(map_size(entries)),
+            Some((_, entries)) if entries > 0 => self.hold(entries * size_of::<Value>() + BLOCK),
+            _ => {}
+        }
+    }
 }
 
 fn number(literal: &[u8]) -> Result<Number, String> {
-    let text = String::from_utf8_lossy(literal);
+    let text = std::str::from_utf8(literal).unwrap_or_default();
     if !text.contains(['.', 'e', 'E']) {
         if let Ok(number) = text.parse::<i64>() {
             return Ok(number.into());
@@ -408,3 +590,6 @@ fn number(literal: &[u8]) -> Result<Number, String> {
     let number = text.parse::<f64>().ok().and_then(Number::from_f64);
     number.ok_or_else(|| format!("json: cannot unmarshal number {text} into Go value of type float64"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use super::*;
 
 /// A cache over a pool, whose delegate notes the order in which it checks tokens.
 fn noting(
-    pool: &TokenCheckPool,
+    pool: &ComputePool,
     cluster: &'static str,
     order: &Arc<Mutex<Vec<String>>>,
     limits: CacheLimits,
@@ -26,7 +26,7 @@ fn position(order: &Mutex<Vec<String>>, of: &str) -> Option<usize> {
 
 #[tokio::test]
 async fn a_tenant_whose_clients_flood_made_up_tokens_takes_turns_with_other_clusters() {
-    let (pool, order) = (TokenCheckPool::of_test(), Arc::default());
+    let (pool, order) = (ComputePool::of_test(), Arc::default());
     let tenant = noting(&pool, "tenant", &order, CacheLimits::TENANT);
     let prod = noting(&pool, "prod", &order, CacheLimits::CLUSTER);
     let held = pool.hold();
@@ -45,7 +45,7 @@ async fn a_tenant_whose_clients_flood_made_up_tokens_takes_turns_with_other_clus
 
 #[tokio::test]
 async fn a_network_that_floods_made_up_tokens_takes_turns_with_others_of_its_cluster() {
-    let (pool, order) = (TokenCheckPool::of_test(), Arc::default());
+    let (pool, order) = (ComputePool::of_test(), Arc::default());
     let prod = noting(&pool, "prod", &order, CacheLimits::CLUSTER);
     let held = pool.hold();
     let flood: Vec<_> =
@@ -62,7 +62,7 @@ async fn a_network_that_floods_made_up_tokens_takes_turns_with_others_of_its_clu
 /// Computes until the test lets it go on: of a current-thread runtime, that would be the only thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn one_that_computes_does_not_hold_up_another_cluster() {
-    let (pool, order) = (TokenCheckPool::new(tokio::runtime::Handle::current(), 2), Arc::default());
+    let (pool, order) = (ComputePool::new(tokio::runtime::Handle::current(), 2), Arc::default());
     let (begins, begun) = mpsc::channel();
     let (go_on, waits) = mpsc::channel::<()>();
     let waits = Mutex::new(waits);

@@ -9,10 +9,10 @@ use super::support::{
     FakeWeb, KEYS, RSA, authenticate, authenticator, claims, new, settings, unsigned, user,
 };
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::testing::TestRequest;
 use crate::authn::{BearerToken, TokenAuthenticator as _};
 use crate::metrics::Metrics;
+use crate::tasks::compute::ComputePool;
 
 /// Any client can send a large token: it is parsed once, not once per issuer.
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn tokens_with_cached_keys_do_not_wait_behind_unknown_keys() {
     let cached = CachedTokens::new(
         authenticator,
         CachePolicy::TOKENS,
-        TokenCheckPool::of_test().of_cluster("c"),
+        ComputePool::of_test().of_cluster("c"),
         &metrics.token_cache,
         CacheLimits::CLUSTER,
     );

@@ -8,7 +8,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use super::*;
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
-use crate::authn::check_pool::TokenCheckPool;
+use crate::tasks::compute::ComputePool;
 
 const CLAIMS: &str =
     r#"{"iss":"iss","aud":"api","kubernetes.io":{"namespace":"ns","serviceaccount":{"name":"s","uid":"u"}}}"#;
@@ -79,7 +79,7 @@ async fn a_valid_token_of_another_cluster_waits_for_one_of_them() {
         accounts: BTreeMap::from([("ns/s".to_owned(), account("u"))]),
         ..FakeApiServer::default()
     });
-    let (pool, order) = (TokenCheckPool::of_test(), Arc::<Mutex<Vec<_>>>::default());
+    let (pool, order) = (ComputePool::of_test(), Arc::<Mutex<Vec<_>>>::default());
     let cache = |cluster, keys, limits| {
         let deps = AccountTokenDeps { keys, ..bed.deps() };
         let delegate = BoundTokenAuthenticator::new(vec!["iss".to_owned()], deps);

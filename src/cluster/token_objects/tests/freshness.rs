@@ -18,11 +18,11 @@ use tower::service_fn;
 
 use super::super::*;
 use crate::authn::cache::{CacheLimits, CachePolicy, CachedTokens};
-use crate::authn::check_pool::TokenCheckPool;
 use crate::authn::testing::success;
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnVerdict, BearerToken, TokenAuthenticator, TokenContext};
 use crate::backend::testing::backend;
+use crate::tasks::compute::ComputePool;
 
 /// The bound that docs/authentication.md states, without the 10 s for which verdicts are cached.
 const BOUND: Duration = Duration::from_secs(20);
@@ -608,7 +608,7 @@ async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_a
             let cache = CachedTokens::new(
                 Arc::new(AccountTokens(Arc::clone(&objects))),
                 CachePolicy::TOKENS,
-                TokenCheckPool::of_test().of_cluster("c"),
+                ComputePool::of_test().of_cluster("c"),
                 &metrics.token_cache,
                 CacheLimits::CLUSTER,
             );

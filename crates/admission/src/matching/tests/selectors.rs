@@ -304,6 +304,7 @@ fn namespaces_are_read_once_and_errors_count_only_for_webhooks_that_match() {
     let fake = namespaces();
     let request = Attributes { namespace: "absent".to_owned(), ..attributes("", "v1", "pods", "") };
     let objects = Objects { object: Some(json!({"metadata": {"labels": {"a": "b"}}})), old_object: None };
+    let objects = shared(&objects);
     let matcher = RequestMatcher::new(&request, None);
     let of = |resource: &str, object_selector: Value| Webhook {
         namespace_selector: selector(json!({"matchLabels": {"runlevel": "1"}})),

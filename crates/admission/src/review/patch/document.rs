@@ -2,25 +2,38 @@
 // gopkg.in/evanphx/json-patch.v4: patch.go, lazyNode, partialDoc and partialArray
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use bytes::Bytes;
 use portcullis_go::json::raw::{self as json, JsonType};
 use portcullis_go::number::atoi;
 
+use super::steps::Steps;
 use super::{MAX_COPIED_SIZE, MAX_PATCHED_SIZE, PANIC};
 
-/// The nesting of values that are written or compared. It is more than that of objects, so that only patches whose result is
-/// refused anyway fail by it.
-const MAX_NESTING: usize = 2 * json::MAX_OBJECT_NESTING;
+/// The nesting of values that are written or compared: that of objects, so that only patches whose result is refused anyway fail
+/// by it. Writing and comparing recurse, on a thread with a stack for it.
+const MAX_NESTING: usize = json::MAX_NESTING;
+/// What each operation costs beside what it reads and moves, in steps.
+const STEPS_PER_OPERATION: usize = 256;
 
 const TOO_DEEP: &str = "exceeded max depth";
 
 /// A value of a document: `None` for its `null`s.
 pub(super) type Slot = Option<NodeId>;
 
-/// The place of a value in the list of nodes.
+/// The place of a value in the list of nodes, counted from one. A list of a document has one for each item, so it is short: an
+/// insertion moves those behind it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct NodeId(usize);
+pub(super) struct NodeId(NonZeroU32);
+
+impl NodeId {
+    const FIRST: Self = Self(NonZeroU32::MIN);
+
+    fn index(self) -> usize {
+        usize::try_from(self.0.get()).unwrap_or(usize::MAX) - 1
+    }
+}
 
 #[derive(Debug)]
 struct Node {
@@ -61,15 +74,16 @@ pub(super) struct Document {
     nodes: Vec<Node>,
     pub(super) root: NodeId,
     copied: usize,
+    steps: Steps,
 }
 
 impl Document {
-    pub(super) fn new(text: &Bytes) -> Result<Self, String> {
+    pub(super) fn new(text: &Bytes, steps: Steps) -> Result<Self, String> {
         json::check(text)?;
-        let mut document = Self { nodes: Vec::new(), root: NodeId(0), copied: 0 };
+        let mut document = Self { nodes: Vec::new(), root: NodeId::FIRST, copied: 0, steps };
         match JsonType::of(text) {
-            JsonType::Null => document.root = document.insert(None, Content::NullObject),
-            _ if document.set_root(text) => {}
+            JsonType::Null => document.root = document.insert(None, Content::NullObject)?,
+            _ if document.set_root(text)? => {}
             other => {
                 let other = other.name();
                 return Err(format!(
@@ -81,67 +95,87 @@ impl Document {
     }
 
     /// Replaces the whole document, by an object or a list; false for other values.
-    pub(super) fn set_root(&mut self, text: &Bytes) -> bool {
-        let Some(content) = self.parse(text) else { return false };
-        self.root = self.insert(None, content);
-        true
+    pub(super) fn set_root(&mut self, text: &Bytes) -> Result<bool, String> {
+        let Some(content) = self.parse(text)? else { return Ok(false) };
+        self.root = self.insert(None, content)?;
+        Ok(true)
     }
 
     /// The value of an operation.
-    pub(super) fn value(&mut self, value: Option<&Option<Bytes>>) -> Slot {
-        value.map(|value| self.insert(value.clone(), Content::Raw))
+    pub(super) fn value(&mut self, value: Option<&Option<Bytes>>) -> Result<Slot, String> {
+        self.steps.take(STEPS_PER_OPERATION)?;
+        value.map(|value| self.insert(value.clone(), Content::Raw)).transpose()
     }
 
-    fn insert(&mut self, raw: Option<Bytes>, content: Content) -> NodeId {
+    fn insert(&mut self, raw: Option<Bytes>, content: Content) -> Result<NodeId, String> {
         self.nodes.push(Node { raw, content });
-        NodeId(self.nodes.len() - 1)
+        let number = u32::try_from(self.nodes.len()).ok().and_then(NonZeroU32::new);
+        number.map(NodeId).ok_or_else(|| "the object has too many values".to_owned())
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        self.nodes.get(id.0).unwrap_or(&NULL_NODE)
+        self.nodes.get(id.index()).unwrap_or(&NULL_NODE)
     }
 
     fn content_mut(&mut self, id: NodeId) -> Option<&mut Content> {
-        self.nodes.get_mut(id.0).map(|node| &mut node.content)
+        self.nodes.get_mut(id.index()).map(|node| &mut node.content)
     }
 
-    fn parse(&mut self, text: &Bytes) -> Option<Content> {
+    fn parse(&mut self, text: &Bytes) -> Result<Option<Content>, String> {
+        self.steps.take(text.len())?;
         let mut slot = |range| {
             let text: Bytes = text.slice(range);
-            (JsonType::of(&text) != JsonType::Null).then(|| self.insert(Some(text), Content::Raw))
+            let is_null = JsonType::of(&text) == JsonType::Null;
+            if is_null { Ok(None) } else { self.insert(Some(text), Content::Raw).map(Some) }
         };
-        match JsonType::of(text) {
+        Ok(match JsonType::of(text) {
             JsonType::Object => {
                 let members = json::members(text).into_iter();
-                Some(Content::Object(members.map(|(key, range)| (key, slot(range))).collect()))
+                let members = members.map(|(key, range)| Ok((key, slot(range)?)));
+                Some(Content::Object(members.collect::<Result<_, String>>()?))
             }
-            JsonType::Array => Some(Content::Array(json::elements(text).into_iter().map(slot).collect())),
+            JsonType::Array => {
+                let items = json::elements(text).into_iter().map(slot);
+                Some(Content::Array(items.collect::<Result<_, String>>()?))
+            }
             _ => None,
-        }
+        })
     }
 
     /// The container and the key that a path leads to.
-    pub(super) fn find(&mut self, path: &str) -> Option<(NodeId, String)> {
+    pub(super) fn find(&mut self, path: &str) -> Result<Option<(NodeId, String)>, String> {
+        self.steps.take(STEPS_PER_OPERATION + path.len())?;
         // A path that does not begin with a slash loses its first part.
-        let (_, path) = path.split_once('/')?;
+        let Some((_, path)) = path.split_once('/') else { return Ok(None) };
         let (parents, key) =
             path.rsplit_once('/').map_or((None, path), |(parents, key)| (Some(parents), key));
         let mut container = self.root;
         for part in parents.into_iter().flat_map(|parents| parents.split('/')) {
-            container = self.member(container, &decode_key(part)).ok()??;
-            let raw = self.node(container).raw.clone()?;
-            if !matches!(self.node(container).content, Content::Raw) {
-                continue;
+            let Ok(Some(member)) = self.member(container, &decode_key(part)) else { return Ok(None) };
+            if !self.unfold(member)? {
+                return Ok(None);
             }
-            let content = match JsonType::of(&raw) {
-                JsonType::Null => Content::NullObject,
-                _ => self.parse(&raw)?,
-            };
-            if let Some(place) = self.content_mut(container) {
-                *place = content;
-            }
+            container = member;
         }
-        Some((container, decode_key(key)))
+        Ok(Some((container, decode_key(key))))
+    }
+
+    /// Parses a value that a path leads through; false if it has no members.
+    fn unfold(&mut self, id: NodeId) -> Result<bool, String> {
+        let node = self.node(id);
+        let Some(raw) = node.raw.clone() else { return Ok(false) };
+        if !matches!(node.content, Content::Raw) {
+            return Ok(true);
+        }
+        let content = match JsonType::of(&raw) {
+            JsonType::Null => Some(Content::NullObject),
+            _ => self.parse(&raw)?,
+        };
+        let Some(content) = content else { return Ok(false) };
+        if let Some(place) = self.content_mut(id) {
+            *place = content;
+        }
+        Ok(true)
     }
 
     /// The member of a container; `None` also for a member of an object that does not exist.
@@ -171,6 +205,7 @@ impl Document {
 
     /// Sets a member of an object, or inserts an element into a list.
     pub(super) fn add_member(&mut self, container: NodeId, key: String, value: Slot) -> Result<(), String> {
+        self.move_items(container)?;
         let Some(Content::Array(items)) = self.content_mut(container) else {
             return self.set_member(container, key, value);
         };
@@ -186,7 +221,16 @@ impl Document {
         Ok(())
     }
 
+    /// Counts an insertion into a list, or a removal from it.
+    fn move_items(&mut self, container: NodeId) -> Result<(), String> {
+        match &self.node(container).content {
+            Content::Array(items) => self.steps.take(items.len() * size_of::<Slot>()),
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn remove_member(&mut self, container: NodeId, key: &str) -> Result<(), String> {
+        self.move_items(container)?;
         let missing = || format!("Unable to remove nonexistent key: {key}: missing value");
         match self.content_mut(container) {
             Some(Content::Array(items)) => {
@@ -204,6 +248,7 @@ impl Document {
         let Some(value) = value else { return Ok(None) };
         let mut text = Vec::new();
         self.write(&mut text, value, 0, MAX_PATCHED_SIZE)?;
+        self.steps.take(text.len())?;
         self.copied += text.len();
         if self.copied > MAX_COPIED_SIZE {
             return Err(format!(
@@ -211,7 +256,7 @@ impl Document {
                 self.copied
             ));
         }
-        Ok(Some(self.insert(Some(text.into()), Content::Raw)))
+        self.insert(Some(text.into()), Content::Raw).map(Some)
     }
 
     /// The text of the document.
@@ -266,15 +311,15 @@ impl Document {
     }
 
     /// Whether two values are equal: scalars if they are written alike.
-    pub(super) fn equal(&self, left: &Compared, right: &Compared) -> Result<bool, String> {
+    pub(super) fn equal(&mut self, left: &Compared, right: &Compared) -> Result<bool, String> {
         self.equal_at(left, right, 0)
     }
 
-    fn equal_at(&self, left: &Compared, right: &Compared, depth: usize) -> Result<bool, String> {
+    fn equal_at(&mut self, left: &Compared, right: &Compared, depth: usize) -> Result<bool, String> {
         if depth > MAX_NESTING {
             return Err(TOO_DEEP.to_owned());
         }
-        match (self.shape(left), self.shape(right)) {
+        match (self.shape(left)?, self.shape(right)?) {
             (Shape::Scalar(left), Shape::Scalar(right)) => Ok(left == right),
             (Shape::Object(left), Shape::Object(right)) => {
                 if left.len() != right.len() {
@@ -308,7 +353,16 @@ impl Document {
         }
     }
 
-    fn shape(&self, value: &Compared) -> Shape {
+    /// A value one level deep: each level is read again, as upstream does.
+    fn shape(&mut self, value: &Compared) -> Result<Shape, String> {
+        self.steps.take(match value {
+            Compared::Text(text) => text.as_ref().map_or(0, Bytes::len),
+            Compared::Node(id) => self.node(*id).raw.as_ref().map_or(STEPS_PER_OPERATION, Bytes::len),
+        })?;
+        Ok(self.shape_of(value))
+    }
+
+    fn shape_of(&self, value: &Compared) -> Shape {
         let node = |slot: &Slot| slot.map(Compared::Node);
         let raw = match value {
             Compared::Text(text) => text,

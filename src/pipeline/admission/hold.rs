@@ -1,0 +1,146 @@
+//! The decoded objects that a review holds: their memory is reserved before they are decoded.
+
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use portcullis_admission::Surroundings as _;
+use portcullis_admission::review::{DecodedSize, decode_value, internal_error};
+use portcullis_limits::Owner;
+use portcullis_system::sync::lock;
+use serde_json::Value;
+
+use super::body::entity_too_large;
+use super::document::parse_unambiguous;
+use super::request_level::is_json;
+use super::reviewer::{Reviewer, Stop, busy};
+use super::subject::{Action, PatchKind};
+use crate::admission::{MemoryOwner, NoMemory, ReservedMemory};
+use crate::limits::ProcessPriority;
+use crate::pipeline::error_map::Refusal;
+use crate::pipeline::stages::Authorized;
+
+/// The size of a text beyond which it is not decoded on the thread that serves requests.
+const LARGE_TEXT: usize = 64 << 10;
+/// The same in levels of nesting.
+const DEEP: usize = 128;
+
+/// The memory of one request under review.
+pub(super) struct ReviewHold<'a> {
+    of: MemoryOwner<'a>,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    memory: Vec<ReservedMemory>,
+    reserved: usize,
+    used: usize,
+    /// The client's body, until it is taken.
+    body: Option<Result<Value, String>>,
+}
+
+impl<'a> ReviewHold<'a> {
+    /// Nothing yet, of this owner.
+    pub(super) fn new(authorized: &Authorized, owner: &'a Owner, flow: &'a str) -> Self {
+        let is_privileged =
+            matches!(authorized.process_priority(), ProcessPriority::Exempt | ProcessPriority::Reserved);
+        Self { of: MemoryOwner { owner, flow, is_privileged }, held: Mutex::default() }
+    }
+
+    /// Forgets the objects of a review that is over.
+    pub(super) fn release(&self) {
+        let before = std::mem::take(&mut *lock(&self.held));
+        drop(before);
+    }
+}
+
+impl Reviewer<'_> {
+    /// Decodes the client's body, if the gateway reads it.
+    pub(super) async fn decode_body(&self, authorized: &Authorized, body: &Bytes) -> Result<(), Stop> {
+        let is_decoded = match self.subject.action {
+            Action::Create | Action::Update => is_json(authorized.request().headers()),
+            Action::Patch(PatchKind::Apply) | Action::Delete => true,
+            _ => false,
+        };
+        if !is_decoded || body.is_empty() {
+            return Ok(());
+        }
+        // What is not JSON is not decoded.
+        let Ok(size) = self.size_of(body).await? else { return Ok(()) };
+        self.hold(size.bytes, self.admission.review_size(size.bytes).saturating_mul(2)).await?;
+        if self.subject.action == Action::Delete {
+            // Its options are decoded where their form is known.
+            return Ok(());
+        }
+        let (is_large, text) = (body.len() > LARGE_TEXT, body.clone());
+        let decoded = self.surroundings.compute(is_large, move || parse_unambiguous(&text)).await;
+        lock(&self.hold.held).body = Some(decoded.ok_or(Refusal::Panic)?);
+        Ok(())
+    }
+
+    /// Takes the client's body. Only JSON that every parser reads alike.
+    pub(super) fn take_body(&self, body: &Bytes) -> Result<Value, String> {
+        let decoded = lock(&self.hold.held).body.take();
+        decoded.unwrap_or_else(|| parse_unambiguous(body))
+    }
+
+    /// Decodes an object that the API server has shown.
+    pub(super) async fn decode(&self, text: &Bytes) -> Result<Value, Stop> {
+        let size = self.size_of(text).await?.map_err(unreadable)?;
+        let needed = self.admission.review_size(size.bytes);
+        self.hold(needed, if self.subject.action == Action::Delete { 0 } else { needed }).await?;
+        let is_long = text.len() > LARGE_TEXT || size.nesting > DEEP;
+        let text = text.clone();
+        let decoded = self.surroundings.compute(is_long, move || decode_value(&text)).await;
+        let object = decoded.ok_or(Refusal::Panic)?.map_err(unreadable)?;
+        if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object".to_owned())) }
+    }
+
+    async fn size_of(&self, text: &Bytes) -> Result<Result<DecodedSize, String>, Stop> {
+        let (is_large, text) = (text.len() > LARGE_TEXT, text.clone());
+        let measured = self.surroundings.compute(is_large, move || DecodedSize::of(&text)).await;
+        Ok(measured.ok_or(Refusal::Panic)?)
+    }
+
+    /// Reserves so many bytes. The first object of a review reserves also what the review is expected to take more, for the object of
+    /// a dry run and the stored one: a review that holds memory does not wait for more.
+    // threat: review-memory
+    async fn hold(&self, needed: usize, more: usize) -> Result<(), Stop> {
+        let (used, missing, is_first) = {
+            let mut held = lock(&self.hold.held);
+            held.used = held.used.saturating_add(needed);
+            (held.used, held.used.saturating_sub(held.reserved), held.memory.is_empty())
+        };
+        if missing == 0 {
+            return Ok(());
+        }
+        let reserve = |bytes| self.admission.reserve(self.hold.of, bytes, !is_first);
+        let more = if is_first { more } else { 0 };
+        let (memory, reserved) = match reserve(missing.saturating_add(more)).await {
+            Err(NoMemory::TooLarge { .. }) if more > 0 => (reserve(missing).await, missing),
+            memory => (memory, missing.saturating_add(more)),
+        };
+        let memory = memory.map_err(|error| match error {
+            NoMemory::Busy { limit } if used <= limit => busy(),
+            NoMemory::Busy { limit } | NoMemory::TooLarge { limit } => too_large(used, limit),
+        })?;
+        let mut held = lock(&self.hold.held);
+        held.memory.push(memory);
+        held.reserved += reserved;
+        Ok(())
+    }
+}
+
+fn unreadable(error: String) -> Stop {
+    let text = format!("the gateway cannot read the object of the dry run: {error}");
+    Stop::Refused(Refusal::NotAdmitted(internal_error(&text)))
+}
+
+/// The object has so many parts that its review takes more memory than any owner has.
+fn too_large(needed: usize, limit: usize) -> Stop {
+    let text = format!(
+        "Request entity too large: admission webhooks match the request, and the review of its object takes {needed} bytes of \
+         memory, limit is {limit}"
+    );
+    Stop::Refused(Refusal::NotAdmitted(entity_too_large(text)))
+}
