@@ -32,6 +32,7 @@ mod traces;
 use prometheus::{Encoder as _, IntCounter, Registry, TextEncoder};
 
 use admission::AdmissionMetrics;
+pub(crate) use admission::StoredDifference;
 use audit::AuditMetrics;
 use authentication::AuthenticationMetrics;
 pub(crate) use authentication::compressed_username;

@@ -9,6 +9,7 @@ mod audit;
 pub(crate) mod audit_id;
 mod credential_end;
 mod error_map;
+mod finished;
 pub(crate) mod forward;
 mod forward_error;
 pub(crate) mod health;
@@ -24,6 +25,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use futures_util::future::Either;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Response};
@@ -42,6 +44,7 @@ use admission::Admission;
 use audit::{AuditedRequest, Facts};
 use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
+use finished::FinishedIfWriting;
 use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
 use post_process::PostProcess;
@@ -94,7 +97,8 @@ impl RequestHandler for Gateway {
         let renderer = RefusalRenderer::of(&request);
         let buffers = request.body().buffers().cloned();
         let request = Box::new(request);
-        async move {
+        let (is_read, write) = (request.method().is_safe(), scope.write.clone());
+        let handling = async move {
             // One snapshot for the whole request, released before the response body streams.
             let endpoints_version = gateway.live.endpoints_version();
             let snapshot = gateway.live.snapshot();
@@ -111,7 +115,9 @@ impl RequestHandler for Gateway {
                 connection.close_gracefully();
             }
             scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref())
-        }
+        };
+        // A read has no write to finish, and needs no allocation.
+        if is_read { Either::Left(handling) } else { Either::Right(FinishedIfWriting::new(handling, write)) }
     }
 
     fn ledger(&self) -> &ByteLedger {

@@ -25,6 +25,19 @@ pub(crate) struct AdmissionMetrics {
     condition_exclusions: IntCounterVec,
     condition_durations: HistogramVec,
     shadow: IntCounterVec,
+    stored_differences: IntCounterVec,
+    managed_fields: IntCounterVec,
+}
+
+/// What became of an object that the API server has stored otherwise than it was reviewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StoredDifference {
+    /// The webhooks allow it.
+    Allowed,
+    /// The webhooks refuse it, and the write is undone.
+    Undone,
+    /// The webhooks refuse it, and it could not be undone.
+    Kept,
 }
 
 impl AdmissionMetrics {
@@ -103,7 +116,35 @@ impl AdmissionMetrics {
                 "Calls of shadow webhooks by what they would have done: allow, change, deny, fail or unfinished.",
                 &["name", "type", "operation", "would"],
             )?,
+            stored_differences: registrar.counters(
+                "portcullis_admission_stored_differences_total",
+                "Objects that the API server has stored otherwise than webhooks had reviewed them, by the outcome of \
+                 another review: allowed, undone, or kept if webhooks refuse the object and it could not be undone.",
+                &["outcome"],
+            )?,
+            managed_fields: registrar.counters(
+                "portcullis_admission_managed_fields_writes_total",
+                "Writes after those that webhooks have changed, which set the managedFields of the client's own request, \
+                 by outcome: written or refused.",
+                &["outcome"],
+            )?,
         })
+    }
+
+    /// An object is stored that was not reviewed.
+    pub(crate) fn stored_otherwise(&self, difference: StoredDifference) {
+        let outcome = match difference {
+            StoredDifference::Allowed => "allowed",
+            StoredDifference::Undone => "undone",
+            StoredDifference::Kept => "kept",
+        };
+        self.stored_differences.with_label_values(&[outcome]).inc();
+    }
+
+    /// The managers of an object are set after its write.
+    pub(crate) fn managed_fields_written(&self, accepted: bool) {
+        let outcome = if accepted { "written" } else { "refused" };
+        self.managed_fields.with_label_values(&[outcome]).inc();
     }
 
     /// A phase has ended. The gateway has one admission plugin for each phase.

@@ -9,6 +9,7 @@
 //! `failurePolicy` of every webhook that may match is `Ignore`. `docs/admission.md` has the rules, and what differs from
 //! kube-apiserver.
 
+mod allocated;
 mod body;
 mod connect;
 mod document;
@@ -17,13 +18,21 @@ mod options;
 mod pinned;
 mod request_level;
 mod reviewer;
+mod splice;
 mod subject;
+mod write;
+mod written;
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
 use http::StatusCode;
+use http::uri::PathAndQuery;
 use portcullis_http::body::Body;
+use tokio::time::sleep;
 
 use super::Gateway;
 use super::error_map::Refusal;
@@ -35,11 +44,16 @@ use crate::admission::settings::AdmissionMode;
 use crate::admission::{ClusterAdmission, RequestParts};
 use crate::listener::Connection;
 use hold::ReviewHold;
-use reviewer::{OnConflict, Reviewer, Stop};
+use reviewer::{OnConflict, Reviewed, Reviewer, Stop};
 use subject::{Action, Subject};
 
-/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken.
-const MAX_REVIEWS: usize = 8;
+/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken. kube-apiserver tries until the
+/// deadline of the request, which holds here as well.
+// apiserver: pkg/storage/etcd3/store.go, GuaranteedUpdate
+const MAX_REVIEWS: u32 = 1000;
+/// The longest pause before another review, for each of those before. Reviews that begin at once would all find the object changed.
+const PAUSE_PER_REVIEW: Duration = Duration::from_millis(5);
+const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// What admission makes of a request.
 pub(super) enum Admission {
@@ -102,59 +116,87 @@ impl PendingReview {
             texts: HeldTexts::new(&gateway.ledger, owner.clone()),
             hold: ReviewHold::new(&authorized, &owner, &share),
         };
-        let result = within(deadline, Box::pin(reviewer.forward(authorized))).await;
+        let result = Box::pin(reviewer.forward(authorized)).await;
         let notes = surroundings.take_notes();
         scope.warnings.extend(notes.warnings);
         if let Some(audited) = &scope.audited {
             audited.note_admission(&notes.annotations);
         }
-        result?
+        result
     }
 }
 
 impl Reviewer<'_> {
     async fn forward(&self, mut authorized: Authorized) -> Result<Response<Body>, Refusal> {
+        let deadline = authorized.deadline();
         if matches!(self.subject.action, Action::Connect | Action::ForeignConnect) {
-            let admitted = match self.connect(&authorized).await {
-                Ok(target) => Admitted::reviewed_connection(authorized, target),
-                Err(Stop::Unseen(reason)) => {
-                    self.authorized_or_refused(&authorized).await?;
-                    self.refuse_unseen(&authorized, &reason).await?;
-                    Admitted::reviewed_connection(authorized, None)
-                }
+            let target = match within(deadline, self.reviewed_target(&authorized)).await? {
+                Ok(target) => target,
                 Err(stop) => return stop.into_response(self.subject),
             };
+            let admitted = Admitted::reviewed_connection(authorized, target);
             return self.gateway.forward(admitted, self.connection, self.scope).await;
         }
-        let (body, _held) = self.unless_revoked(self.read_body(&mut authorized)).await??;
+        let reading = self.unless_revoked(self.read_body(&mut authorized));
+        let (body, _held) = within(deadline, reading).await???;
         let mut reviews = 1;
         loop {
-            let (write, on_conflict) = match self.unless_revoked(self.review(&authorized, &body)).await? {
+            let reviewing = self.unless_revoked(self.reviewed_write(&authorized, &body));
+            let reviewed = match within(deadline, reviewing).await?? {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
-                    reviews += 1;
+                    reviews = within(deadline, pause(reviews)).await?;
                     continue;
-                }
-                Err(Stop::Unseen(reason)) => {
-                    self.authorized_or_refused(&authorized).await?;
-                    self.refuse_unseen(&authorized, &reason).await?;
-                    (reviewer::as_sent(body.clone()), OnConflict::Respond)
-                }
-                Err(stop @ Stop::Unreadable(_)) => {
-                    self.authorized_or_refused(&authorized).await?;
-                    return stop.into_response(self.subject);
                 }
                 Err(stop) => return stop.into_response(self.subject),
             };
-            let admitted = Admitted::reviewed(&authorized, write);
-            let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
+            let on_conflict = reviewed.on_conflict;
+            let response = self.write(&authorized, reviewed).await?;
             let is_conflict = response.status() == StatusCode::CONFLICT;
             if !is_conflict || on_conflict == OnConflict::Respond || reviews >= MAX_REVIEWS {
                 return Ok(response);
             }
-            reviews += 1;
+            reviews = within(deadline, pause(reviews)).await?;
         }
     }
+
+    /// The target of a connection, if webhooks have changed it.
+    async fn reviewed_target(&self, authorized: &Authorized) -> Result<Option<PathAndQuery>, Stop> {
+        match self.connect(authorized).await {
+            Err(Stop::Unseen(reason)) => {
+                self.authorized_or_refused(authorized).await?;
+                self.refuse_unseen(authorized, &reason).await?;
+                Ok(None)
+            }
+            result => result,
+        }
+    }
+
+    /// The write that webhooks have admitted, or that none of them has to see.
+    async fn reviewed_write(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
+        match self.review(authorized, body).await {
+            Err(Stop::Unseen(reason)) => {
+                self.authorized_or_refused(authorized).await?;
+                self.refuse_unseen(authorized, &reason).await?;
+                Ok(Reviewed::unproven(reviewer::as_sent(body.clone())))
+            }
+            Err(stop @ Stop::Unreadable(_)) => {
+                self.authorized_or_refused(authorized).await?;
+                Err(stop)
+            }
+            result => result,
+        }
+    }
+}
+
+/// Waits for a random time that grows with the number of reviews; returns the next number.
+async fn pause(reviews: u32) -> u32 {
+    let longest = PAUSE_PER_REVIEW.saturating_mul(reviews).min(MAX_PAUSE);
+    // Seeded at random.
+    let random = RandomState::new().hash_one(reviews) % 1024;
+    let part = u32::try_from(random).unwrap_or_default();
+    sleep(longest.saturating_mul(part) / 1024).await;
+    reviews.saturating_add(1)
 }
 
 impl Reviewer<'_> {

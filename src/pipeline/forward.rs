@@ -29,7 +29,9 @@ use tokio::time::{Instant, timeout_at};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use prepare::write_trusted_headers;
 pub(crate) use prepare::{Prepared, prepare};
-pub(crate) use rehearse::{Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target};
+pub(crate) use rehearse::{
+    Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target, rewritten_target_at,
+};
 
 use crate::backend::Backend;
 use crate::backend::balance::{Load, RetryCause};

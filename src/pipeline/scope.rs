@@ -20,6 +20,7 @@ use super::access_log::AccessLog;
 use super::audit::AuditedRequest;
 use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
+use super::finished::WriteInProgress;
 use super::respond::{self, RefusalRenderer};
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
@@ -59,6 +60,8 @@ pub(super) struct RequestScope {
     /// Counts the request for the status of its cluster.
     activity: Option<ActivityGuard>,
     pub(super) span: Option<Box<ActiveSpan>>,
+    /// Whether the request is finished without its client.
+    pub(super) write: WriteInProgress,
 }
 
 impl RequestScope {
@@ -82,6 +85,7 @@ impl RequestScope {
             open: None,
             activity: None,
             span: None,
+            write: WriteInProgress::default(),
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::poll_immediate;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method, Request, Uri};
 use http_body::Body as _;
@@ -39,6 +39,8 @@ use crate::request::credentials::{Credentials, ImpersonateHeaders};
 use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
 use crate::traces::{ActiveSpan, SpanScope};
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {
@@ -107,13 +109,20 @@ pub(crate) struct Authorized(Impersonated);
 pub(crate) struct Admitted(Authorized);
 
 /// A write that webhooks have reviewed.
+#[derive(Default)]
 pub(crate) struct ReviewedWrite {
+    /// The method; `None` for the client's.
+    pub(crate) method: Option<Method>,
     /// The path and query; `None` for the client's.
     pub(crate) target: Option<PathAndQuery>,
     /// The content type of the body; `None` for the client's.
     pub(crate) content_type: Option<HeaderValue>,
     /// The body.
     pub(crate) body: Bytes,
+    /// Whether the gateway reads the response, so that it must be JSON and not compressed.
+    pub(crate) is_read: bool,
+    /// The deadline; `None` for the client's.
+    pub(crate) deadline: Option<Instant>,
 }
 
 /// The facts about an authenticated request that its audit and its span name.
@@ -449,9 +458,15 @@ impl Admitted {
     /// Admits the write that webhooks have reviewed in the place of the client's.
     pub(in crate::pipeline) fn reviewed(authorized: &Authorized, write: ReviewedWrite) -> Self {
         let mut admitted = authorized.with_body(Body::bytes(write.body));
+        if write.deadline.is_some() {
+            admitted.0.data.route.deadline = write.deadline;
+        }
         let request = &mut admitted.0.data.request;
         if let Some(target) = write.target {
             set_target(request, target);
+        }
+        if let Some(method) = write.method {
+            *request.method_mut() = method;
         }
         let headers = request.headers_mut();
         // A write is no upgrade, whatever its header says.
@@ -462,6 +477,10 @@ impl Admitted {
         }
         if let Some(content_type) = write.content_type {
             headers.insert(CONTENT_TYPE, content_type);
+        }
+        if write.is_read {
+            headers.insert(ACCEPT, JSON);
+            headers.remove(ACCEPT_ENCODING);
         }
         Self(admitted)
     }

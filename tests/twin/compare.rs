@@ -122,6 +122,9 @@ pub(crate) fn differences(
     {
         (a, b) = (left, right);
     }
+    if managed_fields {
+        (a, b) = (with_sorted_managers(a), with_sorted_managers(b));
+    }
     if step.any_body.is_none() && a != b {
         let parsed = |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).ok();
         match (parsed(&a), parsed(&b)) {
@@ -138,7 +141,9 @@ pub(crate) fn differences(
 pub(crate) fn reviews(received: Vec<Review>, values: &Values, managed_fields: bool) -> Vec<String> {
     let (mut mutating, mut validating) = (Vec::new(), Vec::new());
     for (webhook, mut review) in received {
-        if !managed_fields {
+        if managed_fields {
+            sort_managed_fields(&mut review);
+        } else {
             remove_managed_fields(&mut review);
         }
         let review = serde_json::to_string(&review).expect("JSON");
@@ -148,6 +153,60 @@ pub(crate) fn reviews(received: Vec<Review>, values: &Values, managed_fields: bo
     validating.sort_unstable();
     mutating.extend(validating);
     mutating
+}
+
+/// A JSON body with its `managedFields` in the order of their texts: that of the server is by time, in whole seconds.
+fn with_sorted_managers(body: Vec<u8>) -> Vec<u8> {
+    const BEGIN: &str = "\"managedFields\":[";
+    let Ok(text) = String::from_utf8(body.clone()) else { return body };
+    let mut pieces = text.split(BEGIN);
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (entries, rest) = elements(piece);
+        let mut entries: Vec<&str> = entries;
+        entries.sort_unstable();
+        out.push_str(&format!("{BEGIN}{}{rest}", entries.join(",")));
+    }
+    out.into_bytes()
+}
+
+/// The elements of a JSON array, after its bracket, and the text after them.
+fn elements(text: &str) -> (Vec<&str>, &str) {
+    let (mut depth, mut in_string, mut escaped, mut start) = (0_usize, false, false, 0);
+    let mut entries = Vec::new();
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_string,
+            b'"' => in_string = !in_string,
+            _ if in_string => {}
+            b'{' | b'[' => depth += 1,
+            b']' if depth == 0 => {
+                entries.push(&text[start..at]);
+                return (entries, &text[at..]);
+            }
+            b'}' | b']' => depth -= 1,
+            b',' if depth == 0 => {
+                entries.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    (Vec::new(), text)
+}
+
+fn sort_managed_fields(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Object(fields) => {
+            if let Some(serde_json::Value::Array(entries)) = fields.get_mut("managedFields") {
+                entries.sort_by_key(ToString::to_string);
+            }
+            fields.values_mut().for_each(sort_managed_fields);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(sort_managed_fields),
+        _ => {}
+    }
 }
 
 /// A JSON body without `managedFields`.
@@ -270,6 +329,10 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let text = replace_after(&text, "resourceVersion", "<rv>");
     // With the oldest version that the server's watch cache has.
     let text = replace_number_after(&text, "too old resource version: 1 (", "<rv>");
+    // Of Services: the servers share the ranges.
+    let text = replace_number_after(&text, "\"nodePort\":", "<port>");
+    let text = replace_number_after(&text, "\"healthCheckNodePort\":", "<port>");
+    let text = replace_number_after(&text, "\"10.0.0.", "<ip>");
     // Every server advertises its own address, also behind a proxy.
     let text = replace_after(&text, "serverAddress", "<address>");
     replace_after(&text, "continue", "<continue>")

@@ -165,7 +165,10 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
 fn widgets() -> (String, Value) {
     let schema = json!({"type": "object", "properties": {
         "spec": {"type": "object", "properties": {"replicas": {"type": "integer"}, "color": {"type": "string", "default": "blue", "maxLength": 20},
-            "parts": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"}}},
+            "parts": {"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"},
+            "listeners": {"type": "array", "items": {"type": "object", "properties": {
+                "name": {"type": "string"}, "mode": {"type": "string", "nullable": true, "default": "public"}}}},
+            "free": {"x-kubernetes-preserve-unknown-fields": true}}},
         "status": {"type": "object", "properties": {"replicas": {"type": "integer"}, "phase": {"type": "string"}}}}});
     let version = |name: &str, storage: bool| {
         json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": schema},

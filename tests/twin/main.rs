@@ -43,6 +43,7 @@ mod outside;
 mod people;
 mod proof;
 mod race;
+mod random_writes;
 mod run;
 mod rust_client;
 mod servers;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join, try_join_all};
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
@@ -13,6 +13,7 @@ use libtest_mimic::Failed;
 use serde_json::{Value, json};
 use testkit::random::Rng;
 
+use crate::authenticators::Setting;
 use crate::outside::RACE_LABEL;
 use crate::run::{Compared, unique};
 use crate::rust_client;
@@ -21,6 +22,8 @@ use crate::servers::{Side, TwinServers};
 const OBJECTS: usize = 30;
 const WRITERS: usize = 10;
 const WRITES: usize = 250;
+/// The patches of one object at once.
+const TOGETHER: usize = 20;
 
 /// The counts of one kind of writers.
 #[derive(Debug, Default)]
@@ -57,9 +60,15 @@ pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, F
     });
     let writing =
         writers.enumerate().map(|(seed, (name, api, counts))| write(api, name, &race, seed, counts));
-    try_join_all(writing).await?;
-
-    let versions = versions(&direct, &race, &from).await?;
+    let end = format!("{race}-end");
+    let writing = async {
+        try_join_all(writing).await?;
+        let last = json!({"metadata": {"name": end, "labels": {RACE_LABEL: race}}});
+        let last = serde_json::from_value(last).expect("a config map");
+        direct.create(&PostParams::default(), &last).await.map_err(text)
+    };
+    // At the same time: the server keeps only the last versions.
+    let (_, versions) = try_join(writing, versions(&direct, &race, &from, &end)).await?;
     let seen = servers.outside.admission.take(&race);
     let seen: BTreeSet<String> = seen.iter().map(|(_, review)| form(&review["request"]["object"])).collect();
     let mut differences = Vec::new();
@@ -74,8 +83,11 @@ pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, F
             .map(|version| format!("not reviewed: {version}")),
     );
     let written = reviewed.written.load(Ordering::SeqCst);
-    if of_gateway.len() != written {
-        differences.push(format!("{written} writes succeeded, and {} are stored", of_gateway.len()));
+    // The second version of a write has other managers alone.
+    let stored: BTreeSet<&str> =
+        of_gateway.iter().filter_map(|version| version["data"]["writer"].as_str()).collect();
+    if stored.len() != written {
+        differences.push(format!("{written} writes succeeded, and {} are stored", stored.len()));
     }
     if written < WRITERS * WRITES / 3 || beside.written.load(Ordering::SeqCst) < WRITERS * WRITES / 3 {
         differences.push(format!("too few writes succeeded: {reviewed:?} {beside:?}"));
@@ -84,6 +96,50 @@ pub(crate) async fn run(servers: &TwinServers, side: Side) -> Result<Compared, F
         differences.push(format!("writes were refused: {reviewed:?} {beside:?}"));
     }
     differences.truncate(5);
+    Ok(Compared { differences, last: 0 })
+}
+
+/// Patches of one object at once succeed, in each form.
+pub(crate) async fn patch_together(servers: &TwinServers, side: Side) -> Result<Compared, Failed> {
+    let mut differences = Vec::new();
+    for side in [Side::Reference.with(Setting::Admission), side] {
+        let api = Api::<ConfigMap>::namespaced(rust_client::client_of(servers, side).await?, "twin");
+        let name = unique();
+        let object = json!({"metadata": {"name": name, "annotations": {"asks": "m1=label;"}}});
+        let object = serde_json::from_value(object).expect("a config map");
+        api.create(&PostParams::default(), &object).await.map_err(text)?;
+        let patches = (0..TOGETHER).map(async |number: usize| {
+            let key = format!("k{number}");
+            let data = json!({"data": {key.as_str(): "x"}});
+            let parameters = PatchParams::default();
+            match number % 4 {
+                0 => api.patch(&name, &parameters, &Patch::Merge(data)).await,
+                1 => api.patch(&name, &parameters, &Patch::Strategic(data)).await,
+                2 => {
+                    let operations =
+                        json!([{"op": "add", "path": format!("/metadata/annotations/{key}"), "value": "x"}]);
+                    let patch = serde_json::from_value(operations).expect("a patch");
+                    api.patch(&name, &parameters, &Patch::<()>::Json(patch)).await
+                }
+                _ => {
+                    let mut object = data;
+                    (object["apiVersion"], object["kind"]) = (json!("v1"), json!("ConfigMap"));
+                    api.patch(&name, &PatchParams::apply(&key), &Patch::Apply(object)).await
+                }
+            }
+        });
+        for outcome in join_all(patches).await {
+            if let Err(error) = outcome {
+                differences.push(format!("{}: {error}", side.name()));
+            }
+        }
+        let object = api.get(&name).await.map_err(text)?;
+        let annotations = object.metadata.annotations.unwrap_or_default();
+        let kept = object.data.unwrap_or_default().len() + annotations.len();
+        if kept != TOGETHER + 1 {
+            differences.push(format!("{}: {kept} changes are stored", side.name()));
+        }
+    }
     Ok(Compared { differences, last: 0 })
 }
 
@@ -153,18 +209,15 @@ fn gone() -> kube::Error {
     kube::Error::Api(Box::new(kube::core::Status { code: 410, ..Default::default() }))
 }
 
-/// Every version of the objects that was stored, except deletions.
-async fn versions(api: &Api<ConfigMap>, race: &str, from: &str) -> Result<Vec<Value>, Failed> {
-    let last = json!({"metadata": {"name": format!("{race}-end"), "labels": {RACE_LABEL: race}}});
-    let last = serde_json::from_value(last).expect("a config map");
-    let last = api.create(&PostParams::default(), &last).await.map_err(text)?.name_any();
+/// Every version of the objects that is stored before the object `end`, except deletions.
+async fn versions(api: &Api<ConfigMap>, race: &str, from: &str, end: &str) -> Result<Vec<Value>, Failed> {
     let watch = WatchParams::default().labels(&format!("{RACE_LABEL}={race}")).timeout(60);
     let mut events = api.watch(&watch, from).await.map_err(text)?.boxed();
     let mut versions = Vec::new();
     while let Some(event) = events.try_next().await.map_err(text)? {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                if object.name_any() == last {
+                if object.name_any() == end {
                     return Ok(versions);
                 }
                 versions.push(serde_json::to_value(object).map_err(text)?);

@@ -14,7 +14,7 @@ use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::proof::{self, Record};
 use crate::servers::{SharedTwin, Side, TwinServers};
-use crate::{audit, cases, kubectl, limits, race, rust_client, tunnels};
+use crate::{audit, cases, kubectl, limits, race, random_writes, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
 
 /// One test by name.
@@ -57,6 +57,10 @@ enum Kind {
     },
     /// Writers behind the gateway and beside it, on the same objects.
     Race,
+    /// Patches of one object at once, behind the gateway.
+    Together,
+    /// Random writes with admission webhooks.
+    RandomWrites,
     /// A test of the harness, without servers.
     Rule(Rule),
 }
@@ -153,6 +157,11 @@ impl Plan {
             });
         }
         planned.push(PlannedTest { name: "gateway::admission::race".to_owned(), kind: Kind::Race });
+        planned.push(PlannedTest { name: "gateway::admission::together".to_owned(), kind: Kind::Together });
+        planned.push(PlannedTest {
+            name: "gateway::admission::random_writes".to_owned(),
+            kind: Kind::RandomWrites,
+        });
         for (name, rule) in RULES {
             planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }
@@ -191,6 +200,9 @@ impl Plan {
                     settings.map(|setting| Side::Reference.with(setting)).chain([Side::Backend]).collect()
                 }
                 Kind::Race => vec![Side::AdmissionGateway],
+                Kind::Together | Kind::RandomWrites => {
+                    vec![Side::AdmissionGateway, Side::Reference.with(Setting::Admission)]
+                }
                 Kind::Rule(_) => Vec::new(),
             })
             .collect::<BTreeSet<_>>()
@@ -205,7 +217,7 @@ impl Plan {
             | Kind::Tunnel { side, .. }
             | Kind::Limits { side }
             | Kind::RustClient { side } => *side == Side::Second,
-            Kind::Differs { .. } | Kind::Race | Kind::Rule(_) => false,
+            Kind::Differs { .. } | Kind::Race | Kind::Together | Kind::RandomWrites | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
         let left = Arc::new(AtomicUsize::new(left));
@@ -262,6 +274,14 @@ fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Fail
         Kind::Race => {
             let side = Side::AdmissionGateway;
             judge(&twin.runtime().block_on(race::run(servers, side))?, None, side)
+        }
+        Kind::Together => {
+            let side = Side::AdmissionGateway;
+            judge(&twin.runtime().block_on(race::patch_together(servers, side))?, None, side)
+        }
+        Kind::RandomWrites => {
+            let side = Side::AdmissionGateway;
+            judge(&twin.runtime().block_on(random_writes::run(servers))?, None, side)
         }
         Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl, tunnels } => {

@@ -1,16 +1,16 @@
 //! Objects as JSON: reading a client's body without ambiguity, and carrying changes over from one object to another.
 
 use std::collections::HashSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
-use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 /// Fields of `metadata` that the API server sets.
 pub(super) const SERVER_FIELDS: [&str; 5] =
     ["uid", "creationTimestamp", "resourceVersion", "generation", "selfLink"];
-const MANAGED_FIELDS: &str = "managedFields";
+/// The fields that each manager of an object has set.
+pub(super) const MANAGED_FIELDS: &str = "managedFields";
 /// The longest part of a key that an error shows.
 const MAX_SHOWN_KEY: usize = 100;
 
@@ -71,11 +71,9 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let (mut map, mut folded) = (Map::new(), HashSet::new());
+        let (mut map, mut known) = (Map::new(), HashSet::new());
         while let Some(key) = entries.next_key::<String>()? {
-            // Go's encoding/json compares names by a fold of Unicode, in which a long s is an s.
-            // Go: encoding/json/fold.go, foldName
-            if !folded.insert(key.to_lowercase().replace('ſ', "s")) {
+            if !known.insert(folded(&key)) {
                 let shown: String = key.chars().take(MAX_SHOWN_KEY).collect();
                 return Err(A::Error::custom(format!("the key {shown:?} is there twice")));
             }
@@ -84,6 +82,13 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
         }
         Ok(Value::Object(map))
     }
+}
+
+/// The form of a name that it has in common with those that differ in case only: Go's `encoding/json` compares names by a fold of
+/// Unicode, in which a long s is an s.
+// Go: encoding/json/fold.go, foldName
+pub(super) fn folded(name: &str) -> String {
+    name.to_lowercase().replace('ſ', "s")
 }
 
 /// A field of `metadata`; empty if it is absent.
@@ -128,6 +133,29 @@ pub(super) fn remove_managed_fields(object: &mut Value) {
     }
 }
 
+/// The `managedFields` of an object, if it has any.
+pub(super) fn managed_fields(object: &Value) -> Option<&Value> {
+    let managed = object.get("metadata")?.get(MANAGED_FIELDS)?;
+    managed.as_array().is_some_and(|entries| !entries.is_empty()).then_some(managed)
+}
+
+/// Whether two lists of `managedFields` say the same, except for the times.
+pub(super) fn is_managed_alike(one: Option<&Value>, other: Option<&Value>) -> bool {
+    let entries = |managed: Option<&Value>| {
+        let entries = managed.and_then(Value::as_array).into_iter().flatten();
+        let mut entries: Vec<String> = entries
+            .map(|entry| {
+                let mut entry = entry.clone();
+                entry.as_object_mut().map(|entry| entry.remove("time"));
+                entry.to_string()
+            })
+            .collect();
+        entries.sort_unstable();
+        entries
+    };
+    entries(one) == entries(other)
+}
+
 /// Gives these fields of `metadata` the values that they have in `from`. Without `from`, or if it has none, they are removed.
 pub(super) fn keep_server_fields(object: &mut Value, from: Option<&Value>, fields: &[&str]) {
     let from = from.and_then(|from| from.get("metadata"));
@@ -137,50 +165,6 @@ pub(super) fn keep_server_fields(object: &mut Value, from: Option<&Value>, field
             Some(value) => metadata.insert((*field).to_owned(), value.clone()),
             None => metadata.remove(*field),
         };
-    }
-}
-
-/// Whether two objects are the same, except for the fields that the API server sets.
-pub(super) fn is_same(one: &Value, other: &Value) -> bool {
-    let without = |object: &Value| {
-        let mut object = object.clone();
-        remove_server_fields(&mut object);
-        object
-    };
-    without(one) == without(other)
-}
-
-/// The JSON merge patch that turns `before` into `after`; `None` if there is none, because it would have to set a null.
-// RFC 7396
-pub(super) fn merge_patch(before: &Value, after: &Value) -> Option<Value> {
-    let (Value::Object(old), Value::Object(new)) = (before, after) else {
-        return (!has_null(after)).then(|| after.clone());
-    };
-    let mut patch = Map::new();
-    for key in old.keys().filter(|key| !new.contains_key(*key)) {
-        patch.insert(key.clone(), Value::Null);
-    }
-    for (key, value) in new {
-        match old.get(key) {
-            Some(known) if known == value => {}
-            // An object replaces another value only with its own fields.
-            Some(known) if known.is_object() || !value.is_object() => {
-                patch.insert(key.clone(), merge_patch(known, value)?);
-            }
-            _ => {
-                patch.insert(key.clone(), merge_patch(&Value::Object(Map::new()), value)?);
-            }
-        }
-    }
-    Some(Value::Object(patch))
-}
-
-/// Whether a merge patch with this value would remove something: lists are set as they are.
-fn has_null(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(fields) => fields.values().any(has_null),
-        _ => false,
     }
 }
 
@@ -237,25 +221,6 @@ pub(super) fn is_lost(before: &Value, after: &Value, shown: &Value) -> bool {
     old.keys().chain(new.keys()).any(is_lost_at)
 }
 
-/// A JSON text that YAML reads as the same value: characters that it folds, or does not accept, are escaped.
-// YAML 1.1, section 5.1 and 5.4
-pub(super) fn for_yaml(json: &[u8]) -> Bytes {
-    let Ok(text) = std::str::from_utf8(json) else { return Bytes::copy_from_slice(json) };
-    let is_special = |c: char| {
-        matches!(c, '\u{7f}'..='\u{a0}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
-    };
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_special(c) {
-            // Writing to a string cannot fail.
-            write!(escaped, "\\u{:04x}", u32::from(c)).ok();
-        } else {
-            escaped.push(c);
-        }
-    }
-    escaped.into()
-}
-
 /// Whether an item changes that only the server's list has.
 fn changes_beyond(length: usize, old: &[Value], new: &[Value]) -> bool {
     old.iter().zip(new).skip(length).any(|(before, after)| before != after)
@@ -290,28 +255,6 @@ mod tests {
         let deep = "[".repeat(200) + &"]".repeat(200);
         assert!(parse_unambiguous(deep.as_bytes()).is_err());
         assert!(parse_unambiguous(b"{\"a\": \"\xff\"}").is_err());
-    }
-
-    #[test]
-    fn a_merge_patch_makes_the_second_object_of_the_first() {
-        let before = json!({"a": 1, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null});
-        let cases = [
-            (json!({}), Some(json!({"a": null, "b": null, "f": null, "n": null}))),
-            (before.clone(), Some(json!({}))),
-            (
-                json!({"a": 1, "b": {"c": [null], "d": 1}, "g": {"h": {}}, "n": null}),
-                Some(json!({"b": {"c": [null], "d": 1}, "f": null, "g": {"h": {}}})),
-            ),
-            (
-                json!({"a": {"b": 1}, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null}),
-                Some(json!({"a": {"b": 1}})),
-            ),
-            (json!({"a": null, "b": {"c": [1], "d": {"e": 1}}, "f": "x", "n": null}), None),
-            (json!({"a": 1, "b": {"c": [1], "d": {"e": 1}}, "f": {"x": null}, "n": null}), None),
-        ];
-        for (after, expected) in cases {
-            assert_eq!(merge_patch(&before, &after), expected, "{after}");
-        }
     }
 
     #[test]
@@ -373,16 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn what_yaml_folds_is_escaped() {
-        let text = "{\"a\":\"x\u{85}\u{2028}\u{feff}\u{7f}ü\u{1F600}\"}";
-        let escaped = for_yaml(text.as_bytes());
-        assert_eq!(escaped, "{\"a\":\"x\\u0085\\u2028\\ufeff\\u007fü\u{1F600}\"}".as_bytes());
-        let (read, expected): (Value, Value) =
-            (serde_json::from_slice(&escaped).unwrap(), serde_json::from_str(text).unwrap());
-        assert_eq!(read, expected);
-    }
-
-    #[test]
     fn metadata_is_set_where_there_is_a_place() {
         let mut object = json!({"metadata": null});
         assert!(set_metadata(&mut object, "resourceVersion", "1"));
@@ -393,8 +326,5 @@ mod tests {
             !set_metadata(&mut json!([]), "uid", "1")
                 && !set_metadata(&mut json!({"metadata": 1}), "uid", "1")
         );
-        let (one, other) =
-            (json!({"metadata": {"name": "a", "generation": 1}}), json!({"metadata": {"name": "a"}}));
-        assert!(is_same(&one, &other) && !is_same(&one, &json!({"metadata": {"name": "b"}})));
     }
 }

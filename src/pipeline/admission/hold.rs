@@ -11,9 +11,8 @@ use serde_json::Value;
 
 use super::body::entity_too_large;
 use super::document::parse_unambiguous;
-use super::request_level::is_json;
 use super::reviewer::{Reviewer, Stop, busy};
-use super::subject::{Action, PatchKind};
+use super::subject::Action;
 use crate::admission::{MemoryOwner, NoMemory, ReservedMemory};
 use crate::limits::ProcessPriority;
 use crate::pipeline::error_map::Refusal;
@@ -55,27 +54,23 @@ impl<'a> ReviewHold<'a> {
 }
 
 impl Reviewer<'_> {
-    /// Decodes the client's body, if the gateway reads it.
-    pub(super) async fn decode_body(&self, authorized: &Authorized, body: &Bytes) -> Result<(), Stop> {
-        let is_decoded = match self.subject.action {
-            Action::Create | Action::Update => is_json(authorized.request().headers()),
-            Action::Patch(PatchKind::Apply) | Action::Delete => true,
-            _ => false,
-        };
-        if !is_decoded || body.is_empty() {
-            return Ok(());
-        }
+    /// Decodes the client's body, where the gateway reads it.
+    pub(super) async fn decode_body(&self, body: &Bytes) -> Result<(), Stop> {
         // What is not JSON is not decoded.
-        let Ok(size) = self.size_of(body).await? else { return Ok(()) };
-        self.hold(size.bytes, self.admission.review_size(size.bytes).saturating_mul(2)).await?;
-        if self.subject.action == Action::Delete {
-            // Its options are decoded where their form is known.
+        if body.is_empty() || !self.hold_body(body).await? {
             return Ok(());
         }
         let (is_large, text) = (body.len() > LARGE_TEXT, body.clone());
         let decoded = self.surroundings.compute(is_large, move || parse_unambiguous(&text)).await;
         lock(&self.hold.held).body = Some(decoded.ok_or(Refusal::Panic)?);
         Ok(())
+    }
+
+    /// Reserves what the client's body takes once it is decoded; `false` if it is not JSON.
+    pub(super) async fn hold_body(&self, body: &Bytes) -> Result<bool, Stop> {
+        let Ok(size) = self.size_of(body).await? else { return Ok(false) };
+        self.hold(size.bytes, self.admission.review_size(size.bytes).saturating_mul(2)).await?;
+        Ok(true)
     }
 
     /// Takes the client's body. Only JSON that every parser reads alike.
@@ -94,6 +89,14 @@ impl Reviewer<'_> {
         let decoded = self.surroundings.compute(is_long, move || decode_value(&text)).await;
         let object = decoded.ok_or(Refusal::Panic)?.map_err(unreadable)?;
         if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object".to_owned())) }
+    }
+
+    /// Decodes the object that a write has stored. Its memory is that of the reviewed object, which is reserved: a write that is
+    /// stored is not given up.
+    pub(super) async fn decode_stored(&self, text: &Bytes) -> Option<Value> {
+        let (is_large, text) = (text.len() > LARGE_TEXT, text.clone());
+        let decoded = self.surroundings.compute(is_large, move || decode_value(&text)).await;
+        decoded?.ok().filter(Value::is_object)
     }
 
     async fn size_of(&self, text: &Bytes) -> Result<Result<DecodedSize, String>, Stop> {

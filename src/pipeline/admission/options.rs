@@ -38,6 +38,11 @@ pub(super) fn write_options(operation: Operation, raw: &str) -> Value {
     Value::Object(options)
 }
 
+/// Whether the client's request, which the API server has accepted, stores nothing.
+pub(super) fn is_dry_run(raw: &str) -> bool {
+    dry_run_values(raw).iter().any(|value| !value.is_empty())
+}
+
 fn dry_run_values(raw: &str) -> Vec<Cow<'_, str>> {
     query::pairs(raw).filter(|(name, _)| name == "dryRun").map(|(_, value)| value).collect()
 }
@@ -64,7 +69,9 @@ pub(super) fn delete_options_of_query(raw: &str) -> Map<String, Value> {
     }
     let preconditions: Map<String, Value> = ["uid", "resourceVersion"]
         .into_iter()
-        .filter_map(|name| Some((name.to_owned(), first(name)?.into_owned().into())))
+        // apimachinery: pkg/apis/meta/v1/conversion.go, Convert_url_Values_To_v1_DeleteOptions
+        .filter_map(|name| Some((name.to_owned(), first(name).filter(|value| !value.is_empty())?)))
+        .map(|(name, value)| (name, value.into_owned().into()))
         .collect();
     if !preconditions.is_empty() {
         set("preconditions", preconditions.into());
@@ -225,6 +232,7 @@ mod tests {
             json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 0,
                 "orphanDependents": true, "propagationPolicy": "Orphan", "preconditions": {"uid": "u"}, "dryRun": ["All"]})
         );
+        assert!(delete_options_of_query("uid=&resourceVersion=").is_empty());
         let body =
             json!({"kind": "DeleteOptions", "apiVersion": "v1", "unknown": 1, "gracePeriodSeconds": null});
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Reviews of the objects that the backend shows in dry runs. The write is pinned to what was reviewed: it carries the
-//! `resourceVersion` of the stored object, and the object or the changes that the dry run has shown.
+//! Reviews of the objects that the backend shows in dry runs. The write is pinned to what was reviewed: `write.rs` makes it,
+//! and `written.rs` compares its response with the reviewed object.
 //!
 //! The steps of one review, in order. Each may end it with a [`Stop`]:
 //!
@@ -8,11 +8,11 @@
 //! | 1. dry run of the client's request | yes | yes | yes | yes | yes | a refusal is the client's response |
 //! | 2. read of the stored object | no | unless absent | yes | unless absent | yes | `Again` if it is not that of step 1 |
 //! | 3. mutating webhooks | yes | yes | yes | yes | yes | a webhook refuses, or changes what the write is pinned to |
-//! | 4. dry run of the changed object | if it or its generated name changes the write | if changed | if changed | always | no | `Again` if the stored object has changed |
+//! | 4. dry run of the write | if it is not the client's own request | the same | the same | the same | no | `Again` if the stored object has changed |
 //! | 5. validating webhooks | yes | yes | yes | yes | yes | a webhook refuses |
 //! | 6. the write | pinned to its generated name | pinned | pinned | pinned | pinned | a conflict begins a new review |
 //!
-//! `Reviewer::forward` in `pipeline/admission.rs` begins again after `Again` or a conflict, with at most `MAX_REVIEWS` reviews in all.
+//! `Reviewer::forward` in `pipeline/admission.rs` begins again after `Again` or a conflict.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -24,49 +24,23 @@ use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation};
 use portcullis_go::quote::Quoted;
 use serde_json::{Map, Value, json};
 
-use super::document::{
-    SERVER_FIELDS, carry_over, for_yaml, is_lost, is_same, keep_server_fields, merge_patch, metadata,
-    remove_managed_fields, remove_server_fields, set_metadata,
-};
+use super::allocated::is_generated;
+use super::document::{MANAGED_FIELDS, keep_server_fields, managed_fields, metadata};
 use super::options::{
     delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
 };
-use super::request_level::is_json;
-use super::reviewer::{JSON, OnConflict, Reviewer, Stop, as_sent, conflict, kind_of, unexpressible};
+use super::reviewer::{JSON, OnConflict, Reviewed, Reviewer, Stop, conflict, kind_of, unexpressible};
+use super::splice::Encoding;
 use super::subject::{Action, PatchKind};
+use super::write::{Change, ClientRequest, Shown, again_of, conflict_is_a_change};
+use super::written::{Expected, accepts_json};
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target};
+use crate::pipeline::forward::{Rehearsal, RehearsalResponse};
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
-const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
-/// No object has it: a write with it creates an absent object, and conflicts with one that is there meanwhile.
-// apiserver: pkg/registry/generic/registry/store.go, Update — ignored if the object is absent
-const VERSION_OF_ABSENT: &str = "9223372036854775807";
-
-/// How a request changes an object, or creates one under a name that the client has chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Update,
-    Patch,
-    Apply,
-}
-
-/// The object that a write leads to, by the dry run, and the stored one.
-struct Shown {
-    object: Value,
-    old: Option<Value>,
-}
-
-impl Shown {
-    fn operation(&self) -> Operation {
-        if self.old.is_some() { Operation::Update } else { Operation::Create }
-    }
-
-    /// The version to which the write is pinned.
-    fn version(&self) -> &str {
-        self.old.as_ref().map_or(VERSION_OF_ABSENT, |old| metadata(old, "resourceVersion"))
-    }
-}
+/// The longest part of `generateName` that is in the name.
+// apiserver: pkg/storage/names/generate.go, MaxGeneratedNameLength
+const MAX_GENERATED_PREFIX: usize = 58;
 
 impl Reviewer<'_> {
     pub(super) async fn pinned(
@@ -74,64 +48,44 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         body: &Bytes,
         action: Action,
-    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
-        let write = match action {
-            Action::Create => return self.create(authorized, body).await,
-            Action::Update => self.change(authorized, body, Change::Update).await?,
-            Action::Patch(PatchKind::Apply) => self.change(authorized, body, Change::Apply).await?,
-            Action::Patch(PatchKind::Other) => self.change(authorized, body, Change::Patch).await?,
-            Action::Delete => self.delete(authorized, body).await?,
+    ) -> Result<Reviewed, Stop> {
+        match action {
+            Action::Create => self.create(authorized, body).await,
+            Action::Update => self.change(authorized, body, Change::Update).await,
+            Action::Patch(PatchKind::Apply) => self.change(authorized, body, Change::Apply).await,
+            Action::Patch(PatchKind::Other) => self.change(authorized, body, Change::Patch).await,
+            Action::Delete => self.delete(authorized, body).await,
             Action::DeleteCollection | Action::Connect | Action::ForeignConnect => {
-                return Err(Stop::Unseen("no dry run shows the request".to_owned()));
+                Err(Stop::Unseen("no dry run shows the request".to_owned()))
             }
-        };
-        Ok((write, OnConflict::ReviewAgain))
+        }
     }
 
     /// Creates an object: of a generated name with the name that the webhooks have seen.
-    async fn create(
-        &self,
-        authorized: &Authorized,
-        body: &Bytes,
-    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
-        let shown = self.first_dry_run(authorized, body).await?.object()?;
-        if is_status(&shown) {
+    async fn create(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
+        let object = self.first_dry_run(authorized, body).await?.object()?;
+        if is_status(&object) {
             // Evictions and bindings are answered so, and not stored.
+            self.decode_body(body).await?;
             let object = self.sent_object(authorized, body)?;
-            return Ok((self.review_as_sent(authorized, body, object).await?, OnConflict::Respond));
+            return Ok(Reviewed::unproven(self.review_as_sent(authorized, body, object).await?));
         }
-        let sent = if is_json(authorized.request().headers()) { self.take_body(body).ok() } else { None };
-        let generated = match generated_name(&shown, sent.as_ref()) {
-            // The name may be that of a body that is not read here: a generated one is another one the next time.
-            Some(name) if sent.is_none() => {
-                let again = self.first_dry_run(authorized, body).await?.object()?;
-                (metadata(&again, "name") != name).then_some(name)
-            }
-            generated => generated,
-        };
-        let mut view = shown.clone();
-        keep_server_fields(&mut view, None, &SERVER_FIELDS);
-        keep_server_fields(&mut view, sent.as_ref(), &["generation", "resourceVersion"]);
-        if generated.is_some() {
-            set_metadata(&mut view, "name", "");
-        }
-        let mut objects = Objects { object: Some(view.clone()), old_object: None };
+        let request = ClientRequest::new(authorized, body, Change::Create);
+        let generated = generated_name(&object, request.sent.as_ref());
+        let shown = Shown { object, old: None, generated };
+        let view = request.view(&shown);
         let mut attributes = self.created_attributes(authorized, &view);
+        let mut objects = Objects { object: Some(view), old_object: None };
         let changed = self.mutate(&attributes, &mut objects).await?;
-        let after = objects.object.unwrap_or_default();
-        let (write, reviewed) = if changed || generated.is_some() {
-            self.first_accepted(authorized, sent, &view, &after, generated.as_deref()).await?
-        } else {
-            (as_sent(body.clone()), shown)
-        };
+        let (write, reviewed) =
+            self.proven_write(&request, shown, objects.object.filter(|_| changed)).await?;
         // The name of the request stays, also if a webhook renames the object.
         if attributes.name.is_empty() {
-            attributes = self.created_attributes(authorized, &reviewed);
+            attributes = self.created_attributes(authorized, &reviewed.object);
         }
-        self.validate(&attributes, &mut Objects { object: Some(reviewed), old_object: None }).await?;
-        // A generated name may be taken meanwhile.
-        let on_conflict = if generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
-        Ok((write, on_conflict))
+        let on_conflict =
+            if reviewed.generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
+        self.validated((attributes, accepts_json(authorized)), reviewed, write, on_conflict).await
     }
 
     fn created_attributes(&self, authorized: &Authorized, object: &Value) -> Attributes {
@@ -140,85 +94,121 @@ impl Reviewer<'_> {
         self.attributes(authorized, Operation::Create, kind_of(object), name, Some(options))
     }
 
-    /// The form of a changed object that a dry run accepts, and what it shows: the whole object of the first dry run with the
-    /// changes; else the client's object with the changes, since the API server may have added what it does not accept.
-    async fn first_accepted(
-        &self,
-        authorized: &Authorized,
-        sent: Option<Value>,
-        view: &Value,
-        after: &Value,
-        generated: Option<&str>,
-    ) -> Result<(ReviewedWrite, Value), Stop> {
-        let mut whole = after.clone();
-        remove_managed_fields(&mut whole);
-        name(&mut whole, generated);
-        let whole = rewritten(authorized, &whole, JSON)?;
-        let refused = match self.second_dry_run(authorized, &whole).await {
-            Ok(shown) => return Ok((whole, shown.object()?)),
-            Err(stop @ (Stop::Response(_) | Stop::Refused(_))) => stop,
-            Err(stop) => return Err(stop),
-        };
-        let Some(mut sent) = sent else { return Err(refused) };
-        carry_over(&mut sent, view, after);
-        name(&mut sent, generated);
-        let sent = rewritten(authorized, &sent, JSON)?;
-        let Ok(shown) = self.second_dry_run(authorized, &sent).await else { return Err(refused) };
-        let shown = shown.object()?;
-        if is_lost(view, after, &shown) { Err(refused) } else { Ok((sent, shown)) }
-    }
-
     /// Changes an object: the steps of the table above.
-    async fn change(
-        &self,
-        authorized: &Authorized,
-        body: &Bytes,
-        change: Change,
-    ) -> Result<ReviewedWrite, Stop> {
+    async fn change(&self, authorized: &Authorized, body: &Bytes, change: Change) -> Result<Reviewed, Stop> {
         let response = self.first_dry_run(authorized, body).await?;
-        let sent = if change == Change::Patch { None } else { Some(self.take_body(body)) };
-        if let (Change::Apply, Some(Err(error))) = (change, &sent) {
-            let reason = format!("the gateway reads applied configurations in JSON only: {error}");
-            return Err(Stop::Unreadable(reason));
-        }
-        let sent = sent.and_then(Result::ok);
+        let request = ClientRequest::new(authorized, body, change);
         let shown = self.shown(authorized, response).await?;
         if change == Change::Patch && shown.old.is_none() {
             return Err(Stop::Again);
         }
-        let view = change.view(&shown, sent.as_ref());
-        let before = (change == Change::Apply).then(|| view.clone());
-        let (after, changed) = self.mutate_view(authorized, &shown, view).await?;
-        // The API server reads a configuration as YAML and merges it, so its own reading is what counts.
-        let (write, expected) = match (sent, before) {
-            (Some(sent), Some(before)) => {
-                (applied(authorized, &shown, sent, changed.then_some((&before, &after)))?, Some(after))
-            }
-            _ if change == Change::Patch => (patched(authorized, &shown, after)?, None),
-            _ => (updated(authorized, &shown, after)?, None),
-        };
-        let shows_again = changed || expected.is_some();
-        let reviewed = self.validate_write(authorized, shown, &write, shows_again).await?;
-        // What another manager owns cannot be removed by applying.
-        if expected.is_some_and(|expected| !is_same(&reviewed, &expected)) {
-            return Err(unexpressible("applied configuration"));
+        let attributes = self.shown_attributes(authorized, &shown);
+        let view = request.view(&shown);
+        let (after, changed) = self.mutate_view(&attributes, &shown, view).await?;
+        let (write, reviewed) = self.proven_write(&request, shown, changed.then_some(after)).await?;
+        let attributes = (attributes, accepts_json(authorized));
+        self.validated(attributes, reviewed, write, OnConflict::ReviewAgain).await
+    }
+
+    /// The write, and the object that it leads to: of the client's own request what its dry run has shown, of another form what
+    /// a dry run of that shows. `after` is the object that webhooks have changed.
+    async fn proven_write(
+        &self,
+        request: &ClientRequest<'_>,
+        shown: Shown,
+        after: Option<Value>,
+    ) -> Result<(ReviewedWrite, Shown), Stop> {
+        let own = if after.is_none() { request.own(&shown) } else { None };
+        if let Some(write) = own {
+            return Ok((write, shown));
         }
-        Ok(write)
+        let after = after.unwrap_or_else(|| request.view(&shown));
+        let write = request.whole(&shown, &after).ok_or_else(|| unexpressible("object"))?;
+        let (write, response) = match self.second_dry_run(request.authorized, &write).await {
+            Ok(response) => (write, response),
+            Err(stop) => {
+                let sent = self.carried_over(request, &shown, &after).await?;
+                self.accepted_instead(request, &shown, &after, (stop, sent)).await?
+            }
+        };
+        let mut object = again_of(&response, &shown)?;
+        // What webhooks have changed has no manager.
+        if let (Some(managed), Some(metadata)) =
+            (managed_fields(&after), object.get_mut("metadata").and_then(Value::as_object_mut))
+        {
+            metadata.insert(MANAGED_FIELDS.to_owned(), managed.clone());
+        }
+        Ok((write, Shown { object, ..shown }))
+    }
+
+    async fn carried_over(
+        &self,
+        request: &ClientRequest<'_>,
+        shown: &Shown,
+        after: &Value,
+    ) -> Result<Option<ReviewedWrite>, Stop> {
+        let Some(body) = request.body_to_change() else { return Ok(None) };
+        self.decode_body(body).await?;
+        let sent = self.take_body(body).ok();
+        Ok(sent.and_then(|sent| request.carried_over(sent, shown, after)))
+    }
+
+    /// The client's object with the changes of webhooks, if the API server does not accept the whole one, to which it may have
+    /// added what it does not accept.
+    async fn accepted_instead(
+        &self,
+        request: &ClientRequest<'_>,
+        shown: &Shown,
+        after: &Value,
+        (refused, sent): (Stop, Option<ReviewedWrite>),
+    ) -> Result<(ReviewedWrite, RehearsalResponse), Stop> {
+        // A webhook may rename a new object to one that is there.
+        let is_pinned = request.change != Change::Create || shown.generated.is_some();
+        let refused = if is_pinned { conflict_is_a_change(refused) } else { refused };
+        let (Stop::Response(_) | Stop::Refused(_), Some(write)) = (&refused, sent) else {
+            return Err(refused);
+        };
+        let Ok(response) = self.second_dry_run(request.authorized, &write).await else { return Err(refused) };
+        if request.is_lost(shown, after, &response.object()?) { Err(refused) } else { Ok((write, response)) }
+    }
+
+    /// Runs the validating phase with the object that a write leads to.
+    async fn validated(
+        &self,
+        (attributes, is_json): (Attributes, bool),
+        reviewed: Shown,
+        write: ReviewedWrite,
+        on_conflict: OnConflict,
+    ) -> Result<Reviewed, Stop> {
+        let Shown { object, old, .. } = reviewed;
+        let is_own = write.target.is_none();
+        let managed = if is_own { None } else { managed_fields(&object).cloned() };
+        let mut objects = Objects { object: Some(object), old_object: old };
+        self.validate(&attributes, &mut objects).await?;
+        // A dry run of the client stores nothing, so that nothing can be read in its encoding afterwards.
+        let is_read = !attributes.dry_run || managed.is_some() && is_json;
+        let expected = is_read.then(|| Box::new(Expected { attributes, objects, managed }));
+        Ok(Reviewed { write: ReviewedWrite { is_read, ..write }, on_conflict, expected })
     }
 
     /// Deletes the object that the webhooks have seen.
-    async fn delete(&self, authorized: &Authorized, body: &Bytes) -> Result<ReviewedWrite, Stop> {
+    async fn delete(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
         let raw = authorized.query().unwrap_or_default();
-        let given = if body.is_empty() {
-            None
-        } else {
-            Some(delete_options_of_body(body).map_err(Stop::Unreadable)?)
-        };
+        if !body.is_empty() {
+            self.hold_body(body).await?;
+        }
+        let given = if body.is_empty() { None } else { Some(delete_options_of_body(body)) };
+        let given = given.transpose().map_err(Stop::Unreadable)?;
+        // The API server decides which types it reads. JSON that the gateway has made of protobuf has another one than the body.
+        let is_clients =
+            given.is_some() && Encoding::of(authorized.request().headers()) != Encoding::Protobuf;
+        let content_type = if is_clients { None } else { Some(JSON) };
         match &given {
             None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, Bytes::new())).await?,
             Some(options) => {
-                self.rehearse(authorized, || Rehearsal::dry_run_of_delete(authorized, options.clone()))
-                    .await?
+                let rehearsal =
+                    || Rehearsal::dry_run_of_delete(authorized, options.clone(), content_type.clone());
+                self.rehearse(authorized, rehearsal).await?
             }
         };
         let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
@@ -242,7 +232,8 @@ impl Reviewer<'_> {
         options.entry("kind").or_insert_with(|| "DeleteOptions".into());
         options.entry("apiVersion").or_insert_with(|| "v1".into());
         let body = serde_json::to_vec(&options).map_err(|_| unexpressible("options"))?.into();
-        Ok(ReviewedWrite { target: None, content_type: Some(JSON), body })
+        let write = ReviewedWrite { content_type, body, ..ReviewedWrite::default() };
+        Ok(Reviewed { write, on_conflict: OnConflict::ReviewAgain, expected: None })
     }
 
     /// The dry run of what the client sent.
@@ -275,11 +266,7 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         write: &ReviewedWrite,
     ) -> Result<RehearsalResponse, Stop> {
-        let target = write.target.as_ref();
-        let rehearsal = || {
-            let (content_type, body) = (write.content_type.clone(), write.body.clone());
-            Rehearsal::dry_run_of_rewritten(authorized, target?, content_type, body)
-        };
+        let rehearsal = || Rehearsal::dry_run_of_write(authorized, write);
         match self.rehearse(authorized, rehearsal).await {
             Err(Stop::Response(response)) if response.status == StatusCode::BAD_REQUEST => {
                 let status = serde_json::from_slice::<meta::Status>(&response.body).unwrap_or_default();
@@ -298,10 +285,17 @@ impl Reviewer<'_> {
     async fn shown(&self, authorized: &Authorized, response: RehearsalResponse) -> Result<Shown, Stop> {
         let object = response.object()?;
         if response.is_created() {
-            return Ok(Shown { object, old: None });
+            return Ok(Shown { object, old: None, generated: None });
         }
         let is_scale = kind_of(&object).kind == "Scale";
-        let old = self.read_stored(authorized, is_scale).await?.ok_or(Stop::Again)?;
+        let old = match self.read_stored(authorized, is_scale).await {
+            Err(Stop::Response(response))
+                if is_scale && response.status == StatusCode::INTERNAL_SERVER_ERROR =>
+            {
+                self.scale_without_replicas(authorized, &object).await?
+            }
+            read => read?.ok_or(Stop::Again)?,
+        };
         let version = metadata(&object, "resourceVersion");
         let is_same_object =
             ["uid", "name"].iter().all(|field| metadata(&object, field) == metadata(&old, field))
@@ -309,7 +303,19 @@ impl Reviewer<'_> {
         if version.is_empty() || version != metadata(&old, "resourceVersion") || !is_same_object {
             return Err(Stop::Again);
         }
-        Ok(Shown { object, old: Some(old) })
+        Ok(Shown { object, old: Some(old), generated: None })
+    }
+
+    /// The stored scale of a custom resource that has no number of replicas, which the API server does not show.
+    // apiextensions-apiserver: pkg/registry/customresource/etcd.go, ScaleREST
+    async fn scale_without_replicas(&self, authorized: &Authorized, shown: &Value) -> Result<Value, Stop> {
+        let stored = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
+        let mut scale = shown.clone();
+        keep_server_fields(&mut scale, Some(&stored), &["uid", "resourceVersion"]);
+        if let Some(scale) = scale.as_object_mut() {
+            scale.insert("spec".to_owned(), json!({}));
+        }
+        Ok(scale)
     }
 
     /// The stored object: a scale is read where it is written, and other subresources show the whole object.
@@ -336,17 +342,16 @@ impl Reviewer<'_> {
     /// Runs the mutating phase; the object afterwards, and whether it has changed.
     async fn mutate_view(
         &self,
-        authorized: &Authorized,
+        attributes: &Attributes,
         shown: &Shown,
         view: Value,
     ) -> Result<(Value, bool), Stop> {
-        let attributes = self.shown_attributes(authorized, shown);
         let pins = |object: &Value| {
             ["resourceVersion", "uid", "name"].map(|field| metadata(object, field).to_owned())
         };
         let before = pins(&view);
         let mut objects = Objects { object: Some(view), old_object: shown.old.clone() };
-        let changed = self.mutate(&attributes, &mut objects).await?;
+        let changed = self.mutate(attributes, &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         if shown.old.is_some() {
             self.refuse_other_object(&before, &pins(&after), &kind_of(&after))?;
@@ -377,133 +382,10 @@ impl Reviewer<'_> {
         Ok(())
     }
 
-    /// Runs the validating phase with the object that a pinned write leads to, which it returns.
-    async fn validate_write(
-        &self,
-        authorized: &Authorized,
-        shown: Shown,
-        write: &ReviewedWrite,
-        changed: bool,
-    ) -> Result<Value, Stop> {
-        let attributes = self.shown_attributes(authorized, &shown);
-        let reviewed = if changed {
-            let response = self.second_dry_run(authorized, write).await.map_err(conflict_is_a_change)?;
-            again_of(&response, &shown)?
-        } else {
-            shown.object
-        };
-        let mut objects = Objects { object: Some(reviewed), old_object: shown.old };
-        self.validate(&attributes, &mut objects).await?;
-        Ok(objects.object.unwrap_or_default())
-    }
-
     fn shown_attributes(&self, authorized: &Authorized, shown: &Shown) -> Attributes {
         let operation = shown.operation();
         let options = write_options(operation, authorized.query().unwrap_or_default());
         self.attributes(authorized, operation, kind_of(&shown.object), &self.subject.name, Some(options))
-    }
-}
-
-impl Change {
-    /// The object that mutating webhooks see.
-    fn view(self, shown: &Shown, sent: Option<&Value>) -> Value {
-        let mut view = shown.object.clone();
-        match (self, &shown.old) {
-            // What a client does not send is filled in after the mutating phase.
-            (Self::Update, _) => {
-                if let Some(sent) = sent.filter(|sent| sent.is_object()) {
-                    keep_server_fields(&mut view, Some(sent), &SERVER_FIELDS);
-                }
-            }
-            // The generation is that of the stored object.
-            (Self::Patch | Self::Apply, Some(old)) => {
-                keep_server_fields(&mut view, Some(old), &["generation"]);
-            }
-            (Self::Patch | Self::Apply, None) => {
-                keep_server_fields(&mut view, None, &SERVER_FIELDS);
-                keep_server_fields(&mut view, sent, &["resourceVersion"]);
-            }
-        }
-        view
-    }
-}
-
-/// Replaces the object with the reviewed one.
-fn updated(authorized: &Authorized, shown: &Shown, after: Value) -> Result<ReviewedWrite, Stop> {
-    let mut write = after;
-    if shown.old.is_none() {
-        remove_server_fields(&mut write);
-    }
-    pin(&mut write, shown)?;
-    rewritten(authorized, &write, JSON)
-}
-
-/// Patches the object with the difference between the stored one and the reviewed one.
-fn patched(authorized: &Authorized, shown: &Shown, after: Value) -> Result<ReviewedWrite, Stop> {
-    let (mut before, mut wanted) = (shown.old.clone().unwrap_or_default(), after);
-    remove_server_fields(&mut before);
-    remove_server_fields(&mut wanted);
-    let mut write = merge_patch(&before, &wanted).ok_or_else(|| unexpressible("patch"))?;
-    if !set_metadata(&mut write, "resourceVersion", shown.version()) {
-        return Err(unexpressible("patch"));
-    }
-    rewritten(authorized, &write, MERGE_PATCH)
-}
-
-/// Applies the client's configuration, with the changes of webhooks: the object before and after them.
-fn applied(
-    authorized: &Authorized,
-    shown: &Shown,
-    sent: Value,
-    changes: Option<(&Value, &Value)>,
-) -> Result<ReviewedWrite, Stop> {
-    let mut write = sent;
-    if let Some((before, after)) = changes {
-        carry_over(&mut write, before, after);
-    }
-    pin(&mut write, shown)?;
-    let write = rewritten(authorized, &write, JSON)?;
-    Ok(ReviewedWrite { content_type: None, body: for_yaml(&write.body), ..write })
-}
-
-/// A write with this body.
-fn rewritten(
-    authorized: &Authorized,
-    body: &Value,
-    content_type: HeaderValue,
-) -> Result<ReviewedWrite, Stop> {
-    let target = rewritten_target(authorized).ok_or_else(|| unexpressible("target"))?;
-    let body = serde_json::to_vec(body).map_err(|_| unexpressible("object"))?.into();
-    Ok(ReviewedWrite { target: Some(target), content_type: Some(content_type), body })
-}
-
-/// Pins a write to the stored object, or to its absence.
-fn pin(write: &mut Value, shown: &Shown) -> Result<(), Stop> {
-    let uid = shown.old.as_ref().map_or("", |old| metadata(old, "uid"));
-    let pinned = set_metadata(write, "resourceVersion", shown.version())
-        && (uid.is_empty() || set_metadata(write, "uid", uid));
-    if pinned { Ok(()) } else { Err(unexpressible("object")) }
-}
-
-/// The object of the second dry run, if it is based on the same stored object.
-fn again_of(response: &RehearsalResponse, shown: &Shown) -> Result<Value, Stop> {
-    let mut object = response.object()?;
-    let same = match shown.old {
-        Some(_) => metadata(&object, "resourceVersion") == shown.version(),
-        None => response.is_created(),
-    };
-    if shown.old.is_none() {
-        // Not the pin, which the API server has ignored.
-        set_metadata(&mut object, "resourceVersion", metadata(&shown.object, "resourceVersion"));
-    }
-    if same { Ok(object) } else { Err(Stop::Again) }
-}
-
-/// A conflict of a pinned dry run: the object has changed since the first one.
-fn conflict_is_a_change(stop: Stop) -> Stop {
-    match stop {
-        Stop::Response(response) if response.status == StatusCode::CONFLICT => Stop::Again,
-        stop => stop,
     }
 }
 
@@ -533,13 +415,6 @@ fn immutable(kind: &GroupVersionKind, name: &str, field: &str, value: &str) -> B
     })
 }
 
-/// Names an object that has no name.
-fn name(object: &mut Value, generated: Option<&str>) {
-    if let Some(name) = generated.filter(|_| metadata(object, "name").is_empty()) {
-        set_metadata(object, "name", name);
-    }
-}
-
 /// Whether the stored object is the one that the client wants to delete.
 fn meets_preconditions(options: &Map<String, Value>, old: &Value) -> bool {
     let given = options.get("preconditions");
@@ -549,13 +424,15 @@ fn meets_preconditions(options: &Map<String, Value>, old: &Value) -> bool {
     })
 }
 
-/// The name that the API server has generated.
+/// The name that the API server has generated. Of a body that the gateway does not read, it may also be the client's.
 fn generated_name(shown: &Value, sent: Option<&Value>) -> Option<String> {
-    let prefix = metadata(shown, "generateName");
-    let name = metadata(shown, "name");
-    let is_named = sent.is_some_and(|sent| !metadata(sent, "name").is_empty());
-    (!prefix.is_empty() && !is_named && name.starts_with(prefix.get(..58).unwrap_or(prefix)))
-        .then(|| name.to_owned())
+    if sent.is_some_and(|sent| !metadata(sent, "name").is_empty()) {
+        return None;
+    }
+    let (prefix, name) = (metadata(shown, "generateName"), metadata(shown, "name"));
+    let prefix = prefix.get(..MAX_GENERATED_PREFIX).unwrap_or(prefix);
+    let is_generated = !prefix.is_empty() && name.strip_prefix(prefix).is_some_and(is_generated);
+    is_generated.then(|| name.to_owned())
 }
 
 fn is_status(object: &Value) -> bool {

@@ -2,14 +2,13 @@
 //! shows: tokens, evictions and bindings.
 
 use bytes::Bytes;
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use portcullis_admission::{Objects, Operation};
 use serde_json::Value;
 
 use super::document::{metadata, set_metadata};
 use super::options::write_options;
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
+use super::splice::Encoding;
 use crate::pipeline::stages::{Authorized, ReviewedWrite};
 
 impl Reviewer<'_> {
@@ -21,6 +20,7 @@ impl Reviewer<'_> {
     ) -> Result<ReviewedWrite, Stop> {
         // No dry run has told whether the user may create it.
         self.authorize(authorized).await?;
+        self.decode_body(body).await?;
         let object = self.sent_object(authorized, body)?;
         self.review_as_sent(authorized, body, object).await
     }
@@ -44,12 +44,12 @@ impl Reviewer<'_> {
         }
         let object = objects.object.ok_or_else(|| unexpressible("object"))?;
         let body = serde_json::to_vec(&object).map_err(|_| unexpressible("object"))?;
-        Ok(ReviewedWrite { target: None, content_type: Some(JSON), body: body.into() })
+        Ok(ReviewedWrite { content_type: Some(JSON), body: body.into(), ..ReviewedWrite::default() })
     }
 
     /// The object in the client's body, with the namespace of the path. Only JSON that every parser reads alike.
     pub(super) fn sent_object(&self, authorized: &Authorized, body: &Bytes) -> Result<Value, Stop> {
-        if !is_json(authorized.request().headers()) {
+        if Encoding::of(authorized.request().headers()) != Encoding::Json {
             return Err(Stop::Unreadable("the gateway reads this object in JSON only".to_owned()));
         }
         let mut object = self
@@ -63,18 +63,5 @@ impl Reviewer<'_> {
             set_metadata(&mut object, "namespace", namespace);
         }
         Ok(object)
-    }
-}
-
-/// Whether the body is JSON: also without a content type, as for kube-apiserver.
-pub(super) fn is_json(headers: &HeaderMap) -> bool {
-    let mut types = headers.get_all(CONTENT_TYPE).iter();
-    match (types.next(), types.next()) {
-        (None, _) => true,
-        (Some(only), None) => only
-            .to_str()
-            .is_ok_and(|text| text.split(';').next().unwrap_or_default().trim() == "application/json"),
-        // Servers differ in which one counts.
-        (Some(_), Some(_)) => false,
     }
 }

@@ -23,6 +23,7 @@ use super::connect::{self, NoOptions};
 use super::hold::ReviewHold;
 use super::is_pinned;
 use super::subject::{Action, Subject};
+use super::written::Expected;
 use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
 use crate::backend::pool::SendError;
 use crate::backend::sharing::extension_group;
@@ -64,6 +65,21 @@ pub(super) enum Stop {
     /// The gateway cannot read the form that the client has chosen: refused whatever the `failurePolicy` is, or a client could
     /// choose not to be reviewed.
     Unreadable(String),
+}
+
+/// A write that the webhooks have admitted.
+pub(super) struct Reviewed {
+    pub(super) write: ReviewedWrite,
+    pub(super) on_conflict: OnConflict,
+    /// What it is to store; `None` if the gateway cannot tell, or it stores no object.
+    pub(super) expected: Option<Box<Expected>>,
+}
+
+impl Reviewed {
+    /// A write in the client's own form, of which no dry run has shown what it stores.
+    pub(super) fn unproven(write: ReviewedWrite) -> Self {
+        Self { write, on_conflict: OnConflict::Respond, expected: None }
+    }
 }
 
 /// What a 409 of the backend means to a reviewed write.
@@ -122,26 +138,21 @@ pub(super) fn conflict(subject: &Subject) -> Box<meta::Status> {
 
 /// The client's request, as it is.
 pub(super) fn as_sent(body: Bytes) -> ReviewedWrite {
-    ReviewedWrite { target: None, content_type: None, body }
+    ReviewedWrite { body, ..ReviewedWrite::default() }
 }
 
 impl Reviewer<'_> {
     /// The write to send in the place of the client's.
-    pub(super) async fn review(
-        &self,
-        authorized: &Authorized,
-        body: &Bytes,
-    ) -> Result<(ReviewedWrite, OnConflict), Stop> {
+    pub(super) async fn review(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
         // That of a review before, whose object has changed.
         self.hold.release();
-        self.decode_body(authorized, body).await?;
         let Subject { resource, subresource, .. } = self.subject;
         let is_extension = extension_group(authorized.info().path()).is_some();
         match self.subject.action {
             Action::Create
                 if !is_pinned(self.admission) || is_never_dry_run(resource, subresource, is_extension) =>
             {
-                Ok((self.create_as_sent(authorized, body).await?, OnConflict::Respond))
+                Ok(Reviewed::unproven(self.create_as_sent(authorized, body).await?))
             }
             _ if !is_pinned(self.admission) => Err(Stop::Unseen(
                 "with requestLevel, the gateway shows webhooks only CREATE and CONNECT".to_owned(),
@@ -369,7 +380,7 @@ impl Reviewer<'_> {
 }
 
 impl RehearsalResponse {
-    fn into_response(self) -> Response<Body> {
+    pub(super) fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::bytes(self.body));
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;

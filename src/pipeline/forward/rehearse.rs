@@ -12,7 +12,7 @@ use http::header::{
     TRANSFER_ENCODING,
 };
 use http::uri::PathAndQuery;
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use portcullis_go::url::{decode_path, query};
 use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
@@ -23,7 +23,7 @@ use super::{ForwardContext, Tunnel, send};
 use crate::backend::pools::Pools;
 use crate::pipeline::forward_error::{ForwardError, PrepareError};
 use crate::pipeline::held_texts::{HeldText, HeldTexts, ReadError};
-use crate::pipeline::stages::Authorized;
+use crate::pipeline::stages::{Authorized, ReviewedWrite};
 use crate::request::info::RequestInfo;
 
 /// The most parameters of a rehearsed query. Go's limit is 10,000, other servers have lower ones.
@@ -94,25 +94,26 @@ impl Rehearsal {
         Some(Self { method, target, content_type: None, body, accepts_json: true })
     }
 
-    /// The dry run of a request that the gateway has rewritten to `target`, [`rewritten_target`], and this body.
-    pub(crate) fn dry_run_of_rewritten(
-        authorized: &Authorized,
-        target: &PathAndQuery,
-        content_type: Option<HeaderValue>,
-        body: Bytes,
-    ) -> Option<Self> {
-        let method = authorized.request().method().clone();
+    /// The dry run of a write in the place of the client's. `None` for a DELETE.
+    pub(crate) fn dry_run_of_write(authorized: &Authorized, write: &ReviewedWrite) -> Option<Self> {
+        let request = authorized.request();
+        let method = write.method.as_ref().unwrap_or(request.method()).clone();
         if method == Method::DELETE {
             return None;
         }
-        let target = with_dry_run(target.path(), target.query())?;
-        Some(Self { method, target, content_type, body, accepts_json: true })
+        let (path, query) = match &write.target {
+            Some(target) => (target.path(), target.query()),
+            None => (request.uri().path(), authorized.query()),
+        };
+        let (target, content_type) = (with_dry_run(path, query)?, write.content_type.clone());
+        Some(Self { method, target, content_type, body: write.body.clone(), accepts_json: true })
     }
 
-    /// The dry run of a DELETE with these `DeleteOptions`.
+    /// The dry run of a DELETE with these `DeleteOptions` in JSON. `content_type` replaces the client's.
     pub(crate) fn dry_run_of_delete(
         authorized: &Authorized,
         mut options: Map<String, Value>,
+        content_type: Option<HeaderValue>,
     ) -> Option<Self> {
         if authorized.request().method() != Method::DELETE {
             return None;
@@ -120,7 +121,7 @@ impl Rehearsal {
         let target = with_dry_run(authorized.request().uri().path(), authorized.query())?;
         options.insert("dryRun".to_owned(), Value::from(["All"].as_slice()));
         let body = serde_json::to_vec(&options).ok()?.into();
-        Some(Self { method: Method::DELETE, target, content_type: Some(JSON), body, accepts_json: true })
+        Some(Self { method: Method::DELETE, target, content_type, body, accepts_json: true })
     }
 
     /// Whether a response has the object that the request leads to, in JSON.
@@ -150,15 +151,21 @@ fn with_dry_run(path: &str, query: Option<&str>) -> Option<PathAndQuery> {
 }
 
 /// The target of a write with a body of the gateway: the API server has validated the fields of the client's body, and ignores
-/// those that webhooks add and it does not know.
+/// those that webhooks add and it does not know. A patch that is no applied configuration has no `force`.
+// apimachinery: pkg/apis/meta/v1/validation/validation.go, ValidatePatchOptions
 pub(crate) fn rewritten_target(authorized: &Authorized) -> Option<PathAndQuery> {
+    rewritten_target_at(authorized, authorized.request().uri().path())
+}
+
+/// The same of another path.
+pub(crate) fn rewritten_target_at(authorized: &Authorized, path: &str) -> Option<PathAndQuery> {
     let raw = authorized.query().unwrap_or_default();
     let others = raw.split('&').filter(|pair| {
         let name = query::pairs(pair).next().map(|(name, _)| name);
-        !pair.is_empty() && name.as_deref() != Some("fieldValidation")
+        !pair.is_empty() && !matches!(name.as_deref(), Some("fieldValidation" | "force"))
     });
     let query: String = others.flat_map(|pair| [pair, "&"]).collect();
-    format!("{}?{query}fieldValidation=Ignore", authorized.request().uri().path()).parse().ok()
+    format!("{path}?{query}fieldValidation=Ignore").parse().ok()
 }
 
 /// Sends a rehearsal as the user of the request, and reads the whole response.
@@ -195,12 +202,35 @@ pub(crate) async fn rehearse(
     let prepared = prepare_parts(parts, context)?;
     // Not an upgrade, so that there is no tunnel.
     let response = send(pools, prepared, context, Tunnel::none).await?;
-    let (head, body) = response.into_parts();
-    let read = texts.reader(body).read_all(MAX_RESPONSE_BYTES).await;
-    let (body, held) = read.map_err(|error| match error {
-        ReadError::TooLarge => ForwardError::ResponseTooLarge,
-        ReadError::Body(error) => ForwardError::ResponseBody(error),
-    })?;
-    let (status, headers) = (head.status, head.headers);
-    Ok(RehearsalResponse { status, headers, body, object: Mutex::default(), _held: held })
+    Ok(RehearsalResponse::read(response, texts).await?)
+}
+
+impl RehearsalResponse {
+    /// Reads a whole response.
+    pub(crate) async fn read(response: Response<Body>, texts: &HeldTexts) -> Result<Self, ForwardError> {
+        let (head, body) = response.into_parts();
+        let read = texts.reader(body).read_all(MAX_RESPONSE_BYTES).await;
+        let (body, held) = read.map_err(|error| match error {
+            ReadError::TooLarge => ForwardError::ResponseTooLarge,
+            ReadError::Body(error) => ForwardError::ResponseBody(error),
+        })?;
+        let (status, headers) = (head.status, head.headers);
+        Ok(Self { status, headers, body, object: Mutex::default(), _held: held })
+    }
+
+    /// The same for a body that may get another length.
+    pub(crate) fn without_length(mut self) -> Self {
+        self.headers.remove(CONTENT_LENGTH);
+        self
+    }
+
+    /// The same with another body.
+    pub(crate) fn with_body(self, body: Bytes) -> Self {
+        Self { body, ..self }
+    }
+
+    /// The same with the head of another response.
+    pub(crate) fn with_head(self, status: StatusCode, headers: HeaderMap) -> Self {
+        Self { status, headers, ..self }
+    }
 }

@@ -1,6 +1,7 @@
 //! kubectl behind admission webhooks: their warnings and refusals on standard error.
 
 use super::{Case, kubectl};
+use crate::case::Declared;
 
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -36,6 +37,7 @@ pub(super) fn cases() -> Vec<Case> {
             r#"{{"data":{{"b":"1"}},"metadata":{{"annotations":{{"asks":"{asks}"}}}}}}"#
         ))));
     }
+    cases.extend(forms());
     let deployed = |name: &str| {
         kubectl(&format!("admission: {name}"), "admin", "create deployment {unique} --image=x").by_admission()
     };
@@ -65,5 +67,72 @@ pub(super) fn cases() -> Vec<Case> {
         .prints("more words")
         .by_admission(),
     ]);
+    cases
+}
+
+/// The forms in which kubectl writes, to webhooks that allow and that change every write, and what is stored of them.
+fn forms() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (what, asks) in [("reviewed", ""), ("stamped", "m1=label;m2=annotation;")] {
+        let map = |data: &str| {
+            format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"data":{data}}}"#
+            )
+        };
+        let begin =
+            |name: &str, command: &str| kubectl(&format!("admission: {name}: {what}"), "admin", command);
+        let ends = |case: Case, object: &str| {
+            // Managers are in the order of time, in whole seconds.
+            case.then(&format!("get {object} -o yaml --show-managed-fields")).unordered().by_admission()
+        };
+        let own = "cm {unique}";
+        let applied = begin("apply, then apply --server-side", "apply -f -")
+            .stdin(&map(r#"{"a":"1"}"#))
+            .then("apply --server-side -f -")
+            .stdin(&map(r#"{"a":"2"}"#))
+            .then("apply --server-side -f -")
+            .stdin(&map(r#"{"b":"1"}"#))
+            .then("apply -f -")
+            .stdin(&map(r#"{"c":"1"}"#));
+        cases.push(ends(applied, own));
+        let managed = begin("two managers apply", "apply --server-side --field-manager one -f -")
+            .stdin(&map(r#"{"a":"1"}"#))
+            .then("apply --server-side --field-manager two -f -")
+            .stdin(&map(r#"{"b":"1"}"#))
+            .then("apply --server-side --field-manager one -f -")
+            .stdin(&map(r#"{"a":"1"}"#));
+        cases.push(ends(managed, own));
+        for patch in ["merge", "strategic"] {
+            let patched = begin(&format!("patch --type={patch}"), "create -f -")
+                .stdin(&map(r#"{"a":"1"}"#))
+                .then(&format!("patch cm {{unique}} --type={patch} -p"))
+                .argument(r#"{"data":{"a":null,"b":"1"}}"#);
+            cases.push(ends(patched, own));
+        }
+        let patched = begin("patch --type=json", "create -f -")
+            .stdin(&map(r#"{"a":"1"}"#))
+            .then("patch cm {unique} --type=json -p")
+            .argument(r#"[{"op":"add","path":"/data/b","value":"1"},{"op":"remove","path":"/data/a"}]"#);
+        cases.push(ends(patched, own));
+        let job = format!(
+            r#"{{"apiVersion":"batch/v1","kind":"CronJob","metadata":{{"name":"{{unique}}"}},"spec":{{"schedule":"@daily","jobTemplate":{{"metadata":{{"annotations":{{"asks":"{asks}"}}}},"spec":{{"template":{{"spec":{{"restartPolicy":"Never","containers":[{{"name":"c","image":"x"}}]}}}}}}}}}}}}"#
+        );
+        let job = begin("create job --from", "create -f -")
+            .stdin(&job)
+            .then("create job {unique} --from=cronjob/{unique}")
+            .then("get job {unique} -o jsonpath={.metadata.labels.added}{.spec.template.spec.containers[*].name}");
+        // Webhooks see the labels that the API server generates.
+        let declared = Declared { id: "D-admission-prepared", status: 0, only_reviews: true };
+        cases.push(Case { declared: Some(declared), ..job.by_admission() });
+        let deployment = format!(
+            r#"{{"apiVersion":"apps/v1","kind":"Deployment","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"spec":{{"selector":{{"matchLabels":{{"a":"b"}}}},"template":{{"metadata":{{"labels":{{"a":"b"}}}},"spec":{{"containers":[{{"name":"c","image":"x"}}]}}}}}}}}"#
+        );
+        let rolled = begin("a deployment is rolled out", "apply -f -")
+            .stdin(&deployment)
+            .then("rollout restart deployment {unique}")
+            .then("scale deployment {unique} --replicas=2")
+            .then("set image deployment/{unique} c=y");
+        cases.push(ends(rolled, "deployment {unique}"));
+    }
     cases
 }

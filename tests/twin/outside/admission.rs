@@ -30,6 +30,11 @@ impl AdmissionWebhooks {
         self.0.lock().expect("no panic").remove(unique).unwrap_or_default()
     }
 
+    /// The reviews about the objects of a case on one side so far.
+    pub(crate) fn seen(&self, unique: &str) -> Vec<Review> {
+        self.0.lock().expect("no panic").get(unique).cloned().unwrap_or_default()
+    }
+
     /// `None` closes the connection.
     pub(super) async fn answer(&self, head: &http::request::Parts, body: &[u8]) -> Option<Answer> {
         let name = head.uri.path().rsplit('/').next().unwrap_or_default();
@@ -247,6 +252,15 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "trailing-patch" => patch("[] []"),
         "html" => patch(r#"[{"op": "add", "path": "/metadata/annotations/html", "value": "<a&b> \u2028"}]"#),
         "command" => patch(r#"[{"op": "add", "path": "/command/-", "value": "more words"}]"#),
+        // Once: the object of a second review has it.
+        "sidecar" if subject.to_string().contains("sidecar-image") => respond(json!({"allowed": true})),
+        "sidecar" => {
+            let spec = if subject["spec"]["template"].is_object() { "/spec/template/spec" } else { "/spec" };
+            let container = json!({"name": "side", "image": "sidecar-image"});
+            patch(&json!([{"op": "add", "path": format!("{spec}/containers/-"), "value": container}]).to_string())
+        }
+        "unlabel" if subject["metadata"]["labels"].is_null() => respond(json!({"allowed": true})),
+        "unlabel" => patch(r#"[{"op": "remove", "path": "/metadata/labels"}]"#),
         "finalizers" => patch(r#"[{"op": "add", "path": "/metadata/finalizers", "value": null}]"#),
         "spec" => patch(r#"[{"op": "add", "path": "/spec/color", "value": "large"}]"#),
         "replicas" => patch(r#"[{"op": "replace", "path": "/spec/replicas", "value": 4}]"#),
