@@ -16,7 +16,7 @@ mod trial;
 use std::sync::Arc;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
-use portcullis_admission::{Webhook, Webhooks};
+use portcullis_admission::{GroupVersionResource, Webhook, Webhooks};
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
@@ -47,6 +47,8 @@ pub(crate) struct ClusterAdmission {
     mode: AdmissionMode,
     webhooks: Webhooks,
     index: RuleIndex,
+    /// The same without shadow webhooks.
+    enforced: RuleIndex,
     callers: Callers,
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
@@ -100,6 +102,17 @@ fn with_shadows(settings: &AdmissionSettings) -> Webhooks {
     }
 }
 
+/// Which webhooks may match a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MayMatch {
+    /// None.
+    None,
+    /// Only shadow webhooks.
+    Shadow,
+    /// Webhooks whose responses have an effect.
+    Enforced,
+}
+
 impl ClusterAdmission {
     /// Keeps the connections and the namespaces of `before`, where what they depend on is the same.
     pub(crate) fn build(
@@ -122,6 +135,7 @@ impl ClusterAdmission {
             cluster: place.cluster.to_owned(),
             mode: settings.mode,
             index: RuleIndex::new(&webhooks),
+            enforced: RuleIndex::of_enforced(&webhooks),
             callers: Callers::build(
                 settings,
                 place.provider,
@@ -159,16 +173,20 @@ impl ClusterAdmission {
         &self.webhooks
     }
 
-    /// Whether a rule of any webhook may match; `false` is certain.
+    /// Which webhooks may match a request for this resource by their rules. What they do not match is certain.
     pub(crate) fn may_match(
         &self,
         operations: OperationSet,
-        group: &str,
-        version: &str,
-        resource: &str,
+        resource: &GroupVersionResource,
         subresource: &str,
-    ) -> bool {
-        self.index.may_match(operations, group, version, resource, subresource)
+    ) -> MayMatch {
+        let GroupVersionResource { group, version, resource } = resource;
+        let matches = |index: &RuleIndex| index.may_match(operations, group, version, resource, subresource);
+        match () {
+            () if !matches(&self.index) => MayMatch::None,
+            () if !matches(&self.enforced) => MayMatch::Shadow,
+            () => MayMatch::Enforced,
+        }
     }
 
     /// What a review of an object takes that has this size when it is decoded.

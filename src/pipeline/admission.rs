@@ -5,6 +5,8 @@
 //! the webhooks the object in the response beside the stored one, and pins the write to both. With `requestLevel` they see the
 //! object that the client sent.
 //!
+//! A request that only shadow webhooks may match is forwarded as it is, and shown to them beside (`observed.rs`).
+//!
 //! Nothing reaches the backend that a matching webhook has not seen. What cannot be shown is refused, unless the
 //! `failurePolicy` of every webhook that may match is `Ignore`. `docs/admission.md` has the rules, and what differs from
 //! kube-apiserver.
@@ -14,6 +16,7 @@ mod body;
 mod connect;
 mod document;
 mod hold;
+mod observed;
 mod options;
 mod pinned;
 mod request_level;
@@ -41,7 +44,7 @@ use super::held_texts::HeldTexts;
 use super::scope::RequestScope;
 use super::stages::{Admitted, Authorized, within};
 use crate::admission::settings::AdmissionMode;
-use crate::admission::{ClusterAdmission, RequestParts};
+use crate::admission::{ClusterAdmission, MayMatch, RequestParts};
 use crate::listener::Connection;
 use hold::ReviewHold;
 use reviewer::{OnConflict, Reviewed, Reviewer, Stop};
@@ -59,7 +62,7 @@ const MAX_PAUSE: Duration = Duration::from_millis(100);
 pub(super) enum Admission {
     /// No webhook may match it.
     Admitted(Admitted),
-    /// A webhook may match it.
+    /// A webhook may match it, if only one without effect.
     Pending(Box<PendingReview>),
 }
 
@@ -68,6 +71,7 @@ pub(super) struct PendingReview {
     authorized: Authorized,
     admission: Arc<ClusterAdmission>,
     subject: Subject,
+    may_match: MayMatch,
 }
 
 /// Whether any webhook may match a request.
@@ -79,15 +83,17 @@ pub(super) fn begin(authorized: Authorized) -> Admission {
     let (request, info) = (authorized.request(), authorized.info());
     let subject = info.resource().and_then(|resource| {
         let action = Action::of(request.method(), request.headers(), info, &resource)?;
-        let (group, version) = (resource.group, resource.version);
-        let operations = action.operations().iter().copied().collect();
-        admission
-            .may_match(operations, group, version, resource.resource, resource.subresource)
-            .then(|| Subject::new(action, &resource))
+        Some(Subject::new(action, &resource))
     });
-    match subject {
-        None => Admission::Admitted(Admitted::as_received(authorized)),
-        Some(subject) => Admission::Pending(Box::new(PendingReview { authorized, admission, subject })),
+    let may_match = subject.as_ref().map_or(MayMatch::None, |subject| {
+        let operations = subject.action.operations().iter().copied().collect();
+        admission.may_match(operations, &subject.resource, &subject.subresource)
+    });
+    match (subject, may_match) {
+        (None, _) | (_, MayMatch::None) => Admission::Admitted(Admitted::as_received(authorized)),
+        (Some(subject), _) => {
+            Admission::Pending(Box::new(PendingReview { authorized, admission, subject, may_match }))
+        }
     }
 }
 
@@ -99,7 +105,7 @@ impl PendingReview {
         connection: &Connection,
         scope: &mut RequestScope,
     ) -> Result<Response<Body>, Refusal> {
-        let Self { authorized, admission, subject } = self;
+        let Self { authorized, admission, subject, may_match } = self;
         let user = authorized.identity().clone();
         let client = connection.info.peer.ip();
         let (share, owner) = (authorized.share(client).into_owned(), authorized.owner(client));
@@ -116,7 +122,10 @@ impl PendingReview {
             texts: HeldTexts::new(&gateway.ledger, owner.clone()),
             hold: ReviewHold::new(&authorized, &owner, &share),
         };
-        let result = Box::pin(reviewer.forward(authorized)).await;
+        let result = match may_match {
+            MayMatch::None | MayMatch::Shadow => Box::pin(reviewer.observe(authorized)).await,
+            MayMatch::Enforced => Box::pin(reviewer.forward(authorized)).await,
+        };
         let notes = surroundings.take_notes();
         scope.warnings.extend(notes.warnings);
         if let Some(audited) = &scope.audited {

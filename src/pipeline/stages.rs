@@ -430,6 +430,11 @@ impl Authorized {
         parts
     }
 
+    /// The same without its body, to ask about it while it is forwarded.
+    pub(super) fn copy_without_body(&self) -> Self {
+        self.with_body(Body::empty())
+    }
+
     fn with_body(&self, body: Body) -> Self {
         let Impersonated { data, identity, requester, impersonate, constraint } = &self.0;
         Self(Impersonated {

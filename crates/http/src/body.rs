@@ -177,6 +177,14 @@ impl Body {
         Ok(Self::new(BodyKind::Read(Box::new(read))))
     }
 
+    /// The whole body, if it is here and has no trailers.
+    pub fn whole(&self) -> Option<&Bytes> {
+        match &self.kind {
+            BodyKind::Bytes(bytes) => bytes.as_ref(),
+            _ => None,
+        }
+    }
+
     /// A backend's body, forwarded to the client. Drops `permit` when it ends.
     pub fn from_backend(incoming: Incoming, permit: EndGuard) -> Self {
         let source = ResponseSource::Own(Some(BackendStream { incoming, _permit: permit }));

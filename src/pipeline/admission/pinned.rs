@@ -319,7 +319,7 @@ impl Reviewer<'_> {
     }
 
     /// The stored object: a scale is read where it is written, and other subresources show the whole object.
-    async fn read_stored(
+    pub(super) async fn read_stored(
         &self,
         authorized: &Authorized,
         with_subresource: bool,

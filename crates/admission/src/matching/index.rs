@@ -49,9 +49,20 @@ pub struct RuleIndex {
 impl RuleIndex {
     /// Prepares the rules of all webhooks of both phases.
     pub fn new(webhooks: &Webhooks) -> Self {
+        Self::of(webhooks, |_| true)
+    }
+
+    /// Prepares the rules of those that are not shadow webhooks.
+    pub fn of_enforced(webhooks: &Webhooks) -> Self {
+        Self::of(webhooks, |webhook| !webhook.shadow)
+    }
+
+    fn of(webhooks: &Webhooks, counts: impl Fn(&Webhook) -> bool) -> Self {
         let mut index = Self::default();
         for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
-            index.insert(webhook);
+            if counts(webhook) {
+                index.insert(webhook);
+            }
         }
         index
     }

@@ -59,6 +59,13 @@ impl ShadowCall {
         Some(Self { webhook: Arc::clone(webhook), operation: attributes.operation, review, object })
     }
 
+    /// The call of a webhook that may match a request of which there is nothing to show: it fails.
+    pub fn unshown(webhook: Arc<Webhook>, operation: Operation, reason: &str) -> Self {
+        let error = ReviewError { text: reason.to_owned(), code: 500 };
+        let review = Err(failure_text(&webhook, &error));
+        Self { webhook, operation, review, object: None }
+    }
+
     /// The bytes that the call holds.
     pub fn size(&self) -> usize {
         let review = self.review.as_ref().map_or(0, |review| review.head.len() + review.rest.len());

@@ -1,0 +1,186 @@
+//! Requests that no webhook but shadow ones may match. They are forwarded as they came, byte for byte; what a shadow webhook sees is
+//! read beside them.
+//!
+//! | request | the object | the stored one |
+//! |---|---|---|
+//! | CREATE | of the response | – |
+//! | UPDATE, patch, apply | of the response | of a read before |
+//! | DELETE | – | of a read before |
+//! | CONNECT | the options | – |
+//!
+//! What is not known is not shown, and the webhooks that may match count as failed: a response that is not JSON, an object that the
+//! client may not read, a deletion of a collection, subresources that are created (a response may be a token), and reviews (the
+//! response has the verdict).
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{Response, StatusCode};
+use portcullis_admission::matching::RequestMatcher;
+use portcullis_admission::phases::{self, ShadowCall};
+use portcullis_admission::{GroupVersionKind, Objects, Operation, Surroundings as _};
+use portcullis_http::body::Body;
+use serde_json::Value;
+
+use super::connect;
+use super::document::{SERVER_FIELDS, keep_server_fields, metadata};
+use super::options::{delete_options_of_query, reviewed_delete_options, write_options};
+use super::reviewer::{Reviewer, Stop, kind_of};
+use super::subject::Action;
+use crate::pipeline::error_map::Refusal;
+use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::stages::{Admitted, Authorized};
+
+/// The largest response that is shown.
+const MAX_RESPONSE_BYTES: u64 = 16 << 20;
+/// The groups of objects that are answered and not stored.
+const REVIEWS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
+
+/// Why shadow webhooks are not shown a request.
+type Unshown = String;
+
+impl Reviewer<'_> {
+    /// Forwards a request as it is, and shows shadow webhooks what became of it.
+    pub(super) async fn observe(&self, authorized: Authorized) -> Result<Response<Body>, Refusal> {
+        let seen = authorized.copy_without_body();
+        let before = self.stored_before(&seen).await;
+        let admitted = Admitted::as_received(authorized);
+        let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
+        let status = response.status();
+        if !status.is_success() && status != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(response);
+        }
+        let (response, object) = match self.shows_response() {
+            true => self.object_of(response).await?,
+            false => (response, Ok(None)),
+        };
+        let shown = match (before, object) {
+            (Ok(old), Ok(object)) => self.show(&seen, Objects { object, old_object: old }).await,
+            (Err(unshown), _) | (_, Err(unshown)) => Err(unshown),
+        };
+        if let Err(unshown) = shown {
+            self.count_unshown(&seen, &unshown).await;
+        }
+        Ok(response)
+    }
+
+    fn shows_response(&self) -> bool {
+        match self.subject.action {
+            Action::Create => {
+                self.subject.subresource.is_empty()
+                    && !REVIEWS.contains(&self.subject.resource.group.as_str())
+            }
+            Action::Update | Action::Patch(_) => true,
+            Action::Delete | Action::DeleteCollection | Action::Connect | Action::ForeignConnect => false,
+        }
+    }
+
+    /// The stored object, where webhooks see it.
+    async fn stored_before(&self, seen: &Authorized) -> Result<Option<Value>, Unshown> {
+        match self.subject.action {
+            Action::Create | Action::Connect | Action::ForeignConnect | Action::DeleteCollection => Ok(None),
+            Action::Update | Action::Patch(_) | Action::Delete => {
+                let is_scale = self.subject.subresource == "scale";
+                let read = self.read_stored(seen, is_scale).await;
+                self.hold.release();
+                read.map_err(|stop| match stop {
+                    Stop::Response(response) => {
+                        format!(
+                            "the stored object cannot be read: the API server answers {}",
+                            response.status
+                        )
+                    }
+                    _ => "the stored object cannot be read".to_owned(),
+                })
+            }
+        }
+    }
+
+    /// The response, and the object in it.
+    async fn object_of(
+        &self,
+        response: Response<Body>,
+    ) -> Result<(Response<Body>, Result<Option<Value>, Unshown>), Refusal> {
+        let headers = response.headers();
+        let is_json = headers.get(CONTENT_TYPE).is_some_and(|content_type| {
+            content_type.to_str().is_ok_and(|text| text.split(';').next() == Some("application/json"))
+        });
+        if !is_json || headers.contains_key(CONTENT_ENCODING) {
+            return Ok((response, Err("the response is not JSON, or compressed".to_owned())));
+        }
+        let (head, body) = response.into_parts();
+        let body = body.read_up_to(MAX_RESPONSE_BYTES).await;
+        let body = body.map_err(|error| Refusal::Forward(ForwardError::ResponseBody(error)))?;
+        let object = match body.whole() {
+            Some(text) => {
+                self.decode(text).await.map(Some).map_err(|_| "there is no memory for it".to_owned())
+            }
+            None => Err("the response is too large".to_owned()),
+        };
+        Ok((Response::from_parts(head, body), object))
+    }
+
+    async fn show(&self, seen: &Authorized, mut objects: Objects) -> Result<(), Unshown> {
+        let raw = seen.query().unwrap_or_default();
+        let (operation, options) = match self.subject.action {
+            Action::Create | Action::Update | Action::Patch(_) => {
+                if objects.object.is_none() {
+                    return Err("the request is answered, and stores nothing that could be shown".to_owned());
+                }
+                let operation =
+                    if objects.old_object.is_some() { Operation::Update } else { Operation::Create };
+                (operation, Some(write_options(operation, raw)))
+            }
+            Action::Delete => {
+                (Operation::Delete, Some(reviewed_delete_options(&delete_options_of_query(raw))))
+            }
+            Action::DeleteCollection => return Err("a deletion of a collection cannot be shown".to_owned()),
+            Action::Connect | Action::ForeignConnect => {
+                objects.object = Some(self.connect_options(seen)?);
+                (Operation::Connect, None)
+            }
+        };
+        if let Some(object) = &mut objects.object {
+            match &objects.old_object {
+                Some(old) => keep_server_fields(object, Some(old), &["resourceVersion", "generation"]),
+                None => keep_server_fields(object, None, &SERVER_FIELDS),
+            }
+        }
+        let main = objects.object.as_ref().or(objects.old_object.as_ref());
+        let (kind, own) =
+            main.map_or_else(Default::default, |object| (kind_of(object), metadata(object, "name")));
+        let name = if self.subject.name.is_empty() { own } else { &self.subject.name };
+        let attributes = self.attributes(seen, operation, kind, name, options);
+        let webhooks = self.admission.webhooks();
+        // They have no effect, and what they say is reported beside.
+        phases::mutate(&webhooks.mutating, &attributes, &mut objects, None, self.surroundings).await.ok();
+        phases::validate(&webhooks.validating, &attributes, &mut objects, None, self.surroundings).await.ok();
+        Ok(())
+    }
+
+    fn connect_options(&self, seen: &Authorized) -> Result<Value, Unshown> {
+        let parts = seen.info().resource().map_or("", |resource| resource.parts);
+        let raw = seen.query().unwrap_or_default();
+        let options = connect::options(self.subject, seen.info().path(), parts, raw);
+        options.map_err(|_| "the options of the connection are not known".to_owned())
+    }
+
+    /// Counts the shadow webhooks that may match as failed.
+    async fn count_unshown(&self, seen: &Authorized, unshown: &str) {
+        let operation = match self.subject.action {
+            Action::Create => Operation::Create,
+            Action::Update | Action::Patch(_) => Operation::Update,
+            Action::Delete | Action::DeleteCollection => Operation::Delete,
+            Action::Connect | Action::ForeignConnect => Operation::Connect,
+        };
+        let kind = GroupVersionKind::default();
+        let attributes = self.attributes(seen, operation, kind, &self.subject.name, None);
+        let matcher = RequestMatcher::new(&attributes, None);
+        let webhooks = self.admission.webhooks();
+        for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
+            if matches!(matcher.may_call(webhook, self.surroundings).await, Ok(true)) {
+                self.surroundings.shadow(ShadowCall::unshown(Arc::clone(webhook), operation, unshown)).await;
+            }
+        }
+    }
+}
