@@ -55,10 +55,10 @@ use subject::{Action, Subject};
 const MAX_BODY_BYTES: u64 = 3 << 20;
 /// How long the body of a request may be on its way, whose memory other requests wait for.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken. kube-apiserver tries until the
-/// deadline of the request, which holds here as well.
+/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken: of as many writers of one object at
+/// once, each succeeds. kube-apiserver tries until the deadline of the request, which holds here as well.
 // apiserver: pkg/storage/etcd3/store.go, GuaranteedUpdate
-const MAX_REVIEWS: u32 = 1000;
+const MAX_REVIEWS: u32 = 100;
 /// The longest pause before another review, for each of those before. Reviews that begin at once would all find the object changed.
 const PAUSE_PER_REVIEW: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(100);
@@ -151,7 +151,7 @@ impl Reviewer<'_> {
         let body = reading.map_err(|_| Refusal::Forward(ForwardError::Timeout))??;
         let mut reviews = 1;
         loop {
-            let reviewed = match within(deadline, self.reviewed_write(&authorized, &body)).await? {
+            let reviewed = match within(deadline, Box::pin(self.reviewed_write(&authorized, &body))).await? {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
                     reviews = within(deadline, pause(reviews)).await?;
