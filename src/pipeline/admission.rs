@@ -12,6 +12,7 @@
 mod allocated;
 mod connect;
 mod document;
+mod messages;
 mod options;
 mod pinned;
 mod request_level;
