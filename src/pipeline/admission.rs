@@ -16,6 +16,7 @@ mod body;
 mod connect;
 mod document;
 mod hold;
+mod messages;
 mod observed;
 mod options;
 mod pinned;
@@ -50,10 +51,10 @@ use hold::ReviewHold;
 use reviewer::{OnConflict, Reviewed, Reviewer, Stop};
 use subject::{Action, Subject};
 
-/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken. kube-apiserver tries until the
-/// deadline of the request, which holds here as well.
+/// How often a write is reviewed, if its object changes meanwhile or its generated name is taken: of as many writers of one object at
+/// once, each succeeds. kube-apiserver tries until the deadline of the request, which holds here as well.
 // apiserver: pkg/storage/etcd3/store.go, GuaranteedUpdate
-const MAX_REVIEWS: u32 = 1000;
+const MAX_REVIEWS: u32 = 100;
 /// The longest pause before another review, for each of those before. Reviews that begin at once would all find the object changed.
 const PAUSE_PER_REVIEW: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(100);
@@ -150,8 +151,8 @@ impl Reviewer<'_> {
         let (body, _held) = within(deadline, reading).await???;
         let mut reviews = 1;
         loop {
-            let reviewing = self.unless_revoked(self.reviewed_write(&authorized, &body));
-            let reviewed = match within(deadline, reviewing).await?? {
+            let reviewing = Box::pin(self.reviewed_write(&authorized, &body));
+            let reviewed = match within(deadline, self.unless_revoked(reviewing)).await?? {
                 Ok(reviewed) => reviewed,
                 Err(Stop::Again) if reviews < MAX_REVIEWS => {
                     reviews = within(deadline, pause(reviews)).await?;

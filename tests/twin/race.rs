@@ -211,7 +211,7 @@ fn gone() -> kube::Error {
 
 /// Every version of the objects that is stored before the object `end`, except deletions.
 async fn versions(api: &Api<ConfigMap>, race: &str, from: &str, end: &str) -> Result<Vec<Value>, Failed> {
-    let watch = WatchParams::default().labels(&format!("{RACE_LABEL}={race}")).timeout(60);
+    let watch = WatchParams::default().labels(&format!("{RACE_LABEL}={race}")).timeout(290);
     let mut events = api.watch(&watch, from).await.map_err(text)?.boxed();
     let mut versions = Vec::new();
     while let Some(event) = events.try_next().await.map_err(text)? {

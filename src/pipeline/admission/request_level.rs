@@ -6,6 +6,7 @@ use portcullis_admission::{Objects, Operation};
 use serde_json::Value;
 
 use super::document::{metadata, set_metadata};
+use super::messages;
 use super::options::write_options;
 use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
 use super::splice::Encoding;
@@ -47,14 +48,19 @@ impl Reviewer<'_> {
         Ok(ReviewedWrite { content_type: Some(JSON), body: body.into(), ..ReviewedWrite::default() })
     }
 
-    /// The object in the client's body, with the namespace of the path. Only JSON that every parser reads alike.
+    /// The object in the client's body, with the namespace of the path: JSON that every parser reads alike, or protobuf of a kind that no
+    /// dry run shows.
     pub(super) fn sent_object(&self, authorized: &Authorized, body: &Bytes) -> Result<Value, Stop> {
-        if Encoding::of(authorized.request().headers()) != Encoding::Json {
-            return Err(Stop::Unreadable("the gateway reads this object in JSON only".to_owned()));
-        }
-        let mut object = self
-            .take_body(body)
-            .map_err(|error| Stop::Unreadable(format!("the gateway cannot read the body: {error}")))?;
+        let read = match Encoding::of(authorized.request().headers()) {
+            Encoding::Json => self.take_body(body),
+            Encoding::Protobuf => messages::read(body),
+            Encoding::Other => {
+                let reason = "the gateway reads this object in JSON and protobuf only".to_owned();
+                return Err(Stop::Unreadable(reason));
+            }
+        };
+        let mut object =
+            read.map_err(|error| Stop::Unreadable(format!("the gateway cannot read the body: {error}")))?;
         if kind_of(&object).kind.is_empty() {
             return Err(Stop::Unreadable("the body has no kind".to_owned()));
         }

@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_pin_is_set_in_the_clients_own_text() {
         let cases = [
-            (r#"{}"#, Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
+            ("{}", Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
             (r#" { "a": 1.50 }"#, Some(r#" {"metadata":{"resourceVersion":"5"}, "a": 1.50 }"#)),
             (r#"{"metadata": {}}"#, Some(r#"{"metadata": {"resourceVersion":"5"}}"#)),
             (

@@ -18,7 +18,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, StatusCode};
 use portcullis_admission::Operation;
 use portcullis_go::url::query;
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 
 use super::allocated::Origin;
 use super::document::{
@@ -233,7 +233,11 @@ impl<'a> ClientRequest<'a> {
 /// The JSON patch that replaces the whole object.
 // RFC 6902
 pub(super) fn replacement(object: Value) -> Value {
-    json!([{"op": "replace", "path": "", "value": object}])
+    let mut operation = Map::new();
+    operation.insert("op".to_owned(), "replace".into());
+    operation.insert("path".to_owned(), "".into());
+    operation.insert("value".to_owned(), object);
+    Value::Array(vec![operation.into()])
 }
 
 /// Whether a patch is a JSON patch. `None` if servers differ in which content type counts.

@@ -19,7 +19,18 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const CHANGES: [(&str, &str); 2] = [("reviewed", ""), ("changed", "m1=label;m2=annotation;")];
 
 pub(super) fn cases() -> Vec<Case> {
-    [nulls(), managers(), applied(), generated(), every_kind(), services(), pins(), encodings()].concat()
+    [
+        nulls(),
+        managers(),
+        applied(),
+        generated(),
+        every_kind(),
+        subresources(),
+        services(),
+        pins(),
+        encodings(),
+    ]
+    .concat()
 }
 
 fn read(case: Case, path: &str) -> Case {
@@ -513,6 +524,53 @@ fn every_kind() -> Vec<Case> {
 /// The kinds to which the API server adds something before it stores them, which webhooks see.
 const PREPARED: &[&str] =
     &["PersistentVolumeClaim", "PersistentVolume", "Namespace", "CertificateSigningRequest"];
+
+/// Tokens, evictions and bindings in protobuf, which no dry run shows.
+fn subresources() -> Vec<Case> {
+    let pods = "/api/v1/namespaces/twin/pods";
+    let mut cases = Vec::new();
+    for (what, asks, ok) in
+        [("allowed", "", true), ("denied", "v1=deny;", false), ("changed", "m1=annotation;", true)]
+    {
+        let status = if ok { 201 } else { 403 };
+        let metadata = Protobuf::default()
+            .text(1, "{unique}")
+            .text(3, "twin")
+            .message(12, &Protobuf::default().text(1, "asks").text(2, asks));
+        let of_pod = |name: &str, subresource: &str, body: &[u8]| {
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "{unique}"}, "spec": pod_spec()});
+            by_admin(&format!("{name} in protobuf: {what}"), "POST", pods)
+                .json(&pod.to_string())
+                .answers(201)
+                .then("POST", &format!("{pods}/{{unique}}/{subresource}"))
+                .body(PROTOBUF, body)
+                .answers(status)
+                .declared_reviews("D-admission-prepared", status)
+        };
+        let eviction = Protobuf::default().message(1, &metadata).envelope("policy/v1", "Eviction");
+        cases.push(of_pod("an eviction", "eviction", &eviction));
+        let target = Protobuf::default().text(1, "Node").text(3, "twin-node");
+        let binding = Protobuf::default().message(1, &metadata).message(2, &target).envelope("v1", "Binding");
+        cases.push(of_pod("a binding", "binding", &binding));
+        if what != "changed" {
+            let spec = Protobuf::default().text(1, &format!("{asks}{{unique}}"));
+            let token =
+                Protobuf::default().message(2, &spec).envelope("authentication.k8s.io/v1", "TokenRequest");
+            cases.push(
+                by_admin(
+                    &format!("a token in protobuf: {what}"),
+                    "POST",
+                    "/api/v1/namespaces/twin/serviceaccounts/default/token",
+                )
+                .body(PROTOBUF, &token)
+                .answers(status)
+                .any_body("a token")
+                .declared_reviews("D-admission-tokens", status),
+            );
+        }
+    }
+    cases
+}
 
 /// A message in protobuf, in which `{unique}` stands for ten characters.
 #[derive(Default, Clone)]
