@@ -43,7 +43,7 @@ struct Division {
 
 impl Division {
     /// Of this many bytes: a quarter for small objects, an eighth for administrators and nodes, and the rest for large objects. An
-    /// owner has a quarter of the first, half of the second, and a third of the last.
+    /// owner has a sixteenth of the first, half of the second, and a third of the last.
     fn of(total: usize) -> Self {
         let total = total.max(MIN_TOTAL) >> 10;
         let (small, reserve) = (total / 4, total / 8);
@@ -51,7 +51,7 @@ impl Division {
         let (waiting, waiting_per_owner) = QUEUE;
         let with_queue = |shares: Shares| shares.with_queue(waiting, waiting_per_owner);
         Self {
-            small: with_queue(Shares::new(small, small / 4)),
+            small: with_queue(Shares::new(small, small / 16)),
             large: with_queue(Shares::new(large, large / 3)),
             reserve: Shares::new(reserve, reserve / 2),
         }
@@ -232,7 +232,7 @@ mod tests {
     async fn small_reviews_do_not_wait_for_large_ones_and_the_reserve_is_for_masters() {
         let memory = ReviewMemory::default();
         let prod = memory.of_cluster(&ClusterOwner::operator("prod"));
-        let owners: Vec<_> = (0..9).map(|number| user(&format!("user-{number}"))).collect();
+        let owners: Vec<_> = (0..20).map(|number| user(&format!("user-{number}"))).collect();
         let mut held = Vec::new();
         for owner in &owners {
             held.extend(flood(&prod, of(owner, "m", false), 9 * MIB).await);

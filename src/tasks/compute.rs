@@ -76,3 +76,60 @@ impl ClusterComputePool {
         AbortOnDropHandle::new(work).await.ok()?.ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use futures_util::future::join_all;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_of_one_owner_does_not_wait_for_all_that_of_another() {
+        let pool = ComputePool::of_test();
+        let (one, other) = (pool.of_cluster("one"), pool.of_cluster("other"));
+        let order = Arc::<Mutex<Vec<&str>>>::default();
+        let work = |cluster: &ClusterComputePool, owner: Owner, name: &'static str| {
+            let (cluster, order) = (cluster.clone(), Arc::clone(&order));
+            async move { cluster.compute(owner, move || order.lock().unwrap().push(name)).await }
+        };
+        let held = pool.hold();
+        let flood = join_all((0..5).map(|_| work(&one, Owner::flow("one", "mallory"), "flood")));
+        let anonymous = Owner::Network([10, 0, 0, 1].into());
+        let calm = async {
+            for _ in 0..20 {
+                yield_now().await;
+            }
+            let calm = [
+                work(&one, Owner::flow("one", "bob"), "bob"),
+                work(&one, anonymous, "anonymous"),
+                work(&other, Owner::flow("other", "carol"), "carol"),
+            ];
+            let release = async {
+                for _ in 0..20 {
+                    yield_now().await;
+                }
+                drop(held);
+            };
+            tokio::join!(join_all(calm), release).0
+        };
+        let (flood, calm) = tokio::join!(flood, calm);
+        assert!(flood.into_iter().chain(calm).all(|done| done.is_some()));
+        let order = order.lock().unwrap();
+        let last = ["bob", "anonymous", "carol"]
+            .iter()
+            .filter_map(|name| order.iter().position(|at| at == name))
+            .max();
+        assert!(last.is_some_and(|last| last < 6), "{order:?}");
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_has_no_result_and_gives_back_its_turn() {
+        let pool = ComputePool::of_test().of_cluster("one");
+        let owner = Owner::flow("one", "bob");
+        assert_eq!(pool.compute(owner.clone(), || -> u8 { panic!("it panics") }).await, None);
+        assert_eq!(pool.compute(owner, || 1).await, Some(1));
+    }
+}

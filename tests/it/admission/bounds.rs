@@ -343,27 +343,3 @@ async fn deeply_nested_objects_are_reviewed() {
         assert_eq!(reviews.len(), 1, "{method}");
     }
 }
-
-/// Large objects of one user keep the thread that serves all from nothing: short requests are answered between.
-#[tokio::test]
-async fn large_objects_do_not_occupy_the_thread_that_serves_requests() {
-    let admitting = Admitting::start(|review| Some(allow(review))).await;
-    admitting.write("Fail", 20);
-    let process = start_process(admitting.flags("pinnedDryRun", &["--max-buffered-bytes=1073741824"])).await;
-    let gateway = &process.gateway;
-    let (mallory, bob) = (user(&admitting, "mallory"), user(&admitting, "bob"));
-    let flood = join_all((0..6).map(|_| patch(gateway, &mallory, "sized-950-fields")));
-    let calm = async {
-        let mut client = gateway.http2(Some(&bob)).await;
-        let mut longest = std::time::Duration::ZERO;
-        while admitting.reviews.lock().unwrap().len() < 6 {
-            let began = std::time::Instant::now();
-            text(client.get("/api/v1/namespaces/n/configmaps/m", &[]).await).await;
-            longest = longest.max(began.elapsed());
-        }
-        longest
-    };
-    let (answers, longest) = in_time(join(flood, calm)).await;
-    assert!(answers.iter().all(|(code, _)| *code == 200), "{answers:?}");
-    println!("the longest wait: {longest:?}");
-}

@@ -86,7 +86,20 @@ fn refusals() -> Vec<Case> {
         case(GROUP, &format!("a refusal: {name}"), method, target).cert(user).only(H1)
     };
     let pod = "/api/v1/namespaces/twin-fixed/pods/placed";
+    // Refused before it has come, as before it is read.
+    let unsent = format!(
+        "POST {MAPS} HTTP/1.1\r\nHost: {{addr}}\r\nContent-Type: application/json\r\nContent-Length: 3145728\r\n\
+         Connection: close\r\n\r\n[1"
+    );
+    let unsent = unsent.as_bytes();
+    let large = format!("{{\"data\": \"{}\"}}", "x".repeat(100_000));
     let cases = vec![
+        by("a body that does not come", "viewer", "POST", MAPS).raw(unsent).answers(403),
+        case(GROUP, "a refusal: a body that does not come of an anonymous client", "POST", MAPS)
+            .only(H1)
+            .raw(unsent)
+            .answers(403),
+        by("a large body", "viewer", "POST", MAPS).json(&large).answers(403),
         by("creation", "viewer", "POST", MAPS).json(&body).answers(403),
         by("creation as a dry run", "viewer", "POST", &format!("{MAPS}?dryRun=All")).json(&body).answers(403),
         by("replacement", "viewer", "PUT", OWN).json(&body).answers(403),
