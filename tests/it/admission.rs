@@ -711,6 +711,41 @@ async fn a_shadow_webhook_is_counted_beside_the_request() {
     gateway.until_counted(counted).await;
 }
 
+/// A request that only shadow webhooks match reaches the API server as it was sent, also in forms that the gateway cannot review.
+#[tokio::test]
+async fn a_request_that_only_shadow_webhooks_match_is_forwarded_as_it_is() {
+    const YAML: (&str, &str) = ("content-type", "application/apply-patch+yaml");
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let (named, applied) = (format!("{MAPS}/m"), format!("{MAPS}/m?fieldManager=f"));
+    let (read, apply) = (format!("GET {named}"), format!("PATCH {applied}"));
+    let cases: [(Method, &str, (&str, &str), &str, Vec<String>, Option<&str>); 5] = [
+        (Method::POST, MAPS, JSON, &map(), vec![format!("POST {MAPS}")], Some("CREATE")),
+        (Method::PUT, &named, JSON, &map(), vec![read.clone(), format!("PUT {named}")], Some("UPDATE")),
+        (Method::PATCH, &applied, YAML, "a: [1", vec![read.clone(), apply], Some("UPDATE")),
+        (Method::DELETE, &named, JSON, "", vec![read, format!("DELETE {named}")], Some("DELETE")),
+        (Method::DELETE, MAPS, JSON, "", vec![format!("DELETE {MAPS}")], None),
+    ];
+    for (method, target, content, body, expected, operation) in cases {
+        admitting.received();
+        let (code, answer) = send(&gateway, method.clone(), target, &[content], body.to_owned()).await;
+        assert!(code.is_success(), "{method} {target}: {code} {answer}");
+        assert_eq!(admitting.lines(), expected, "{method} {target}");
+        if let Some(operation) = operation {
+            let is_shown = || {
+                let reviews = admitting.reviews.lock().unwrap();
+                reviews.iter().any(|review| review["request"]["operation"] == operation)
+            };
+            until("the webhook is shown the object", is_shown).await;
+        }
+        admitting.reviews();
+    }
+    let counted = "portcullis_admission_shadow_webhook_total{name=\"policy.example.com\",operation=\"DELETE\",\
+                   type=\"validating\",would=\"fail\"} 1";
+    gateway.until_counted(counted).await;
+}
+
 /// A manifest of this many webhooks, each for the resource that it is given.
 fn many(admitting: &Admitting, count: usize, resource: impl Fn(usize) -> String) -> String {
     let ca = admitting.ca_bundle();
