@@ -299,12 +299,12 @@ async fn the_memory_of_reviews_is_bounded_by_what_objects_take_in_memory() {
         let target = format!("{MAPS}?dryRun=All");
         request(Method::POST, &target, "application/json").body(full(body)).unwrap()
     };
-    // Larger in memory than any owner may have.
-    for element in [SMALL_MAP, "{},"] {
-        let (code, body) = send_as(gateway, Some(&mallory), dry_run(element)).await;
-        assert_eq!(code, 413, "{body}");
-        assert!(body.contains("the review of its object takes"), "{body}");
-    }
+    // Larger in memory than any owner may have, and a fifth of that.
+    let (code, body) = send_as(gateway, Some(&mallory), dry_run(SMALL_MAP)).await;
+    assert_eq!(code, 413, "{}", &body[..body.len().min(300)]);
+    assert!(body.contains("the review of its object takes"), "{body}");
+    let (code, body) = send_as(gateway, Some(&mallory), dry_run("{},")).await;
+    assert_eq!(code, 201, "{}", &body[..body.len().min(300)]);
     let patches = |name| join_all((0..8).map(|_| patch(gateway, &mallory, name)));
     for (code, body) in patches("sized-950").await {
         assert_eq!(code, 413, "{body}");
