@@ -13,6 +13,7 @@
 
 mod allocated;
 mod body;
+mod collection;
 mod connect;
 mod document;
 mod hold;
@@ -149,6 +150,9 @@ impl Reviewer<'_> {
         }
         let reading = self.unless_revoked(self.read_body(&mut authorized));
         let (body, _held) = within(deadline, reading).await???;
+        if self.subject.action == Action::DeleteCollection && is_pinned(self.admission) {
+            return within(deadline, self.reviewed_collection(&authorized, &body)).await?;
+        }
         let mut reviews = 1;
         loop {
             let reviewing = Box::pin(self.reviewed_write(&authorized, &body));
@@ -179,6 +183,33 @@ impl Reviewer<'_> {
                 Ok(None)
             }
             result => result,
+        }
+    }
+
+    /// The response to the deletion of a collection, whose objects webhooks have reviewed.
+    async fn reviewed_collection(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<Response<Body>, Refusal> {
+        let deleting = async {
+            self.hold.release();
+            self.require_dry_run(authorized).await?;
+            self.delete_collection(authorized, body).await
+        };
+        match self.unless_revoked(Box::pin(deleting)).await? {
+            Ok(response) => Ok(response),
+            Err(Stop::Unseen(reason)) => {
+                self.authorized_or_refused(authorized).await?;
+                self.refuse_unseen(authorized, &reason).await?;
+                let admitted = Admitted::reviewed(authorized, reviewer::as_sent(body.clone()));
+                self.gateway.forward(admitted, self.connection, self.scope).await
+            }
+            Err(stop @ Stop::Unreadable(_)) => {
+                self.authorized_or_refused(authorized).await?;
+                stop.into_response(self.subject)
+            }
+            Err(stop) => stop.into_response(self.subject),
         }
     }
 

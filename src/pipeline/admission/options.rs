@@ -3,13 +3,14 @@
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use portcullis_admission::Operation;
 use portcullis_go::url::query;
 use portcullis_kubernetes::encoding::Envelope;
 use prost::Message;
 use serde_json::{Map, Value};
 
-use super::document::parse_unambiguous;
+use super::document::{metadata, parse_unambiguous};
 
 const API_VERSION: &str = "meta.k8s.io/v1";
 /// The fields of `DeleteOptions`.
@@ -159,6 +160,19 @@ impl From<DeleteOptionsMessage> for Map<String, Value> {
 pub(super) fn bool_of(value: &str) -> bool {
     // Go: strings.EqualFold, in which a long s is an s
     !(value == "0" || value.replace('ſ', "s").eq_ignore_ascii_case("false"))
+}
+
+/// `DeleteOptions` in JSON that delete this object alone, as it is.
+pub(super) fn pinned_options(mut options: Map<String, Value>, old: &Value) -> Option<Bytes> {
+    let pins = ["uid", "resourceVersion"].map(|field| (field.to_owned(), metadata(old, field).into()));
+    let preconditions = options.entry("preconditions").or_insert(Value::Null);
+    if preconditions.is_null() {
+        *preconditions = Value::Object(Map::new());
+    }
+    preconditions.as_object_mut()?.extend(pins);
+    options.entry("kind").or_insert_with(|| "DeleteOptions".into());
+    options.entry("apiVersion").or_insert_with(|| "v1".into());
+    serde_json::to_vec(&options).ok().map(Bytes::from)
 }
 
 /// `DeleteOptions` as webhooks see them.

@@ -27,7 +27,7 @@ use serde_json::{Map, Value, json};
 use super::allocated::is_generated;
 use super::document::{MANAGED_FIELDS, keep_server_fields, managed_fields, metadata};
 use super::options::{
-    delete_options_of_body, delete_options_of_query, reviewed_delete_options, write_options,
+    delete_options_of_body, delete_options_of_query, pinned_options, reviewed_delete_options, write_options,
 };
 use super::reviewer::{JSON, OnConflict, Reviewed, Reviewer, Stop, conflict, kind_of, unexpressible};
 use super::splice::Encoding;
@@ -41,6 +41,25 @@ use crate::pipeline::stages::{Authorized, ReviewedWrite};
 /// The longest part of `generateName` that is in the name.
 // apiserver: pkg/storage/names/generate.go, MaxGeneratedNameLength
 const MAX_GENERATED_PREFIX: usize = 58;
+
+/// The options that a client has sent with a deletion.
+pub(super) struct DeleteRequest {
+    /// Those in its body.
+    pub(super) given: Option<Map<String, Value>>,
+    /// The type of a body in JSON, if it is not the client's own.
+    pub(super) content_type: Option<HeaderValue>,
+}
+
+impl DeleteRequest {
+    fn rehearsal(&self, authorized: &Authorized) -> Option<Rehearsal> {
+        match &self.given {
+            None => Rehearsal::dry_run(authorized, Bytes::new()),
+            Some(options) => {
+                Rehearsal::dry_run_of_delete(authorized, options.clone(), self.content_type.clone())
+            }
+        }
+    }
+}
 
 impl Reviewer<'_> {
     pub(super) async fn pinned(
@@ -193,47 +212,79 @@ impl Reviewer<'_> {
 
     /// Deletes the object that the webhooks have seen.
     async fn delete(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
+        let request = self.delete_request(authorized, body).await?;
+        self.dry_run_of_delete(authorized, &request).await?;
         let raw = authorized.query().unwrap_or_default();
-        if !body.is_empty() {
-            self.hold_body(body).await?;
-        }
-        let given = if body.is_empty() { None } else { Some(delete_options_of_body(body)) };
-        let given = given.transpose().map_err(Stop::Unreadable)?;
-        // The API server decides which types it reads. JSON that the gateway has made of protobuf has another one than the body.
-        let is_clients =
-            given.is_some() && Encoding::of(authorized.request().headers()) != Encoding::Protobuf;
-        let content_type = if is_clients { None } else { Some(JSON) };
-        match &given {
-            None => self.rehearse(authorized, || Rehearsal::dry_run(authorized, Bytes::new())).await?,
-            Some(options) => {
-                let rehearsal =
-                    || Rehearsal::dry_run_of_delete(authorized, options.clone(), content_type.clone());
-                self.rehearse(authorized, rehearsal).await?
-            }
-        };
-        let mut options = given.unwrap_or_else(|| delete_options_of_query(raw));
+        let options = request.given.unwrap_or_else(|| delete_options_of_query(raw));
         let old = self.read_stored(authorized, false).await?.ok_or(Stop::Again)?;
         if metadata(&old, "name") != self.subject.name || !meets_preconditions(&options, &old) {
             return Err(Stop::Again);
         }
-        let reviewed = reviewed_delete_options(&options);
-        let name = &self.subject.name;
-        let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), name, Some(reviewed));
-        let pins = [("uid", metadata(&old, "uid")), ("resourceVersion", metadata(&old, "resourceVersion"))];
-        let pins = pins.map(|(field, value)| (field.to_owned(), Value::from(value)));
+        let old = self.review_delete(authorized, &options, old).await?;
+        let body = pinned_options(options, &old).ok_or_else(|| unexpressible("options"))?;
+        let write = ReviewedWrite { content_type: request.content_type, body, ..ReviewedWrite::default() };
+        Ok(Reviewed { write, on_conflict: OnConflict::ReviewAgain, expected: None })
+    }
+
+    /// The options in the body of a deletion.
+    pub(super) async fn delete_request(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<DeleteRequest, Stop> {
+        if body.is_empty() {
+            return Ok(DeleteRequest { given: None, content_type: Some(JSON) });
+        }
+        self.hold_body(body).await?;
+        let given = delete_options_of_body(body).map_err(Stop::Unreadable)?;
+        // The API server decides which types it reads. JSON that the gateway has made of protobuf has another one than the body.
+        let is_clients = Encoding::of(authorized.request().headers()) != Encoding::Protobuf;
+        Ok(DeleteRequest { given: Some(given), content_type: if is_clients { None } else { Some(JSON) } })
+    }
+
+    /// The dry run of a deletion.
+    pub(super) async fn dry_run_of_delete(
+        &self,
+        authorized: &Authorized,
+        request: &DeleteRequest,
+    ) -> Result<RehearsalResponse, Stop> {
+        self.rehearse(authorized, || request.rehearsal(authorized)).await
+    }
+
+    /// The same with a response in the encoding of the client.
+    pub(super) async fn dry_run_in_encoding_of_client(
+        &self,
+        authorized: &Authorized,
+        request: &DeleteRequest,
+    ) -> Result<RehearsalResponse, Stop> {
+        let rehearsal = || request.rehearsal(authorized).map(Rehearsal::in_encoding_of_client);
+        self.rehearse(authorized, rehearsal).await
+    }
+
+    /// The dry run of a deletion with another target.
+    pub(super) async fn dry_run_at(
+        &self,
+        authorized: &Authorized,
+        target: &PathAndQuery,
+    ) -> Result<RehearsalResponse, Stop> {
+        let write = ReviewedWrite { target: Some(target.clone()), ..ReviewedWrite::default() };
+        self.rehearse(authorized, || Rehearsal::dry_run_without_body(authorized, &write)).await
+    }
+
+    /// Lets webhooks review the deletion of an object, which is returned.
+    pub(super) async fn review_delete(
+        &self,
+        authorized: &Authorized,
+        options: &Map<String, Value>,
+        old: Value,
+    ) -> Result<Value, Stop> {
+        let reviewed = reviewed_delete_options(options);
+        let name = metadata(&old, "name").to_owned();
+        let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), &name, Some(reviewed));
         let mut objects = Objects { object: None, old_object: Some(old) };
         self.mutate(&attributes, &mut objects).await?;
         self.validate(&attributes, &mut objects).await?;
-        let preconditions = options.entry("preconditions").or_insert(Value::Null);
-        if preconditions.is_null() {
-            *preconditions = json!({});
-        }
-        preconditions.as_object_mut().ok_or_else(|| unexpressible("options"))?.extend(pins);
-        options.entry("kind").or_insert_with(|| "DeleteOptions".into());
-        options.entry("apiVersion").or_insert_with(|| "v1".into());
-        let body = serde_json::to_vec(&options).map_err(|_| unexpressible("options"))?.into();
-        let write = ReviewedWrite { content_type, body, ..ReviewedWrite::default() };
-        Ok(Reviewed { write, on_conflict: OnConflict::ReviewAgain, expected: None })
+        Ok(objects.old_object.unwrap_or_default())
     }
 
     /// The dry run of what the client sent.

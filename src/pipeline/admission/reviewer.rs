@@ -157,9 +157,6 @@ impl Reviewer<'_> {
             _ if !is_pinned(self.admission) => Err(Stop::Unseen(
                 "with requestLevel, the gateway shows webhooks only CREATE and CONNECT".to_owned(),
             )),
-            Action::DeleteCollection => Err(Stop::Unseen(
-                "the gateway cannot show webhooks the objects that a deletecollection deletes".to_owned(),
-            )),
             action => {
                 self.require_dry_run(authorized).await?;
                 self.pinned(authorized, body, action).await
@@ -169,7 +166,7 @@ impl Reviewer<'_> {
 
     /// Refuses what a dry run could store. kube-apiserver's own resources have dry runs.
     // threat: unreviewed-write
-    async fn require_dry_run(&self, authorized: &Authorized) -> Result<(), Stop> {
+    pub(super) async fn require_dry_run(&self, authorized: &Authorized) -> Result<(), Stop> {
         if extension_group(authorized.info().path()).is_none() {
             return Ok(());
         }

@@ -109,6 +109,14 @@ impl Rehearsal {
         Some(Self { method, target, content_type, body: write.body.clone(), accepts_json: true })
     }
 
+    /// The dry run of a DELETE of another target, without options.
+    pub(crate) fn dry_run_without_body(authorized: &Authorized, write: &ReviewedWrite) -> Option<Self> {
+        let method = authorized.request().method().clone();
+        let target = write.target.as_ref()?;
+        let target = with_dry_run(target.path(), target.query())?;
+        Some(Self { method, target, content_type: None, body: Bytes::new(), accepts_json: true })
+    }
+
     /// The dry run of a DELETE with these `DeleteOptions` in JSON. `content_type` replaces the client's.
     pub(crate) fn dry_run_of_delete(
         authorized: &Authorized,

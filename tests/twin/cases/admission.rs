@@ -92,7 +92,6 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a token", "D-admission-tokens", 403),
     ("a wrong dry run", "D-admission-dry-run", 422),
     ("a denial in YAML", "D-yaml-style", 422),
-    ("deletion of a collection", "D-admission-deletecollection", 500),
     ("a widget is replaced without its version", "D-admission-refused-first", 422),
     ("a scale that is not valid", "D-admission-refused-first", 422),
     ("a patch of a new object: kind", "D-admission-kind", 404),
@@ -113,6 +112,18 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("an equivalent of vequivalentlax: v2", "D-admission-equivalent", 201),
     ("an equivalent that is not served", "D-admission-equivalent", 500),
 ];
+
+/// Creates three config maps with one label, of which the second one may not be deleted.
+fn collection(name: &str) -> Case {
+    let map = |of: &str, asks: &str| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+            "name": format!("{{unique}}-{of}"), "labels": {"x": "{unique}"}, "annotations": {"asks": asks}}})
+        .to_string()
+    };
+    let case = by_admin(name, "POST", MAPS).json(&map("a", "")).answers(201);
+    let case = case.then("POST", MAPS).json(&map("b", "vdelete=deny;")).answers(201);
+    case.then("POST", MAPS).json(&map("c", "")).answers(201)
+}
 
 /// A request of the administrator.
 fn by_admin(name: &str, method: &str, target: &str) -> Case {
@@ -761,7 +772,34 @@ fn bodies() -> Vec<Case> {
             .json(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}","labels":{"x":"{unique}"}}}"#)
             .answers(201)
             .then("DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}"))
+            .answers(200)
+            .then("GET", OWN)
+            .answers(404),
+        collection("deletion of a collection, one of which is denied")
+            .then("DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}"))
+            .answers(403)
+            .then("GET", &format!("{OWN}-a"))
+            .answers(404)
+            .then("GET", &format!("{OWN}-b"))
+            .answers(200)
+            .then("GET", &format!("{OWN}-c"))
             .answers(200),
+        collection("deletion of a collection as a dry run")
+            .then("DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}&dryRun=All"))
+            .answers(403)
+            .then("GET", &format!("{OWN}-a"))
+            .answers(200),
+        collection("deletion of a collection of one name that is denied")
+            .then("DELETE", &format!("{MAPS}?fieldSelector=metadata.name%3D{{unique}}-b"))
+            .answers(403)
+            .then("DELETE", &format!("{MAPS}?fieldSelector=metadata.name%3D{{unique}}-c"))
+            .json(r#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}"#)
+            .answers(200)
+            .then("GET", &format!("{OWN}-c"))
+            .answers(404),
+        by_admin("deletion of a collection of nothing", "DELETE", &format!("{MAPS}?labelSelector=x%3D{{unique}}"))
+            .answers(200)
+            .unreviewed(),
         by_admin("a configuration that is applied in YAML", "PATCH", &format!("{OWN}?fieldManager=twin"))
             .body("application/apply-patch+yaml", b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{unique}'}\n")
             .answers(201),

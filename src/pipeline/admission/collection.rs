@@ -1,0 +1,152 @@
+//! Deletions of collections, one object after the other, as kube-apiserver deletes them: each is reviewed and deleted before the next
+//! one, and the first refusal ends the request. The client gets the list of the objects, as they were.
+//!
+//! The dry run shows the objects. Each is deleted by the deletion of the collection with a selector for its name, which needs no
+//! other right than the client's request, and with preconditions of its UID and `resourceVersion`. An object that has changed is
+//! reviewed again, one that is gone is no failure.
+// apiserver: pkg/registry/generic/registry/store.go, DeleteCollection; pkg/endpoints/handlers/delete.go, DeleteCollection
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{Response, StatusCode};
+use portcullis_admission::review::internal_error;
+use portcullis_go::url::escape;
+use portcullis_http::body::Body;
+use serde_json::Value;
+
+use super::document::metadata;
+use super::options::{delete_options_of_query, is_dry_run, pinned_options};
+use super::reviewer::{JSON, Reviewer, Stop, unexpressible};
+use super::written::accepts_json;
+use crate::pipeline::error_map::Refusal;
+use crate::pipeline::stages::{Admitted, Authorized, ReviewedWrite};
+
+/// How often the deletion of an object that changes is tried.
+const MAX_TRIES: usize = 8;
+
+/// What has become of an object.
+enum Deleted {
+    Gone,
+    Changed,
+    /// The API server refuses the deletion: its response is the client's.
+    Refused(Box<Response<Body>>),
+}
+
+impl Reviewer<'_> {
+    /// Reviews and deletes the objects of a collection; the client's response.
+    // threat: unreviewed-write
+    pub(super) async fn delete_collection(
+        &self,
+        authorized: &Authorized,
+        body: &Bytes,
+    ) -> Result<Response<Body>, Stop> {
+        let raw = authorized.query().unwrap_or_default();
+        let request = self.delete_request(authorized, body).await?;
+        let mut response = self.dry_run_of_delete(authorized, &request).await?;
+        let mut list = self.decode(&response.body).await?;
+        if !accepts_json(authorized) {
+            response = self.dry_run_in_encoding_of_client(authorized, &request).await?;
+        }
+        let options = request.given.unwrap_or_else(|| delete_options_of_query(raw));
+        let stores =
+            !is_dry_run(raw) && options.get("dryRun").and_then(Value::as_array).is_none_or(Vec::is_empty);
+        for item in items(&mut list)? {
+            let mut next = Some(item);
+            let mut tries = 0;
+            while let Some(old) = next.take() {
+                tries += 1;
+                let old = self.review_delete(authorized, &options, old).await?;
+                if !stores {
+                    break;
+                }
+                let pinned = pinned_options(options.clone(), &old).ok_or_else(|| unexpressible("options"))?;
+                match self.delete_one(authorized, &old, pinned).await? {
+                    Deleted::Gone => {}
+                    Deleted::Refused(response) => return Ok(*response),
+                    Deleted::Changed if tries < MAX_TRIES => next = self.read_item(authorized, &old).await?,
+                    Deleted::Changed => return Err(Stop::Again),
+                }
+            }
+        }
+        Ok(response.into_response())
+    }
+
+    async fn delete_one(
+        &self,
+        authorized: &Authorized,
+        old: &Value,
+        options: Bytes,
+    ) -> Result<Deleted, Stop> {
+        let target = selecting(authorized, metadata(old, "name")).ok_or_else(|| unexpressible("name"))?;
+        let write = ReviewedWrite {
+            target: Some(target),
+            content_type: Some(JSON),
+            body: options,
+            ..ReviewedWrite::default()
+        };
+        let admitted = Admitted::reviewed(authorized, write);
+        let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
+        Ok(match response.status() {
+            StatusCode::NOT_FOUND => Deleted::Gone,
+            StatusCode::CONFLICT => Deleted::Changed,
+            status if status.is_success() => Deleted::Gone,
+            _ => Deleted::Refused(Box::new(response)),
+        })
+    }
+
+    /// The object of this name as it is now, if it is still in the collection.
+    async fn read_item(&self, authorized: &Authorized, old: &Value) -> Result<Option<Value>, Stop> {
+        let target = selecting(authorized, metadata(old, "name")).ok_or_else(|| unexpressible("name"))?;
+        let response = self.dry_run_at(authorized, &target).await?;
+        let mut list = self.decode(&response.body).await?;
+        Ok(items(&mut list)?.into_iter().next())
+    }
+}
+
+/// Takes the objects out of a list, each with its kind.
+fn items(list: &mut Value) -> Result<Vec<Value>, Stop> {
+    let text = |field: &str| list.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let of_items = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
+    let (Some(kind), Some(items)) = (of_items, list.get_mut("items")) else {
+        let error = internal_error("the gateway cannot read the objects of the collection");
+        return Err(Stop::Refused(Refusal::NotAdmitted(error)));
+    };
+    let Value::Array(mut items) = items.take() else { return Ok(Vec::new()) };
+    for item in items.iter_mut().filter_map(Value::as_object_mut) {
+        item.entry("apiVersion").or_insert_with(|| api_version.clone().into());
+        item.entry("kind").or_insert_with(|| kind.into());
+    }
+    Ok(items)
+}
+
+/// The collection with a selector for one name.
+fn selecting(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
+    // apimachinery: pkg/fields/selector.go, EscapeValue
+    let value = name.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+    let selector = escape(format!("metadata.name={value}").as_bytes(), |byte| byte.is_ascii_alphanumeric());
+    format!("{}?fieldSelector={selector}", authorized.request().uri().path()).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn objects_of_a_list_have_their_kind() {
+        let mut list = json!({"kind": "WidgetList", "apiVersion": "g/v1", "items": [
+            {"metadata": {"name": "a"}}, {"kind": "Widget", "apiVersion": "g/v1", "metadata": {"name": "b"}}]});
+        let found = items(&mut list).ok().unwrap();
+        assert!(
+            found.iter().all(|item| item["kind"] == "Widget" && item["apiVersion"] == "g/v1"),
+            "{found:?}"
+        );
+        let mut empty = json!({"kind": "WidgetList", "apiVersion": "g/v1", "items": null});
+        assert_eq!(items(&mut empty).ok(), Some(Vec::new()));
+        for other in [json!({"kind": "Status", "items": []}), json!({"kind": "List"}), json!([])] {
+            assert!(items(&mut other.clone()).is_err(), "{other}");
+        }
+    }
+}
