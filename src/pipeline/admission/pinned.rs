@@ -279,8 +279,9 @@ impl Reviewer<'_> {
         old: Value,
     ) -> Result<Value, Stop> {
         let reviewed = reviewed_delete_options(options);
-        let name = metadata(&old, "name").to_owned();
-        let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), &name, Some(reviewed));
+        // That of the path, also where it is the collection's.
+        let name = &self.subject.name;
+        let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), name, Some(reviewed));
         let mut objects = Objects { object: None, old_object: Some(old) };
         self.mutate(&attributes, &mut objects).await?;
         self.validate(&attributes, &mut objects).await?;
