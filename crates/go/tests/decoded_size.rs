@@ -1,6 +1,6 @@
 //! The memory of decoded values, against that of the process. Alone in its process, so that nothing else takes memory.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test program: a panic is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a test program: a panic is a failed test")]
 
 use portcullis_go::json::raw::{DecodedSize, decode};
 

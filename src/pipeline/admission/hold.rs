@@ -81,14 +81,14 @@ impl Reviewer<'_> {
 
     /// Decodes an object that the API server has shown.
     pub(super) async fn decode(&self, text: &Bytes) -> Result<Value, Stop> {
-        let size = self.size_of(text).await?.map_err(unreadable)?;
+        let size = self.size_of(text).await?.map_err(|error| unreadable(&error))?;
         let needed = self.admission.review_size(size.bytes);
         self.hold(needed, if self.subject.action == Action::Delete { 0 } else { needed }).await?;
         let is_long = text.len() > LARGE_TEXT || size.nesting > DEEP;
         let text = text.clone();
         let decoded = self.surroundings.compute(is_long, move || decode_value(&text)).await;
-        let object = decoded.ok_or(Refusal::Panic)?.map_err(unreadable)?;
-        if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object".to_owned())) }
+        let object = decoded.ok_or(Refusal::Panic)?.map_err(|error| unreadable(&error))?;
+        if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object")) }
     }
 
     /// Decodes the object that a write has stored. Its memory is that of the reviewed object, which is reserved: a write that is
@@ -134,7 +134,7 @@ impl Reviewer<'_> {
     }
 }
 
-fn unreadable(error: String) -> Stop {
+fn unreadable(error: &str) -> Stop {
     let text = format!("the gateway cannot read the object of the dry run: {error}");
     Stop::Refused(Refusal::NotAdmitted(internal_error(&text)))
 }

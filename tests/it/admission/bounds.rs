@@ -68,7 +68,8 @@ fn request(method: Method, target: &str, content_type: &str) -> http::request::B
 
 /// Sends a request as this user; `None` for the anonymous one.
 async fn send_as(gateway: &Gateway, user: Option<&Issued>, request: Request<BoxedBody>) -> (u16, String) {
-    let response = gateway.http2(user).await.send(request).await.unwrap();
+    let mut client = Box::pin(gateway.http2(user)).await;
+    let response = client.send(request).await.unwrap();
     (response.status().as_u16(), text(response).await)
 }
 
