@@ -44,7 +44,7 @@ use admission::Admission;
 use audit::{AuditedRequest, Facts};
 use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;
-use finished::FinishedIfWriting;
+use finished::{FinishedIfWriting, WriteInProgress};
 use forward::{ForwardContext, Tunnel};
 use health::HealthChecks;
 use post_process::PostProcess;
@@ -98,6 +98,7 @@ impl RequestHandler for Gateway {
         let buffers = request.body().buffers().cloned();
         let request = Box::new(request);
         let (is_read, write) = (request.method().is_safe(), scope.write.clone());
+        let own_write = write.clone();
         let handling = async move {
             // One snapshot for the whole request, released before the response body streams.
             let endpoints_version = gateway.live.endpoints_version();
@@ -105,7 +106,7 @@ impl RequestHandler for Gateway {
             // A task does this after each change; a request may come first.
             gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
             let handling = gateway.respond(&snapshot, &connection, &mut scope, request);
-            let handling = unless_revoked(buffers, handling);
+            let handling = unless_revoked(buffers, own_write, handling);
             let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
@@ -133,16 +134,24 @@ impl RequestHandler for Gateway {
     }
 }
 
-/// Handles a request, unless its owner has to give up memory. Then all that the request holds is dropped.
+/// Handles a request, unless its owner has to give up memory. Then all that the request holds is dropped; not while a reviewed write
+/// is on its way, which ends soon.
 // threat: buffered-bytes-flood
 async fn unless_revoked(
     buffers: Option<Arc<ExchangeBuffers>>,
+    write: WriteInProgress,
     handling: impl Future<Output = Result<Response<Body>, Refusal>>,
 ) -> Result<Response<Body>, Refusal> {
     let Some(buffers) = buffers else { return handling.await };
+    let revoked = async {
+        buffers.revoked().await;
+        if write.is_on_its_way() {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
         biased;
-        () = buffers.revoked() => Err(Refusal::TooManyBufferedBytes),
+        () = revoked => Err(Refusal::TooManyBufferedBytes),
         result = handling => result,
     }
 }
@@ -204,7 +213,9 @@ impl Gateway {
         let prepared = forward::prepare(admitted, context)?;
         let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
-        let Some(mut end) = scope.stream_end() else { return Ok(sending.await?) };
+        // A reviewed write is no stream, whatever its header says, and what it has stored is compared.
+        let end = if scope.write.is_on_its_way() { None } else { scope.stream_end() };
+        let Some(mut end) = end else { return Ok(sending.await?) };
         // Also a request whose body never ends, or that is never answered.
         let response = tokio::select! {
             biased;

@@ -197,7 +197,7 @@ impl Reviewer<'_> {
             self.require_dry_run(authorized).await?;
             self.delete_collection(authorized, body).await
         };
-        match self.unless_revoked(Box::pin(deleting)).await? {
+        match Box::pin(deleting).await {
             Ok(response) => Ok(response),
             Err(Stop::Unseen(reason)) => {
                 self.authorized_or_refused(authorized).await?;

@@ -17,6 +17,11 @@ pub(super) struct WriteInProgress(Arc<AtomicBool>);
 pub(super) struct WriteGuard(Arc<AtomicBool>);
 
 impl WriteInProgress {
+    /// Whether a write is on its way: then nothing ends the request.
+    pub(super) fn is_on_its_way(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
     pub(super) fn begin(&self) -> WriteGuard {
         self.0.store(true, Ordering::Release);
         WriteGuard(Arc::clone(&self.0))

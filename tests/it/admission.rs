@@ -720,7 +720,8 @@ async fn a_request_that_only_shadow_webhooks_match_is_forwarded_as_it_is() {
     let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
     let (named, applied) = (format!("{MAPS}/m"), format!("{MAPS}/m?fieldManager=f"));
     let (read, apply) = (format!("GET {named}"), format!("PATCH {applied}"));
-    let cases: [(Method, &str, (&str, &str), &str, Vec<String>, Option<&str>); 5] = [
+    type Observed<'a> = (Method, &'a str, (&'a str, &'a str), &'a str, Vec<String>, Option<&'a str>);
+    let cases: [Observed<'_>; 5] = [
         (Method::POST, MAPS, JSON, &map(), vec![format!("POST {MAPS}")], Some("CREATE")),
         (Method::PUT, &named, JSON, &map(), vec![read.clone(), format!("PUT {named}")], Some("UPDATE")),
         (Method::PATCH, &applied, YAML, "a: [1", vec![read.clone(), apply], Some("UPDATE")),

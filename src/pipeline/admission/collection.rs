@@ -3,21 +3,23 @@
 //!
 //! The dry run shows the objects. Each is deleted by the deletion of the collection with a selector for its name, which needs no
 //! other right than the client's request, and with preconditions of its UID and `resourceVersion`. An object that has changed is
-//! reviewed again, one that is gone is no failure.
+//! reviewed again, one that is gone is no failure. An object of a group that kube-apiserver does not serve itself is deleted by its
+//! own path: another server may read no selectors.
 // apiserver: pkg/registry/generic/registry/store.go, DeleteCollection; pkg/endpoints/handlers/delete.go, DeleteCollection
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode};
 use portcullis_admission::review::internal_error;
-use portcullis_go::url::escape;
+use portcullis_go::url::{escape, path_segment, query};
 use portcullis_http::body::Body;
 use serde_json::Value;
 
 use super::document::metadata;
-use super::options::{delete_options_of_query, is_dry_run, pinned_options};
+use super::options::{delete_options_of_query, pinned_options};
 use super::reviewer::{JSON, Reviewer, Stop, unexpressible};
 use super::written::accepts_json;
+use crate::backend::sharing::extension_group;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::stages::{Admitted, Authorized, ReviewedWrite};
 
@@ -48,14 +50,13 @@ impl Reviewer<'_> {
             response = self.dry_run_in_encoding_of_client(authorized, &request).await?;
         }
         let options = request.given.unwrap_or_else(|| delete_options_of_query(raw));
-        let stores =
-            !is_dry_run(raw) && options.get("dryRun").and_then(Value::as_array).is_none_or(Vec::is_empty);
+        let stores = options.get("dryRun").and_then(Value::as_array).is_none_or(Vec::is_empty);
         for item in items(&mut list)? {
             let mut next = Some(item);
             let mut tries = 0;
             while let Some(old) = next.take() {
                 tries += 1;
-                let old = self.review_delete(authorized, &options, old).await?;
+                let old = self.unless_revoked(self.review_delete(authorized, &options, old)).await??;
                 if !stores {
                     break;
                 }
@@ -63,7 +64,9 @@ impl Reviewer<'_> {
                 match self.delete_one(authorized, &old, pinned).await? {
                     Deleted::Gone => {}
                     Deleted::Refused(response) => return Ok(*response),
-                    Deleted::Changed if tries < MAX_TRIES => next = self.read_item(authorized, &old).await?,
+                    Deleted::Changed if tries < MAX_TRIES && !is_extension(authorized) => {
+                        next = self.read_item(authorized, &old).await?;
+                    }
                     Deleted::Changed => return Err(Stop::Again),
                 }
             }
@@ -77,7 +80,10 @@ impl Reviewer<'_> {
         old: &Value,
         options: Bytes,
     ) -> Result<Deleted, Stop> {
-        let target = selecting(authorized, metadata(old, "name")).ok_or_else(|| unexpressible("name"))?;
+        let name = metadata(old, "name");
+        let target =
+            if is_extension(authorized) { own(authorized, name) } else { selecting(authorized, name) };
+        let target = target.ok_or_else(|| unexpressible("name"))?;
         let write = ReviewedWrite {
             target: Some(target),
             content_type: Some(JSON),
@@ -120,12 +126,26 @@ fn items(list: &mut Value) -> Result<Vec<Value>, Stop> {
     Ok(items)
 }
 
-/// The collection with a selector for one name.
+fn is_extension(authorized: &Authorized) -> bool {
+    extension_group(authorized.info().path()).is_some()
+}
+
+/// The path of an object of the collection.
+fn own(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
+    let collection = authorized.request().uri().path().trim_end_matches('/');
+    format!("{collection}/{}", path_segment(name).ok()?).parse().ok()
+}
+
+/// The collection with a selector for one name, and the client's labels.
 fn selecting(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
+    let escaped = |text: &str| escape(text.as_bytes(), |byte| byte.is_ascii_alphanumeric());
     // apimachinery: pkg/fields/selector.go, EscapeValue
     let value = name.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
-    let selector = escape(format!("metadata.name={value}").as_bytes(), |byte| byte.is_ascii_alphanumeric());
-    format!("{}?fieldSelector={selector}", authorized.request().uri().path()).parse().ok()
+    let mut query = format!("fieldSelector={}", escaped(&format!("metadata.name={value}")));
+    if let Some(labels) = query::first(authorized.query().unwrap_or_default(), "labelSelector") {
+        query = format!("{query}&labelSelector={}", escaped(&labels));
+    }
+    format!("{}?{query}", authorized.request().uri().path()).parse().ok()
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ use crate::pipeline::forward_error::ForwardError;
 use crate::pipeline::stages::{Admitted, Authorized};
 
 /// The largest response that is shown.
-const MAX_RESPONSE_BYTES: u64 = 16 << 20;
+const MAX_RESPONSE_BYTES: u64 = 3 << 20;
 /// The groups of objects that are answered and not stored.
 const REVIEWS: [&str; 2] = ["authentication.k8s.io", "authorization.k8s.io"];
 
@@ -50,10 +50,8 @@ impl Reviewer<'_> {
         if !status.is_success() && status != StatusCode::SWITCHING_PROTOCOLS {
             return Ok(response);
         }
-        let (response, object) = match self.shows_response() {
-            true => self.object_of(response).await?,
-            false => (response, Ok(None)),
-        };
+        let (response, object) =
+            if self.shows_response() { self.object_of(response).await? } else { (response, Ok(None)) };
         let shown = match (before, object) {
             (Ok(old), Ok(object)) => self.show(&seen, Objects { object, old_object: old }).await,
             (Err(unshown), _) | (_, Err(unshown)) => Err(unshown),

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use portcullis_go::json::encode;
-use portcullis_go::json::raw::{JsonType, check, decode, elements, members, string};
+use portcullis_go::json::raw::{JsonType, check, decode, elements, members};
 use portcullis_go::time::format_utc;
 use portcullis_kubernetes::encoding::Envelope;
 use prost::Message;
@@ -103,12 +103,6 @@ fn find(members: &Members, name: &str) -> Option<Option<Range<usize>>> {
     }
 }
 
-/// Whether the value of a field stands for none, so that the API server would fill it in.
-// apiserver: pkg/storage/api_object_versioner.go, ObjectResourceVersion
-fn is_unset(field: &str, value: &str) -> bool {
-    value.is_empty() || field == "resourceVersion" && value == "0"
-}
-
 fn with_metadata(body: &[u8], pins: &[Pin<'_>]) -> Option<Bytes> {
     let text = checked(body)?;
     let top = distinct_members(text)?;
@@ -135,7 +129,7 @@ fn with_metadata(body: &[u8], pins: &[Pin<'_>]) -> Option<Bytes> {
         let range = metadata.start + range.start..metadata.start + range.end;
         let own = text.get(range.clone())?;
         match JsonType::of(own) {
-            JsonType::String if !is_unset(field, &string(own)) => {}
+            // Also one of the client's own: the API server has accepted it in the dry run, and reads "00" as none.
             JsonType::String | JsonType::Null => edits.push((range, quoted(value))),
             _ => return None,
         }
@@ -258,17 +252,15 @@ impl Metadata {
 // protobuf: the encoding, "Last One Wins"
 fn protobuf_with_metadata(body: &[u8], pins: &[Pin<'_>]) -> Option<Bytes> {
     let mut envelope = Envelope::read(body)?;
-    let own = Object::decode(envelope.raw.as_slice()).ok()?.metadata.unwrap_or_default();
+    Object::decode(envelope.raw.as_slice()).ok()?;
     let mut metadata = Metadata::default();
     for (field, value) in pins {
-        let (own, place) = match *field {
-            "name" => (&own.name, &mut metadata.name),
-            "resourceVersion" => (&own.resource_version, &mut metadata.resource_version),
+        let place = match *field {
+            "name" => &mut metadata.name,
+            "resourceVersion" => &mut metadata.resource_version,
             _ => return None,
         };
-        if is_unset(field, own.as_deref().unwrap_or_default()) {
-            *place = Some((*value).to_owned());
-        }
+        *place = Some((*value).to_owned());
     }
     if metadata != Metadata::default() {
         Object { metadata: Some(metadata) }.encode(&mut envelope.raw).ok()?;
@@ -293,8 +285,9 @@ mod tests {
                 Some(r#"{"x":[null,{"a":null}],"metadata":{"resourceVersion":"5", "name":"n"}}"#),
             ),
             (r#"{"metad\u0061ta":{}}"#, Some(r#"{"metad\u0061ta":{"resourceVersion":"5"}}"#)),
-            // The client's own one stays.
-            (r#"{"metadata":{"resourceVersion":"4"}}"#, Some(r#"{"metadata":{"resourceVersion":"4"}}"#)),
+            // One of the client's own is replaced, whatever the API server would read in it.
+            (r#"{"metadata":{"resourceVersion":"4"}}"#, Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
+            (r#"{"metadata":{"resourceVersion":"00"}}"#, Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
             (r#"{"metadata":{"resourceVersion":null}}"#, Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
             (r#"{"metadata":{"resourceVersion":"0"}}"#, Some(r#"{"metadata":{"resourceVersion":"5"}}"#)),
             (

@@ -137,10 +137,16 @@ impl Reviewer<'_> {
     async fn undo(&self, authorized: &Authorized, stored: &Value, old: Option<Value>) -> bool {
         let version = metadata(stored, "resourceVersion");
         let Some(mut old) = old else {
-            let preconditions = json!({"uid": metadata(stored, "uid"), "resourceVersion": version});
-            let options =
-                json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions});
-            return self.send(authorized, stored, (Method::DELETE, JSON), &options).await.is_some();
+            // Whatever has become of it meanwhile, and at once.
+            let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
+                "preconditions": {"uid": metadata(stored, "uid")}});
+            let deleted = self.send(authorized, stored, (Method::DELETE, JSON), &options).await;
+            // One with finalizers stays.
+            let shown = match &deleted {
+                Some(response) => self.decode_stored(&response.body).await,
+                None => return false,
+            };
+            return shown.is_none_or(|shown| metadata(&shown, "deletionTimestamp").is_empty());
         };
         if metadata(&old, "resourceVersion") == version {
             return true;
