@@ -182,7 +182,9 @@ fn add(
         _ if is_empty => {}
         Texts | Messages(_) => {
             let list = object.entry(name).or_insert_with(|| Value::Array(Vec::new()));
-            list.as_array_mut().map(|list| list.push(value));
+            if let Some(list) = list.as_array_mut() {
+                list.push(value);
+            }
         }
         Pairs => {
             let key = value.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
