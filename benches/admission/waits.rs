@@ -57,9 +57,9 @@ const INPUTS: [Input; 6] = [
         is_patched: false,
     },
     Input {
-        name: "dry runs of 2.9 MiB with a match condition",
+        name: "dry runs of 300 KiB with a match condition",
         label: "condition",
-        spec: || list("{\"a\":1}", 2900 << 10),
+        spec: || list("{\"a\":1}", 300 << 10),
         is_patched: false,
     },
     Input {
