@@ -711,6 +711,9 @@ async fn a_shadow_webhook_is_counted_beside_the_request() {
     gateway.until_counted(counted).await;
 }
 
+/// A request, the requests that the API server gets, and the operation that the webhook is shown.
+type Observed<'a> = (Method, &'a str, (&'a str, &'a str), &'a str, Vec<String>, Option<&'a str>);
+
 /// A request that only shadow webhooks match reaches the API server as it was sent, also in forms that the gateway cannot review.
 #[tokio::test]
 async fn a_request_that_only_shadow_webhooks_match_is_forwarded_as_it_is() {
@@ -720,7 +723,6 @@ async fn a_request_that_only_shadow_webhooks_match_is_forwarded_as_it_is() {
     let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
     let (named, applied) = (format!("{MAPS}/m"), format!("{MAPS}/m?fieldManager=f"));
     let (read, apply) = (format!("GET {named}"), format!("PATCH {applied}"));
-    type Observed<'a> = (Method, &'a str, (&'a str, &'a str), &'a str, Vec<String>, Option<&'a str>);
     let cases: [Observed<'_>; 5] = [
         (Method::POST, MAPS, JSON, &map(), vec![format!("POST {MAPS}")], Some("CREATE")),
         (Method::PUT, &named, JSON, &map(), vec![read.clone(), format!("PUT {named}")], Some("UPDATE")),
