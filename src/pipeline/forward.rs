@@ -31,6 +31,7 @@ pub(crate) use prepare::write_trusted_headers;
 pub(crate) use prepare::{Prepared, prepare};
 pub(crate) use rehearse::{
     Rehearsal, RehearsalError, RehearsalResponse, rehearse, rewritten_target, rewritten_target_at,
+    without_timeout,
 };
 
 use crate::backend::Backend;

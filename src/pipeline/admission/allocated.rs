@@ -34,6 +34,8 @@ const GENERATED_LETTERS: &str = "bcdfghjklmnpqrstvwxz2456789";
 
 /// The longest time between the dry run and the write. Beyond it, a time is no longer that of the request.
 const MAX_SECONDS: u64 = 600;
+/// The longest body of a Service in which its values are searched.
+const MAX_SEARCHED_BYTES: usize = 64 << 10;
 
 /// Whether the API server has stored what was reviewed, except for what it decides anew in each request.
 pub(super) fn is_stored(reviewed: &Value, stored: &Value) -> bool {
@@ -176,8 +178,12 @@ impl Origin<'_> {
         has(self.shown) && !self.old.is_some_and(has) && !self.is_named(value, tag)
     }
 
-    /// Whether the client's body names the value.
+    /// Whether the client's body names the value, or is too long to be searched for each of its ports.
+    // threat: large-review
     fn is_named(&self, value: &Value, tag: Option<u8>) -> bool {
+        if self.body.len() > MAX_SEARCHED_BYTES {
+            return true;
+        }
         let contains = |part: &[u8]| self.body.windows(part.len().max(1)).any(|window| window == part);
         match (value, self.encoding, tag) {
             (Value::Number(number), Encoding::Protobuf, Some(tag)) => {

@@ -30,7 +30,7 @@ use super::subject::Action;
 use super::write::{JSON_PATCH, replacement};
 use crate::metrics::StoredDifference;
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target_at};
+use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target_at, without_timeout};
 use crate::pipeline::stages::{Admitted, Authorized, ReviewedWrite};
 
 /// How long after the deadline of a request the response to its write may come, and how long a request after it may take.
@@ -55,6 +55,7 @@ impl Reviewer<'_> {
         let Reviewed { mut write, expected, .. } = reviewed;
         if expected.is_some() {
             write.deadline = late(authorized);
+            write.target = write.target.or_else(|| without_timeout(authorized));
         }
         // Neither the client nor its deadline ends what follows.
         let _guard = expected.is_some().then(|| self.scope.write.begin());

@@ -170,10 +170,22 @@ pub(crate) fn rewritten_target_at(authorized: &Authorized, path: &str) -> Option
     let raw = authorized.query().unwrap_or_default();
     let others = raw.split('&').filter(|pair| {
         let name = query::pairs(pair).next().map(|(name, _)| name);
-        !pair.is_empty() && !matches!(name.as_deref(), Some("fieldValidation" | "force"))
+        !pair.is_empty() && !matches!(name.as_deref(), Some("fieldValidation" | "force" | "timeout"))
     });
     let query: String = others.flat_map(|pair| [pair, "&"]).collect();
     format!("{path}?{query}fieldValidation=Ignore").parse().ok()
+}
+
+/// The client's own target without its `timeout`; `None` if it has none. At its end the API server would answer, and go on with a
+/// write.
+// apiserver: pkg/endpoints/handlers/finisher/finisher.go, FinishRequest
+pub(crate) fn without_timeout(authorized: &Authorized) -> Option<PathAndQuery> {
+    let raw = authorized.query().unwrap_or_default();
+    let is_timeout = |pair: &&str| query::pairs(pair).next().is_some_and(|(name, _)| name == "timeout");
+    raw.split('&').find(is_timeout)?;
+    let others: Vec<&str> = raw.split('&').filter(|pair| !is_timeout(pair)).collect();
+    let path = authorized.request().uri().path();
+    format!("{path}?{}", others.join("&")).parse().ok()
 }
 
 /// Sends a rehearsal as the user of the request, and reads the whole response.
