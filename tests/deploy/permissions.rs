@@ -403,6 +403,10 @@ fn objects(file: &str) -> Result<BTreeMap<String, Value>, String> {
 /// cluster that others use is not the place to do that. `tests/it` has a fake one.
 const GRANTED_BY_DEFAULT: &str = "/portcullis-self-subject-reviews";
 
+/// APIServices: without them, a write to a custom resource is refused for the moments between its creation and its publication. That
+/// depends on time; `tests/it` has a fake API server that publishes nothing.
+const OF_A_MOMENT: (&str, &str, Option<usize>) = ("", "ClusterRole/portcullis", Some(3));
+
 fn complete() -> Result<(), String> {
     let mut missing = Vec::new();
     for file in FILES {
@@ -414,7 +418,9 @@ fn complete() -> Result<(), String> {
             let parts: Vec<Option<usize>> =
                 rules.map_or_else(|| vec![None], |rules| (0..rules).map(Some).collect());
             for rule in parts {
-                if !ROWS.iter().any(|row| row.file == file && row.object == name && row.rule == rule) {
+                if (file, &*name, rule) != OF_A_MOMENT
+                    && !ROWS.iter().any(|row| row.file == file && row.object == name && row.rule == rule)
+                {
                     missing.push(format!("rbac{file}.yaml: {name}, rule {rule:?}"));
                 }
             }

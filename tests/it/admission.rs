@@ -329,8 +329,11 @@ async fn an_object_that_is_stored_otherwise_is_reviewed_again_and_undone() {
         let mut expected = vec![format!("POST {MAPS}?dryRun=All"), format!("POST {MAPS}")];
         if refused {
             expected.push(format!("DELETE {own}?fieldValidation=Ignore"));
-            let preconditions = json!({"uid": "u", "resourceVersion": "6"});
-            assert_eq!(received.last().unwrap().body["preconditions"], preconditions);
+            let options = &received.last().unwrap().body;
+            assert_eq!(
+                (&options["preconditions"], &options["gracePeriodSeconds"]),
+                (&json!({"uid": "u"}), &json!(0))
+            );
         }
         assert_eq!((lines, admitting.reviews()), (expected, 2));
 
@@ -434,7 +437,7 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
     let many = format!("{own}?{}", "&".repeat(9_999));
     let posted = format!("{MAPS}?{}", "a=b&".repeat(2_000));
     let cases: &[RefusedCase<'_>] = &[
-        ("a collection", Method::DELETE, MAPS, &[], "", 500),
+        ("a collection of an API server without dry runs", Method::DELETE, GADGETS, &[], "", 500),
         ("an API server without dry runs", Method::POST, GADGETS, &[JSON], "{\"kind\":\"Gadget\"}", 500),
         ("an upgrade of an aggregated API", Method::GET, &console, &upgrade, "", 500),
         ("more parameters than Go reads", Method::DELETE, &many, &[], "", 400),
