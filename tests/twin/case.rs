@@ -26,6 +26,8 @@ pub(crate) enum ExpectedReviews {
     Equal,
     /// The same on both sides, but for repetitions.
     Repeated,
+    /// Some, which are not compared.
+    Uncompared,
     /// None.
     None,
 }
@@ -308,11 +310,18 @@ impl Case {
         self
     }
 
-    /// Compares each review once: kube-apiserver repeats the admission of a deletion if its watch cache was stale, which
-    /// depends on time.
+    /// Compares each review once: kube-apiserver repeats the admission of a write if its watch cache was stale, which depends on
+    /// time.
     // apiserver: pkg/storage/etcd3/store.go, conditionalDelete
     pub(crate) fn repeated_reviews(mut self) -> Self {
         self.reviews = ExpectedReviews::Repeated;
+        self
+    }
+
+    /// Does not compare the reviews: kube-apiserver begins a write again, with other values, if those that it has drawn are taken
+    /// meanwhile.
+    pub(crate) fn uncompared_reviews(mut self) -> Self {
+        self.reviews = ExpectedReviews::Uncompared;
         self
     }
 

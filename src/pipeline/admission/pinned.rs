@@ -188,7 +188,10 @@ impl Reviewer<'_> {
             return Err(refused);
         };
         let Ok(response) = self.second_dry_run(request.authorized, &write).await else { return Err(refused) };
-        if request.is_lost(shown, after, &response.object()?) { Err(refused) } else { Ok((write, response)) }
+        let object = response.object()?;
+        let is_lost = request.is_lost(shown, after, &object);
+        response.put_back(object);
+        if is_lost { Err(refused) } else { Ok((write, response)) }
     }
 
     /// Runs the validating phase with the object that a write leads to.

@@ -389,6 +389,11 @@ impl RehearsalResponse {
         lock(&self.object).take().ok_or(Stop::Refused(Refusal::Panic))
     }
 
+    /// Gives the object back, to be taken again.
+    pub(super) fn put_back(&self, object: Value) {
+        *lock(&self.object) = Some(object);
+    }
+
     pub(super) fn is_created(&self) -> bool {
         self.status == StatusCode::CREATED
     }

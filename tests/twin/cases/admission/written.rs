@@ -627,7 +627,8 @@ fn services() -> Vec<Case> {
                     .answers(201)
             };
             let ends = |case: Case, status: u16| {
-                read(case.answers(status), &own).declared_reviews("D-admission-prepared", 200)
+                // kube-apiserver begins again if the address or the port that it has drawn is taken meanwhile.
+                read(case.answers(status).uncompared_reviews(), &own)
             };
             cases.push(ends(
                 by_admin(&name("created"), "POST", collection).json(&service(asks, kind).to_string()),
