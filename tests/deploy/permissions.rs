@@ -403,7 +403,7 @@ fn objects(file: &str) -> Result<BTreeMap<String, Value>, String> {
 /// cluster that others use is not the place to do that. `tests/it` has a fake one.
 const GRANTED_BY_DEFAULT: &str = "/portcullis-self-subject-reviews";
 
-/// APIServices: without them, a write to a custom resource is refused for the moments between its creation and its publication. That
+/// `APIService`s: without them, a write to a custom resource is refused for the moments between its creation and its publication. That
 /// depends on time; `tests/it` has a fake API server that publishes nothing.
 const OF_A_MOMENT: (&str, &str, Option<usize>) = ("", "ClusterRole/portcullis", Some(3));
 
