@@ -194,14 +194,9 @@ impl ClusterAdmission {
         decoded.saturating_mul(COPIES + usize::from(self.has_conditions))
     }
 
-    /// Waits for the memory of reviews: see [`ClusterReviewMemory::reserve`].
-    pub(crate) async fn reserve(
-        &self,
-        of: MemoryOwner<'_>,
-        bytes: usize,
-        at_once: bool,
-    ) -> Result<ReservedMemory, NoMemory> {
-        self.memory.reserve(of, bytes, at_once).await
+    /// The memory of its reviews.
+    pub(crate) fn memory(&self) -> &ClusterReviewMemory {
+        &self.memory
     }
 
     /// Does work on a large object elsewhere, in a turn of its owner. `None` if the work is cancelled.

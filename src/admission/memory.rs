@@ -6,7 +6,7 @@
 //! administrators and nodes of the operator's clusters.
 //!
 //! The texts themselves are not counted here but among the bytes in buffers, whose largest owner gives way: see
-//! `pipeline/admission/held.rs`.
+//! `pipeline/held_texts.rs`.
 // threat: review-memory
 
 use std::sync::Arc;

@@ -177,12 +177,8 @@ impl Reviewer<'_> {
     /// The target of a connection, if webhooks have changed it.
     async fn reviewed_target(&self, authorized: &Authorized) -> Result<Option<PathAndQuery>, Stop> {
         match self.connect(authorized).await {
-            Err(Stop::Unseen(reason)) => {
-                self.authorized_or_refused(authorized).await?;
-                self.refuse_unseen(authorized, &reason).await?;
-                Ok(None)
-            }
-            result => result,
+            Err(stop) => self.passes_unseen(authorized, stop).await.map(|()| None),
+            target => target,
         }
     }
 
@@ -199,33 +195,40 @@ impl Reviewer<'_> {
         };
         match Box::pin(deleting).await {
             Ok(response) => Ok(response),
-            Err(Stop::Unseen(reason)) => {
-                self.authorized_or_refused(authorized).await?;
-                self.refuse_unseen(authorized, &reason).await?;
-                let admitted = Admitted::reviewed(authorized, reviewer::as_sent(body.clone()));
-                self.gateway.forward(admitted, self.connection, self.scope).await
-            }
-            Err(stop @ Stop::Unreadable(_)) => {
-                self.authorized_or_refused(authorized).await?;
-                stop.into_response(self.subject)
-            }
-            Err(stop) => stop.into_response(self.subject),
+            Err(stop) => match self.passes_unseen(authorized, stop).await {
+                Ok(()) => {
+                    let admitted = Admitted::reviewed(authorized, reviewer::as_sent(body.clone()));
+                    self.gateway.forward(admitted, self.connection, self.scope).await
+                }
+                Err(stop) => stop.into_response(self.subject),
+            },
         }
     }
 
     /// The write that webhooks have admitted, or that none of them has to see.
     async fn reviewed_write(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
         match self.review(authorized, body).await {
-            Err(Stop::Unseen(reason)) => {
-                self.authorized_or_refused(authorized).await?;
-                self.refuse_unseen(authorized, &reason).await?;
+            Err(stop) => {
+                self.passes_unseen(authorized, stop).await?;
                 Ok(Reviewed::unproven(reviewer::as_sent(body.clone())))
             }
-            Err(stop @ Stop::Unreadable(_)) => {
-                self.authorized_or_refused(authorized).await?;
+            reviewed => reviewed,
+        }
+    }
+
+    /// Lets a request pass although webhooks cannot be shown it, or returns why it stops. A user without rights learns nothing about
+    /// webhooks.
+    async fn passes_unseen(&self, authorized: &Authorized, stop: Stop) -> Result<(), Stop> {
+        match stop {
+            Stop::Unseen(reason) => {
+                self.authorize(authorized).await?;
+                Ok(self.refuse_unseen(authorized, &reason).await?)
+            }
+            Stop::Unreadable(_) => {
+                self.authorize(authorized).await?;
                 Err(stop)
             }
-            result => result,
+            stop => Err(stop),
         }
     }
 }
@@ -249,12 +252,6 @@ impl Reviewer<'_> {
             () = self.texts.revoked() => Err(Refusal::TooManyBufferedBytes),
             result = part => Ok(result),
         }
-    }
-
-    /// A user without rights learns nothing about webhooks.
-    async fn authorized_or_refused(&self, authorized: &Authorized) -> Result<(), Refusal> {
-        let asked = self.surroundings.authorize_request(authorized.info()).await;
-        asked.map_err(Refusal::Access)
     }
 }
 

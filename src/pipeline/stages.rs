@@ -40,7 +40,8 @@ use crate::request::info::RequestInfo;
 use crate::request::wellformed::{self, MalformedRequest};
 use crate::traces::{ActiveSpan, SpanScope};
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// The type of what the gateway sends and asks for itself.
+pub(in crate::pipeline) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A well-formed request, which every server parses alike.
 pub(crate) struct Received {

@@ -134,7 +134,7 @@ async fn serve_one(
     timeout(CONNECTION_TIMEOUT, builder.serve_connection(TokioIo::new(stream), service)).await.ok();
 }
 
-/// Nobody has a turn yet.
+/// No client has a turn yet.
 fn turns() -> Arc<FairLimiter<IpAddr>> {
     Arc::new(FairLimiter::new(TURNS))
 }

@@ -164,13 +164,13 @@ impl Snapshot {
     /// in force. All generations share them, so that is a step of its own: a generation that is built but never used changes
     /// nothing.
     pub(super) fn apply_shared(&self) {
+        let max_buffered_bytes = self.max_buffered_bytes.bytes();
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
-            cluster.limiter.apply_memory(self.max_buffered_bytes.bytes());
+            cluster.limiter.apply_memory(max_buffered_bytes);
             cluster.enforce();
         }
-        let max_buffered_bytes = self.max_buffered_bytes.bytes();
         self.ledger.set_total(max_buffered_bytes);
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);

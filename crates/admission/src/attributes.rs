@@ -111,9 +111,9 @@ pub(crate) struct SharedObjects {
 }
 
 /// The size beyond which work on a value is not done where other requests wait, in bytes of text.
-pub(crate) const LARGE: usize = 64 << 10;
+pub const LARGE: usize = 64 << 10;
 /// The same in levels, each of which takes some of the stack.
-const DEEP: usize = 128;
+pub const DEEP: usize = 128;
 
 impl SharedObjects {
     /// Takes the objects out of `objects`, until [`Self::give_back`].

@@ -22,8 +22,10 @@ pub mod review;
 mod surroundings;
 mod webhook;
 
-pub use attributes::{Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo};
-pub(crate) use attributes::{LARGE, SharedObjects};
+pub(crate) use attributes::SharedObjects;
+pub use attributes::{
+    Attributes, DEEP, GroupVersionKind, GroupVersionResource, LARGE, Objects, Operation, UserInfo,
+};
 pub use surroundings::{
     Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
 };

@@ -17,11 +17,11 @@ use serde_json::Value;
 
 use super::document::metadata;
 use super::options::{delete_options_of_query, pinned_options};
-use super::reviewer::{JSON, Reviewer, Stop, unexpressible};
+use super::reviewer::{Reviewer, Stop, unexpressible};
 use super::written::accepts_json;
 use crate::backend::sharing::extension_group;
 use crate::pipeline::error_map::Refusal;
-use crate::pipeline::stages::{Admitted, Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Admitted, Authorized, JSON, ReviewedWrite};
 
 /// How often the deletion of an object that changes is tried.
 const MAX_TRIES: usize = 8;

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use portcullis_admission::Surroundings as _;
 use portcullis_admission::review::{DecodedSize, decode_value, internal_error};
+use portcullis_admission::{DEEP, LARGE, Surroundings as _};
 use portcullis_limits::Owner;
 use portcullis_system::sync::lock;
 use serde_json::Value;
@@ -17,11 +17,6 @@ use crate::admission::{MemoryOwner, NoMemory, ReservedMemory};
 use crate::limits::ProcessPriority;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::stages::Authorized;
-
-/// The size of a text beyond which it is not decoded on the thread that serves requests.
-const LARGE_TEXT: usize = 64 << 10;
-/// The same in levels of nesting.
-const DEEP: usize = 128;
 
 /// The memory of one request under review.
 pub(super) struct ReviewHold<'a> {
@@ -60,8 +55,7 @@ impl Reviewer<'_> {
         if body.is_empty() || !self.hold_body(body).await? {
             return Ok(());
         }
-        let (is_large, text) = (body.len() > LARGE_TEXT, body.clone());
-        let decoded = self.surroundings.compute(is_large, move || parse_unambiguous(&text)).await;
+        let decoded = self.compute(body, 0, parse_unambiguous).await;
         lock(&self.hold.held).body = Some(decoded.ok_or(Refusal::Panic)?);
         Ok(())
     }
@@ -84,9 +78,7 @@ impl Reviewer<'_> {
         let size = self.size_of(text).await?.map_err(|error| unreadable(&error))?;
         let needed = self.admission.review_size(size.bytes);
         self.hold(needed, if self.subject.action == Action::Delete { 0 } else { needed }).await?;
-        let is_long = text.len() > LARGE_TEXT || size.nesting > DEEP;
-        let text = text.clone();
-        let decoded = self.surroundings.compute(is_long, move || decode_value(&text)).await;
+        let decoded = self.compute(text, size.nesting, decode_value).await;
         let object = decoded.ok_or(Refusal::Panic)?.map_err(|error| unreadable(&error))?;
         if object.is_object() { Ok(object) } else { Err(unreadable("it is not an object")) }
     }
@@ -94,15 +86,22 @@ impl Reviewer<'_> {
     /// Decodes the object that a write has stored. Its memory is that of the reviewed object, which is reserved: a write that is
     /// stored is not given up.
     pub(super) async fn decode_stored(&self, text: &Bytes) -> Option<Value> {
-        let (is_large, text) = (text.len() > LARGE_TEXT, text.clone());
-        let decoded = self.surroundings.compute(is_large, move || decode_value(&text)).await;
-        decoded?.ok().filter(Value::is_object)
+        self.compute(text, 0, decode_value).await?.ok().filter(Value::is_object)
     }
 
     async fn size_of(&self, text: &Bytes) -> Result<Result<DecodedSize, String>, Stop> {
-        let (is_large, text) = (text.len() > LARGE_TEXT, text.clone());
-        let measured = self.surroundings.compute(is_large, move || DecodedSize::of(&text)).await;
-        Ok(measured.ok_or(Refusal::Panic)?)
+        Ok(self.compute(text, 0, DecodedSize::of).await.ok_or(Refusal::Panic)?)
+    }
+
+    /// Reads a text, elsewhere if that takes long.
+    async fn compute<T: Send + 'static>(
+        &self,
+        text: &Bytes,
+        nesting: usize,
+        read: impl FnOnce(&[u8]) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (is_large, text) = (text.len() > LARGE || nesting > DEEP, text.clone());
+        self.surroundings.compute(is_large, move || read(&text)).await
     }
 
     /// Reserves so many bytes. The first object of a review reserves also what the review is expected to take more, for the object of
@@ -117,7 +116,7 @@ impl Reviewer<'_> {
         if missing == 0 {
             return Ok(());
         }
-        let reserve = |bytes| self.admission.reserve(self.hold.of, bytes, !is_first);
+        let reserve = |bytes| self.admission.memory().reserve(self.hold.of, bytes, !is_first);
         let more = if is_first { more } else { 0 };
         let (memory, reserved) = match reserve(missing.saturating_add(more)).await {
             Err(NoMemory::TooLarge { .. }) if more > 0 => (reserve(missing).await, missing),

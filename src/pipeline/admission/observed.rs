@@ -22,7 +22,6 @@ use portcullis_admission::{GroupVersionKind, Objects, Operation, Surroundings as
 use portcullis_http::body::Body;
 use serde_json::Value;
 
-use super::connect;
 use super::document::{SERVER_FIELDS, keep_server_fields, metadata};
 use super::options::{delete_options_of_query, reviewed_delete_options, write_options};
 use super::reviewer::{Reviewer, Stop, kind_of};
@@ -134,7 +133,9 @@ impl Reviewer<'_> {
             }
             Action::DeleteCollection => return Err("a deletion of a collection cannot be shown".to_owned()),
             Action::Connect | Action::ForeignConnect => {
-                objects.object = Some(self.connect_options(seen)?);
+                let options = self.connect_options(seen);
+                objects.object =
+                    Some(options.map_err(|_| "the options of the connection are not known".to_owned())?);
                 (Operation::Connect, None)
             }
         };
@@ -156,21 +157,9 @@ impl Reviewer<'_> {
         Ok(())
     }
 
-    fn connect_options(&self, seen: &Authorized) -> Result<Value, Unshown> {
-        let parts = seen.info().resource().map_or("", |resource| resource.parts);
-        let raw = seen.query().unwrap_or_default();
-        let options = connect::options(self.subject, seen.info().path(), parts, raw);
-        options.map_err(|_| "the options of the connection are not known".to_owned())
-    }
-
     /// Counts the shadow webhooks that may match as failed.
     async fn count_unshown(&self, seen: &Authorized, unshown: &str) {
-        let operation = match self.subject.action {
-            Action::Create => Operation::Create,
-            Action::Update | Action::Patch(_) => Operation::Update,
-            Action::Delete | Action::DeleteCollection => Operation::Delete,
-            Action::Connect | Action::ForeignConnect => Operation::Connect,
-        };
+        let Some(&operation) = self.subject.action.operations().first() else { return };
         let kind = GroupVersionKind::default();
         let attributes = self.attributes(seen, operation, kind, &self.subject.name, None);
         let matcher = RequestMatcher::new(&attributes, None);

@@ -29,14 +29,14 @@ use super::document::{MANAGED_FIELDS, keep_server_fields, managed_fields, metada
 use super::options::{
     delete_options_of_body, delete_options_of_query, pinned_options, reviewed_delete_options, write_options,
 };
-use super::reviewer::{JSON, OnConflict, Reviewed, Reviewer, Stop, conflict, kind_of, unexpressible};
+use super::reviewer::{OnConflict, Reviewed, Reviewer, Stop, conflict, kind_of, unexpressible};
 use super::splice::Encoding;
 use super::subject::{Action, PatchKind};
 use super::write::{Change, ClientRequest, Shown, again_of, conflict_is_a_change};
 use super::written::{Expected, accepts_json};
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse};
-use crate::pipeline::stages::{Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 
 /// The longest part of `generateName` that is in the name.
 // apiserver: pkg/storage/names/generate.go, MaxGeneratedNameLength
@@ -270,8 +270,7 @@ impl Reviewer<'_> {
         authorized: &Authorized,
         target: &PathAndQuery,
     ) -> Result<RehearsalResponse, Stop> {
-        let write = ReviewedWrite { target: Some(target.clone()), ..ReviewedWrite::default() };
-        self.rehearse(authorized, || Rehearsal::dry_run_without_body(authorized, &write)).await
+        self.rehearse(authorized, || Rehearsal::dry_run_at(authorized, target)).await
     }
 
     /// Lets webhooks review the deletion of an object, which is returned.

@@ -8,9 +8,9 @@ use serde_json::Value;
 use super::document::{metadata, set_metadata};
 use super::messages;
 use super::options::write_options;
-use super::reviewer::{JSON, Reviewer, Stop, as_sent, kind_of, unexpressible};
+use super::reviewer::{Reviewer, Stop, as_sent, kind_of, unexpressible};
 use super::splice::Encoding;
-use crate::pipeline::stages::{Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 
 impl Reviewer<'_> {
     /// Reviews the object in the client's body.

@@ -1,7 +1,7 @@
 //! What the reviews of all kinds of requests have in common.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, HeaderValue, WARNING};
+use http::header::{ACCEPT, WARNING};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
@@ -34,9 +34,7 @@ use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rehearse};
 use crate::pipeline::forward_error::ForwardError;
 use crate::pipeline::held_texts::HeldTexts;
 use crate::pipeline::scope::RequestScope;
-use crate::pipeline::stages::{Authorized, ReviewedWrite};
-
-pub(super) const JSON: HeaderValue = HeaderValue::from_static("application/json");
+use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 
 /// Lets webhooks review one request.
 pub(super) struct Reviewer<'a> {
@@ -202,10 +200,7 @@ impl Reviewer<'_> {
 
     /// Reviews a connection; the changed target, if webhooks change the options.
     pub(super) async fn connect(&self, authorized: &Authorized) -> Result<Option<PathAndQuery>, Stop> {
-        let (info, request) = (authorized.info(), authorized.request());
-        let parts = info.resource().map_or("", |resource| resource.parts);
-        let raw = request.uri().query().unwrap_or_default();
-        let options = connect::options(self.subject, info.path(), parts, raw);
+        let options = self.connect_options(authorized);
         if options == Err(NoOptions::Foreign) {
             return Err(Stop::Unseen("the gateway does not know the options of this connection".to_owned()));
         }
@@ -216,7 +211,7 @@ impl Reviewer<'_> {
             NoOptions::Refused(why) => Stop::Refused(Refusal::BadRequest(why.into())),
         })?;
         // apiserver: pkg/endpoints/handlers/rest.go, ConnectResource
-        if query::pairs(raw).any(|(name, _)| name == "dryRun") {
+        if query::pairs(authorized.query().unwrap_or_default()).any(|(name, _)| name == "dryRun") {
             return Err(Stop::Refused(Refusal::BadRequest("dryRun is not supported".into())));
         }
         let attributes =
@@ -227,9 +222,17 @@ impl Reviewer<'_> {
         if !changed {
             return Ok(None);
         }
-        let current = request.uri().path_and_query().ok_or_else(|| unexpressible("connection"))?;
+        let current =
+            authorized.request().uri().path_and_query().ok_or_else(|| unexpressible("connection"))?;
         let after = objects.object.ok_or_else(|| unexpressible("connection"))?;
         connect::target(current, &options, &after).map(Some).ok_or_else(|| unexpressible("connection"))
+    }
+
+    /// The options of a connection.
+    pub(super) fn connect_options(&self, authorized: &Authorized) -> Result<Value, NoOptions> {
+        let info = authorized.info();
+        let parts = info.resource().map_or("", |resource| resource.parts);
+        connect::options(self.subject, info.path(), parts, authorized.query().unwrap_or_default())
     }
 
     /// Asks the backend whether the user may make the request, where no dry run does.

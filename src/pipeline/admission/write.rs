@@ -26,10 +26,10 @@ use super::document::{
     remove_server_fields, set_metadata,
 };
 use super::options::is_dry_run;
-use super::reviewer::{JSON, Stop};
+use super::reviewer::Stop;
 use super::splice::{Encoding, with_last_operation};
 use crate::pipeline::forward::{RehearsalResponse, rewritten_target, rewritten_target_at};
-use crate::pipeline::stages::{Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 
 pub(super) const JSON_PATCH: HeaderValue = HeaderValue::from_static("application/json-patch+json");
 /// No object has it: a write with it creates an absent object, and conflicts with one that is there meanwhile.

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | what the API server decides anew in each request (`allocated.rs`) | none |
 //! | `managedFields`, after a write of the whole object | one more write sets those of the client's own request: what webhooks have set has no manager |
-//! | anything else: the API server's own admission has decided otherwise | the validating webhooks review the stored object. If they refuse it, the gateway deletes it or restores the one before, and the client gets their refusal |
+//! | anything else: the API server's own admission has decided otherwise | the validating webhooks review the stored object. If they refuse it, the gateway deletes a new object, or restores the one before unless it has changed again, and the client gets their refusal |
 //!
 //! The gateway reads the response, so it asks for JSON. A client that accepts another encoding gets what it has written by a read.
 
@@ -24,14 +24,14 @@ use tokio::time::Instant;
 use super::allocated::is_stored;
 use super::document::{MANAGED_FIELDS, is_managed_alike, managed_fields, metadata, set_metadata};
 use super::options::is_dry_run;
-use super::reviewer::{JSON, Reviewed, Reviewer};
+use super::reviewer::{Reviewed, Reviewer};
 use super::splice::with_managed_fields;
 use super::subject::Action;
 use super::write::{JSON_PATCH, replacement};
 use crate::metrics::StoredDifference;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rewritten_target_at, without_timeout};
-use crate::pipeline::stages::{Admitted, Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Admitted, Authorized, JSON, ReviewedWrite};
 
 /// How long after the deadline of a request the response to its write may come, and how long a request after it may take.
 const GRACE_PERIOD: Duration = Duration::from_secs(10);
@@ -134,11 +134,12 @@ impl Reviewer<'_> {
         Err(stop.into_response(self.subject).err().unwrap_or(Refusal::Panic))
     }
 
-    /// Deletes a new object, or restores the one before, unless it has changed again; whether nothing of the write is left.
+    /// Deletes a new object, whatever has become of it; restores the one before, unless it has changed again. Whether nothing of the
+    /// write is left.
     async fn undo(&self, authorized: &Authorized, stored: &Value, old: Option<Value>) -> bool {
         let version = metadata(stored, "resourceVersion");
         let Some(mut old) = old else {
-            // Whatever has become of it meanwhile, and at once.
+            // At once: a pod would go on for its grace period.
             let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0,
                 "preconditions": {"uid": metadata(stored, "uid")}});
             let deleted = self.send(authorized, stored, (Method::DELETE, JSON), &options).await;

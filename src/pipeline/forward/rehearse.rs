@@ -23,7 +23,7 @@ use super::{ForwardContext, Tunnel, send};
 use crate::backend::pools::Pools;
 use crate::pipeline::forward_error::{ForwardError, PrepareError};
 use crate::pipeline::held_texts::{HeldText, HeldTexts, ReadError};
-use crate::pipeline::stages::{Authorized, ReviewedWrite};
+use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 use crate::request::info::RequestInfo;
 
 /// The most parameters of a rehearsed query. Go's limit is 10,000, other servers have lower ones.
@@ -31,7 +31,6 @@ use crate::request::info::RequestInfo;
 const MAX_PARAMETERS: usize = 1000;
 /// The largest response that is read: an object in JSON may be longer than in the client's encoding.
 const MAX_RESPONSE_BYTES: usize = 16 << 20;
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// A client's conditions, which are about its own request; and headers by which some servers replace the method.
 const CONDITIONS_AND_OVERRIDES: [&str; 8] = [
@@ -110,9 +109,8 @@ impl Rehearsal {
     }
 
     /// The dry run of a DELETE of another target, without options.
-    pub(crate) fn dry_run_without_body(authorized: &Authorized, write: &ReviewedWrite) -> Option<Self> {
+    pub(crate) fn dry_run_at(authorized: &Authorized, target: &PathAndQuery) -> Option<Self> {
         let method = authorized.request().method().clone();
-        let target = write.target.as_ref()?;
         let target = with_dry_run(target.path(), target.query())?;
         Some(Self { method, target, content_type: None, body: Bytes::new(), accepts_json: true })
     }
@@ -167,12 +165,8 @@ pub(crate) fn rewritten_target(authorized: &Authorized) -> Option<PathAndQuery> 
 
 /// The same of another path.
 pub(crate) fn rewritten_target_at(authorized: &Authorized, path: &str) -> Option<PathAndQuery> {
-    let raw = authorized.query().unwrap_or_default();
-    let others = raw.split('&').filter(|pair| {
-        let name = query::pairs(pair).next().map(|(name, _)| name);
-        !pair.is_empty() && !matches!(name.as_deref(), Some("fieldValidation" | "force" | "timeout"))
-    });
-    let query: String = others.flat_map(|pair| [pair, "&"]).collect();
+    let others = without_parameters(authorized, &["fieldValidation", "force", "timeout"]);
+    let query: String = others.iter().filter(|pair| !pair.is_empty()).flat_map(|pair| [*pair, "&"]).collect();
     format!("{path}?{query}fieldValidation=Ignore").parse().ok()
 }
 
@@ -180,12 +174,16 @@ pub(crate) fn rewritten_target_at(authorized: &Authorized, path: &str) -> Option
 /// write.
 // apiserver: pkg/endpoints/handlers/finisher/finisher.go, FinishRequest
 pub(crate) fn without_timeout(authorized: &Authorized) -> Option<PathAndQuery> {
-    let raw = authorized.query().unwrap_or_default();
-    let is_timeout = |pair: &&str| query::pairs(pair).next().is_some_and(|(name, _)| name == "timeout");
-    raw.split('&').find(is_timeout)?;
-    let others: Vec<&str> = raw.split('&').filter(|pair| !is_timeout(pair)).collect();
+    let others = without_parameters(authorized, &["timeout"]);
+    let has_timeout = others.len() < authorized.query().unwrap_or_default().split('&').count();
     let path = authorized.request().uri().path();
-    format!("{path}?{}", others.join("&")).parse().ok()
+    has_timeout.then(|| format!("{path}?{}", others.join("&")).parse().ok()).flatten()
+}
+
+/// The parts of the query, as the client wrote them, but those of these names.
+fn without_parameters<'a>(authorized: &'a Authorized, names: &[&str]) -> Vec<&'a str> {
+    let is_other = |pair: &&str| query::pairs(pair).next().is_none_or(|(name, _)| !names.contains(&&*name));
+    authorized.query().unwrap_or_default().split('&').filter(is_other).collect()
 }
 
 /// Sends a rehearsal as the user of the request, and reads the whole response.

@@ -134,7 +134,7 @@ async fn bodies_that_do_not_come_take_nothing_from_other_users() {
     }
 }
 
-/// A client that may not make the request is refused before its body is read, whoever it is.
+/// The gateway refuses a client that may not make the request before it reads the body.
 #[tokio::test]
 async fn a_client_without_rights_is_refused_before_its_body_is_read() {
     let admitting = Admitting::start(|review| Some(allow(review))).await;
