@@ -34,7 +34,7 @@ pub(crate) use memory::{MemoryOwner, NoMemory, ReservedMemory, ReviewMemory};
 use namespaces::NamespaceLabels;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
-pub(crate) use trial::{Trial, TrialResult};
+pub(crate) use trial::{NotCalled, Trial, TrialResult};
 
 /// How often a review holds an object: as the API server shows it, as webhooks see it, as they have changed it; and once more for
 /// match conditions.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | creation of `serviceaccounts/token` | never: it would create a token that works ([`is_never_dry_run`]) |
 //! | creation of another subresource in an API group that kube-apiserver does not serve itself | never: its dry run may do the same |
+//! | a request whose method is not in the OpenAPI document of such a group, which has the resource | never: the API server answers 405 |
 //! | any other request in such a group | if its OpenAPI document lists the parameter `dryRun` ([`DryRunSupport`]), or if its `APIService` has no service: then kube-apiserver serves it, also a custom resource that is so new that it is not in the document |
 //! | any other request | yes: kube-apiserver's own resources have dry runs |
 //!
@@ -35,7 +36,7 @@ use crate::backend::kube_client;
 
 /// How long a document counts.
 const TTL: Duration = Duration::from_mins(1);
-/// How long a document counts for a resource that it does not have: a custom resource may be new.
+/// How long a document counts for a resource or method that it does not have: a custom resource may be new.
 const MISSING_TTL: Duration = Duration::from_secs(2);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_DOCUMENT_BYTES: usize = 32 << 20;
@@ -53,6 +54,8 @@ pub(crate) enum DryRun {
     Supported,
     /// It may store something.
     Unsupported,
+    /// The resource is there, and has no such method.
+    NoMethod,
     /// There is no such resource.
     Absent,
 }
@@ -105,6 +108,8 @@ struct ReadDocument {
 /// The operations of a group, by resource, subresource and method.
 #[derive(Debug, Default)]
 struct Operations {
+    /// The resources and subresources.
+    resources: HashSet<(String, String)>,
     all: HashSet<(String, String, String)>,
     with_dry_run: HashSet<(String, String, String)>,
 }
@@ -226,7 +231,8 @@ impl ReadDocument {
     /// `None` if the document is too old to tell, or was not read.
     fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
         let support = self.result(wanted).ok()?;
-        let ttl = if self.listed(wanted) == Ok(DryRun::Absent) { MISSING_TTL } else { TTL };
+        let is_missing = matches!(self.listed(wanted), Ok(DryRun::Absent | DryRun::NoMethod));
+        let ttl = if is_missing { MISSING_TTL } else { TTL };
         (self.read.elapsed() < ttl).then_some(support)
     }
 }
@@ -237,6 +243,8 @@ impl Operations {
             DryRun::Supported
         } else if self.all.contains(wanted) {
             DryRun::Unsupported
+        } else if self.resources.contains(&(wanted.0.clone(), wanted.1.clone())) {
+            DryRun::NoMethod
         } else {
             DryRun::Absent
         }
@@ -246,6 +254,7 @@ impl Operations {
         let mut operations = Self::default();
         for (path, item) in document.paths {
             let Some((resource, subresource)) = resource_of(&path) else { continue };
+            operations.resources.insert((resource.to_owned(), subresource.to_owned()));
             let common = has_dry_run(&item.parameters);
             let methods =
                 [("post", item.post), ("put", item.put), ("patch", item.patch), ("delete", item.delete)];
@@ -363,13 +372,15 @@ mod tests {
         assert_eq!(support("widgets", "", "patch"), DryRun::Unsupported);
         assert_eq!(support("widgets", "status", "put"), DryRun::Supported);
         assert_eq!(support("widgets", "scale", "put"), DryRun::Absent);
+        assert_eq!(support("widgets", "status", "patch"), DryRun::NoMethod);
+        assert_eq!(support("gadgets", "", "post"), DryRun::NoMethod);
         assert_eq!(support("gadgets", "", "put"), DryRun::Unsupported);
         assert_eq!(support("watch", "", "post"), DryRun::Absent);
     }
 
     #[test]
     fn a_document_counts_for_its_time() {
-        let operations = Operations { all: HashSet::from([wanted("a")]), with_dry_run: HashSet::new() };
+        let operations = Operations { all: HashSet::from([wanted("a")]), ..Operations::default() };
         let known = |age: Duration| ReadDocument {
             read: Instant::now().checked_sub(age).unwrap(),
             operations: Ok(Some(Arc::new(Operations {

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, Surroundings, Webhook,
-    WebhookKind, WebhookResponse, Webhooks, phases,
+    Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, SkipReason, Surroundings,
+    Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_system::sync::lock;
@@ -32,14 +32,25 @@ pub(crate) struct Trial {
 /// What the webhooks have done.
 #[derive(Debug, Default)]
 pub(crate) struct TrialResult {
-    /// The calls, in order. A webhook that is not here does not match, or was not reached.
+    /// The calls, in order.
     pub(crate) calls: Vec<TrialCall>,
+    /// The other webhooks.
+    pub(crate) not_called: Vec<NotCalled>,
     /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
     /// The object after the mutating phase.
     pub(crate) object: Option<Value>,
     /// The refusal of the request.
     pub(crate) refusal: Option<Box<meta::Status>>,
+}
+
+/// A webhook that was not called.
+#[derive(Debug)]
+pub(crate) struct NotCalled {
+    pub(crate) webhook: String,
+    pub(crate) phase: &'static str,
+    /// `None` if another webhook has refused the request before.
+    pub(crate) reason: Option<SkipReason>,
 }
 
 /// The call of a webhook.
@@ -77,8 +88,24 @@ impl Trial {
             Ok(_) => phases::validate(validating, attributes, &mut objects, None, &surroundings).await,
             Err(status) => Err(status),
         };
-        let result = std::mem::take(&mut *lock(&surroundings.result));
+        let mut result = std::mem::take(&mut *lock(&surroundings.result));
+        for webhook in mutating.iter().chain(validating) {
+            result.note_skip(webhook, None);
+        }
         TrialResult { object: objects.object, refusal: ended.err(), ..result }
+    }
+}
+
+impl TrialResult {
+    /// Takes note of a webhook that is not called, unless it is known what became of it: of several rounds, the first one counts.
+    fn note_skip(&mut self, webhook: &Webhook, reason: Option<SkipReason>) {
+        let phase = phase_of(webhook);
+        let is_called = self.calls.iter().any(|call| call.webhook == webhook.name && call.phase == phase);
+        if !is_called
+            && !self.not_called.iter().any(|other| other.webhook == webhook.name && other.phase == phase)
+        {
+            self.not_called.push(NotCalled { webhook: webhook.name.clone(), phase, reason });
+        }
     }
 }
 
@@ -149,6 +176,10 @@ impl Surroundings for TrialSurroundings<'_> {
         AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
     }
 
+    fn note_skip(&self, webhook: &Webhook, reason: SkipReason) {
+        lock(&self.result).note_skip(webhook, Some(reason));
+    }
+
     fn is_late(&self) -> bool {
         false
     }
@@ -160,10 +191,13 @@ impl Surroundings for TrialSurroundings<'_> {
 
 impl TrialCall {
     fn of(webhook: &Webhook, result: String, took: Duration) -> Self {
-        let phase = match webhook.kind {
-            WebhookKind::Mutating => "mutating",
-            WebhookKind::Validating => "validating",
-        };
-        Self { webhook: webhook.name.clone(), phase, result, took }
+        Self { webhook: webhook.name.clone(), phase: phase_of(webhook), result, took }
+    }
+}
+
+fn phase_of(webhook: &Webhook) -> &'static str {
+    match webhook.kind {
+        WebhookKind::Mutating => "mutating",
+        WebhookKind::Validating => "validating",
     }
 }

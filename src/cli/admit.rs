@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use portcullis_admission::{
-    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo,
+    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, SkipReason, UserInfo,
 };
 use portcullis_kubernetes::yaml;
 use portcullis_tools::output::{Output, print};
@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{failed, misconfigured};
-use crate::admission::{Trial, TrialResult};
+use crate::admission::{NotCalled, Trial, TrialResult};
 use crate::config::flags::ServeFlags;
 use crate::state::effective_config::EffectiveConfig;
 
@@ -30,8 +30,9 @@ Examples:
   portcullis admit --config gateway.yaml -f deployment.yaml
   portcullis admit --config gateway.yaml -f new.yaml --old old.yaml --operation update --user alice
   portcullis admit --config gateway.yaml -f recorded-review.json --output json | jq .allowed
+  kubectl get configmaps -o yaml | portcullis admit --config gateway.yaml -f -
 
-The object is shown to the webhooks as it is in the file: without the defaults of an API server.";
+A List is shown object by object. Each object is shown to the webhooks as it is in the file: without the defaults of an API server.";
 
 /// The flags of `portcullis admit`: those of `serve`, and the request.
 #[derive(Debug, Clone, Args)]
@@ -39,7 +40,7 @@ The object is shown to the webhooks as it is in the file: without the defaults o
 pub(super) struct AdmitFlags {
     #[command(flatten)]
     serve: ServeFlags,
-    /// The object, or an AdmissionReview, in YAML or JSON; - for standard input.
+    /// The object, a List of objects, or an AdmissionReview, in YAML or JSON; - for standard input.
     #[arg(short, long, value_name = "FILE", help_heading = "Request")]
     filename: PathBuf,
     /// The stored object, of an update or a deletion.
@@ -80,6 +81,8 @@ enum OperationFlag {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AdmitReport {
+    /// What is reviewed: the operation, the resource, and the name.
+    request: String,
     allowed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<i32>,
@@ -87,6 +90,7 @@ struct AdmitReport {
     message: Option<String>,
     changed: bool,
     webhooks: Vec<CallRow>,
+    not_called: Vec<NotCalledRow>,
     warnings: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<Value>,
@@ -99,6 +103,24 @@ struct CallRow {
     phase: &'static str,
     result: String,
     milliseconds: u128,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotCalledRow {
+    webhook: String,
+    phase: &'static str,
+    reason: String,
+    /// Whether its rules do not match. Most webhooks are for other resources, so the table only counts them.
+    #[serde(skip)]
+    by_rules: bool,
+}
+
+/// What the webhooks would do with each object of a `List`.
+#[derive(Debug, Serialize)]
+struct ListReport {
+    allowed: bool,
+    items: Vec<AdmitReport>,
 }
 
 pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
@@ -119,8 +141,8 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
     let Some(admission) = &cluster.admission else {
         return failed(&format!("the cluster {} has no admission webhooks", cluster.name));
     };
-    let (attributes, objects, labels) = match flags.request() {
-        Ok(request) => request,
+    let (requests, labels) = match flags.requests() {
+        Ok(requests) => requests,
         Err(problem) => return failed(&problem),
     };
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -131,16 +153,37 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         Ok(trial) => trial,
         Err(error) => return failed(&error.to_string()),
     };
-    let before = objects.object.clone();
-    let result = runtime.block_on(trial.run(&attributes, objects, labels));
-    let report = AdmitReport::of(result, before.as_ref());
-    let printed = print(&flags.output.rendered(&report).unwrap_or_else(|| report.table()));
-    if report.allowed { printed } else { ExitCode::FAILURE }
+    let report = |(attributes, objects): (Attributes, Objects)| {
+        let before = objects.object.clone();
+        let result = runtime.block_on(trial.run(&attributes, objects, labels.clone()));
+        AdmitReport::of(&attributes, result, before.as_ref())
+    };
+    let (allowed, printed) = match requests {
+        Requests::One(request) => {
+            let report = report(*request);
+            let text = flags.output.rendered(&report).unwrap_or_else(|| report.table());
+            (report.allowed, print(&text))
+        }
+        Requests::List(requests) => {
+            let items: Vec<_> = requests.into_iter().map(report).collect();
+            let list = ListReport { allowed: items.iter().all(|item| item.allowed), items };
+            let text = flags.output.rendered(&list).unwrap_or_else(|| list.table());
+            (list.allowed, print(&text))
+        }
+    };
+    if allowed { printed } else { ExitCode::FAILURE }
+}
+
+/// What the files describe.
+enum Requests {
+    One(Box<(Attributes, Objects)>),
+    /// A request for each object of a `List`.
+    List(Vec<(Attributes, Objects)>),
 }
 
 impl AdmitFlags {
-    /// The request that the flags and the files describe.
-    fn request(&self) -> Result<(Attributes, Objects, BTreeMap<String, String>), String> {
+    /// The requests that the flags and the files describe, and the labels of the namespace.
+    fn requests(&self) -> Result<(Requests, BTreeMap<String, String>), String> {
         let labels = self.namespace_label.iter().map(|label| {
             let (key, value) =
                 label.split_once('=').ok_or(format!("--namespace-label {label:?}: give KEY=VALUE"))?;
@@ -149,15 +192,25 @@ impl AdmitFlags {
         let labels = labels.collect::<Result<_, String>>()?;
         let given = read(&self.filename)?;
         let old = self.old.as_ref().map(read).transpose()?;
-        let (attributes, objects) = if text(&given, "kind") == "AdmissionReview" {
-            given
-                .get("request")
-                .and_then(recorded)
-                .ok_or("the AdmissionReview has no request with an operation")?
-        } else {
-            self.described(given, old)
+        if text(&given, "kind") == "AdmissionReview" {
+            let request = given.get("request").and_then(recorded);
+            let request = request.ok_or("the AdmissionReview has no request with an operation")?;
+            return Ok((Requests::One(Box::new(request)), labels));
+        }
+        let given = match items_of(given)? {
+            Items::Object(given) => given,
+            Items::List(_) if old.is_some() || self.resource.is_some() => {
+                return Err(format!(
+                    "{}: it is a List; --old and --resource go with one object",
+                    self.filename.display()
+                ));
+            }
+            Items::List(items) => {
+                let requests = items.into_iter().map(|item| self.described(item, None)).collect();
+                return Ok((Requests::List(requests), labels));
+            }
         };
-        Ok((attributes, objects, labels))
+        Ok((Requests::One(Box::new(self.described(given, old))), labels))
     }
 
     fn described(&self, given: Value, old: Option<Value>) -> (Attributes, Objects) {
@@ -275,6 +328,38 @@ fn read(path: &PathBuf) -> Result<Value, String> {
     Ok(object)
 }
 
+/// An object, or those of a `List`.
+enum Items {
+    Object(Value),
+    List(Vec<Value>),
+}
+
+/// Takes the objects out of a `List`. Those of a list of one kind have the kind of the list, if they name none.
+fn items_of(mut given: Value) -> Result<Items, String> {
+    let (version, kind) = (text(&given, "apiVersion").to_owned(), text(&given, "kind").to_owned());
+    let Some(of) = kind.strip_suffix("List") else { return Ok(Items::Object(given)) };
+    let items = match given.get_mut("items").map(Value::take) {
+        Some(Value::Array(items)) => items,
+        Some(Value::Null) => Vec::new(),
+        // A kind whose name ends so.
+        None => return Ok(Items::Object(given)),
+        Some(_) => return Err(format!("the items of the {kind} are no list")),
+    };
+    let complete = |(index, mut item): (usize, Value)| {
+        let fields =
+            item.as_object_mut().ok_or_else(|| format!("items[{index}] of the {kind} is no object"))?;
+        if !of.is_empty() {
+            fields.entry("apiVersion").or_insert_with(|| version.clone().into());
+            fields.entry("kind").or_insert_with(|| of.into());
+        }
+        if text(&item, "kind").is_empty() {
+            return Err(format!("items[{index}] of the {kind} has no kind"));
+        }
+        Ok(item)
+    };
+    items.into_iter().enumerate().map(complete).collect::<Result<_, _>>().map(Items::List)
+}
+
 fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
@@ -304,9 +389,10 @@ fn plural(kind: &str) -> String {
 }
 
 impl AdmitReport {
-    fn of(result: TrialResult, before: Option<&Value>) -> Self {
-        let TrialResult { calls, warnings, object, refusal } = result;
+    fn of(attributes: &Attributes, result: TrialResult, before: Option<&Value>) -> Self {
+        let TrialResult { calls, not_called, warnings, object, refusal } = result;
         Self {
+            request: describe(attributes),
             allowed: refusal.is_none(),
             code: refusal.as_ref().and_then(|status| status.code),
             message: refusal.and_then(|status| status.message),
@@ -320,19 +406,26 @@ impl AdmitReport {
                     milliseconds: call.took.as_millis(),
                 })
                 .collect(),
+            not_called: not_called.into_iter().map(NotCalledRow::from).collect(),
             warnings,
             object,
         }
     }
 
     fn table(&self) -> String {
-        let rows = self.webhooks.iter().map(|call| {
+        let called = self.webhooks.iter().map(|call| {
             let took =
                 if call.milliseconds == 0 { String::new() } else { format!("{} ms", call.milliseconds) };
             [call.webhook.clone(), call.phase.to_owned(), took, call.result.clone()]
         });
-        let mut text = if self.webhooks.is_empty() {
-            "No webhook matches the request.\n".to_owned()
+        let (others, skipped): (Vec<_>, Vec<_>) = self.not_called.iter().partition(|row| row.by_rules);
+        let skipped = skipped.into_iter().map(|row| {
+            let result = format!("not called: {}", row.reason);
+            [row.webhook.clone(), row.phase.to_owned(), String::new(), result]
+        });
+        let rows: Vec<_> = called.chain(skipped).collect();
+        let mut text = if rows.is_empty() {
+            format!("No webhook matches: {}\n", self.request)
         } else {
             table::columns(["WEBHOOK", "PHASE", "TOOK", "RESULT"], rows)
         };
@@ -344,10 +437,53 @@ impl AdmitReport {
             (None, false) => ["allowed".to_owned(), "the object is not changed".to_owned()],
         };
         let warnings = self.warnings.iter().map(|warning| ["warning".to_owned(), warning.clone()]);
+        let others = (!others.is_empty()).then(|| {
+            ["not called".to_owned(), format!("{}, whose rules do not match", webhooks(others.len()))]
+        });
         text.push('\n');
-        text.push_str(&table::rows(warnings.chain([end])));
+        text.push_str(&table::rows(others.into_iter().chain(warnings).chain([end])));
         text
     }
+}
+
+impl ListReport {
+    fn table(&self) -> String {
+        let mut text = String::new();
+        for item in &self.items {
+            text.push_str(&format!("# {}\n{}\n", item.request, item.table()));
+        }
+        let refused = self.items.iter().filter(|item| !item.allowed).count();
+        text.push_str(&format!("{} of {} refused\n", refused, self.items.len()));
+        text
+    }
+}
+
+impl From<NotCalled> for NotCalledRow {
+    fn from(not_called: NotCalled) -> Self {
+        let NotCalled { webhook, phase, reason } = not_called;
+        let text = match reason {
+            Some(SkipReason::Rules) => "its rules do not match",
+            Some(SkipReason::ObjectSelector) => "its objectSelector does not match",
+            Some(SkipReason::NamespaceSelector) => {
+                "its namespaceSelector does not match the labels that --namespace-label gives"
+            }
+            None => "the request is refused before",
+        };
+        Self { webhook, phase, reason: text.to_owned(), by_rules: reason == Some(SkipReason::Rules) }
+    }
+}
+
+/// The operation, the resource and the name, as `CREATE apps/v1/deployments default/web`.
+fn describe(attributes: &Attributes) -> String {
+    let Attributes { operation, resource, subresource, namespace, name, .. } = attributes;
+    let parts = [&resource.group, &resource.version, &resource.resource, subresource];
+    let parts: Vec<&str> = parts.into_iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+    let place = if namespace.is_empty() { name.clone() } else { format!("{namespace}/{name}") };
+    format!("{operation} {} {place}", parts.join("/")).trim_end().to_owned()
+}
+
+fn webhooks(count: usize) -> String {
+    if count == 1 { "1 webhook".to_owned() } else { format!("{count} webhooks") }
 }
 
 #[cfg(test)]
@@ -364,6 +500,40 @@ mod tests {
         ];
         for (kind, expected) in cases {
             assert_eq!(plural(kind), expected);
+        }
+    }
+
+    #[test]
+    fn a_list_is_its_objects() {
+        let kinds = |given: Value| match items_of(given) {
+            Ok(Items::List(items)) => items.iter().map(|item| text(item, "kind").to_owned()).collect(),
+            Ok(Items::Object(object)) => vec![format!("one {}", text(&object, "kind"))],
+            Err(problem) => vec![problem],
+        };
+        let pod = json!({"apiVersion": "v1", "kind": "Pod"});
+        let table = [
+            (
+                json!({"apiVersion": "v1", "kind": "List", "items": [pod, {"kind": "Job"}]}),
+                vec!["Pod", "Job"],
+            ),
+            (json!({"apiVersion": "v1", "kind": "PodList", "items": [{}, pod]}), vec!["Pod", "Pod"]),
+            (json!({"apiVersion": "v1", "kind": "PodList", "items": null}), vec![]),
+            (
+                json!({"apiVersion": "v1", "kind": "List", "items": [{}]}),
+                vec!["items[0] of the List has no kind"],
+            ),
+            (
+                json!({"apiVersion": "v1", "kind": "List", "items": [1]}),
+                vec!["items[0] of the List is no object"],
+            ),
+            (
+                json!({"apiVersion": "v1", "kind": "List", "items": {}}),
+                vec!["the items of the List are no list"],
+            ),
+            (json!({"apiVersion": "x/v1", "kind": "AllowList", "spec": {}}), vec!["one AllowList"]),
+        ];
+        for (given, expected) in table {
+            assert_eq!(kinds(given.clone()), expected, "{given}");
         }
     }
 

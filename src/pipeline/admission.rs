@@ -8,7 +8,7 @@
 //! A request that only shadow webhooks may match is forwarded as it is, and shown to them beside (`observed.rs`).
 //!
 //! Nothing reaches the backend that a matching webhook has not seen. What cannot be shown is refused, unless the
-//! `failurePolicy` of every webhook that may match is `Ignore`. `docs/admission.md` has the rules, and what differs from
+//! `failurePolicy` of every webhook that may match is `Ignore`, and no client can choose the form (`unseen.rs`). `docs/admission.md` has the rules, and what differs from
 //! kube-apiserver.
 
 mod allocated;
@@ -25,6 +25,8 @@ mod request_level;
 mod reviewer;
 mod splice;
 mod subject;
+mod unseen;
+mod verdicts;
 mod write;
 mod written;
 
@@ -213,22 +215,6 @@ impl Reviewer<'_> {
                 Ok(Reviewed::unproven(reviewer::as_sent(body.clone())))
             }
             reviewed => reviewed,
-        }
-    }
-
-    /// Lets a request pass although webhooks cannot be shown it, or returns why it stops. A user without rights learns nothing about
-    /// webhooks.
-    async fn passes_unseen(&self, authorized: &Authorized, stop: Stop) -> Result<(), Stop> {
-        match stop {
-            Stop::Unseen(reason) => {
-                self.authorize(authorized).await?;
-                Ok(self.refuse_unseen(authorized, &reason).await?)
-            }
-            Stop::Unreadable(_) => {
-                self.authorize(authorized).await?;
-                Err(stop)
-            }
-            stop => Err(stop),
         }
     }
 }

@@ -68,6 +68,8 @@ pub(super) enum Refusal {
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
     NotAdmitted(Box<meta::Status>),
+    #[error("the API server of the resource has no such method")]
+    MethodNotAllowed,
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
     #[error("admission webhooks match the request: {0}")]
@@ -113,6 +115,7 @@ impl Refusal {
             | Self::Impersonation(ImpersonationError::Forbidden(status))
             | Self::Access(AccessRefusal::Forbidden { status, .. } | AccessRefusal::Failed(status))
             | Self::AuditNotStored(status) => (**status).clone(),
+            Self::MethodNotAllowed => Status::method_not_allowed(),
             Self::BadRequest(message) => Status::bad_request(message.as_ref()),
             Self::UnreadableForAdmission(_) => Status::bad_request(self.to_string()),
             Self::BadTimeout(bad) => Status::bad_request(bad.to_string()),

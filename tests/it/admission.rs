@@ -208,8 +208,12 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         (_, OPENAPI) => {
             let dry_run = json!({"post": {"parameters": [{"name": "dryRun", "in": "query"}]}});
             let paths = json!({"/apis/aggregated.test/v1/namespaces/{namespace}/widgets": dry_run,
-                "/apis/aggregated.test/v1/namespaces/{namespace}/gadgets": {"post": {}}});
+                "/apis/aggregated.test/v1/namespaces/{namespace}/gadgets": {"post": {}, "delete": {}}});
             respond(StatusCode::OK, &json!({"paths": paths}))
+        }
+        (&Method::GET, path) if path.ends_with("/absent") => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+            respond(StatusCode::NOT_FOUND, &status)
         }
         (&Method::POST | &Method::PUT, _) if received.body["metadata"]["labels"]["drift"] == "yes" => {
             drifted(received)
@@ -547,6 +551,56 @@ async fn request_level_shows_what_the_client_has_sent() {
     assert!(admitting.lines().is_empty());
 }
 
+/// With `requestLevel` and `Ignore`, a client cannot create an object by a form that webhooks are not shown.
+#[tokio::test]
+async fn a_creation_is_shown_to_webhooks_or_refused() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write("Ignore", 5);
+    let gateway = admitting.gateway("requestLevel");
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let merge = [("content-type", "application/merge-patch+json")];
+    let table: [(Method, &str, &[(&str, &str)], Option<&str>); 6] = [
+        (Method::PUT, "m", &[JSON], None),
+        (Method::PATCH, "m", &apply, None),
+        (Method::PUT, "absent", &[JSON], Some("only objects that POST creates")),
+        (Method::PATCH, "absent", &apply, Some("only objects that POST creates")),
+        // It creates nothing.
+        (Method::PATCH, "absent", &merge, None),
+        (Method::DELETE, "m", &[JSON], None),
+    ];
+    for (method, name, headers, refused) in table {
+        let target = format!("{MAPS}/{name}");
+        let (code, body) = send(&gateway, method.clone(), &target, headers, map()).await;
+        let writes = admitting.received().iter().filter(|received| received.is_write()).count();
+        match refused {
+            None => assert_eq!((code, writes), (StatusCode::OK, 1), "{method} {name}: {body}"),
+            Some(why) => {
+                assert_eq!((code, writes), (StatusCode::INTERNAL_SERVER_ERROR, 0), "{method} {name}: {body}");
+                assert!(body.contains(why), "{method} {name}: {body}");
+            }
+        }
+    }
+    assert_eq!(admitting.reviews(), 0);
+}
+
+/// An API server that does not list a method for a resource that it has answers it with 405, and asks no webhook.
+#[tokio::test]
+async fn a_method_that_a_resource_does_not_have_is_not_allowed() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    for policy in ["Fail", "Ignore"] {
+        admitting.write(policy, 5);
+        let gateway = admitting.gateway("pinnedDryRun");
+        let target = format!("{GADGETS}/g");
+        for method in [Method::PUT, Method::PATCH] {
+            let (code, body) = send(&gateway, method.clone(), &target, &[JSON], map()).await;
+            assert_eq!(code, StatusCode::METHOD_NOT_ALLOWED, "{method}: {body}");
+            let message = "the server does not allow this method on the requested resource";
+            assert!(body.contains(message) && body.contains("\"MethodNotAllowed\""), "{method}: {body}");
+        }
+        assert_eq!((admitting.lines(), admitting.reviews()), (vec![], 0));
+    }
+}
+
 #[tokio::test]
 async fn answers_of_webhooks_are_bounded_and_redirects_not_followed() {
     let admitting = Admitting::start(|review| {
@@ -673,12 +727,86 @@ async fn admit_shows_what_each_webhook_would_do() {
     let (code, shown, _) = admit(&["-f", &file, "--output=json", "--operation=delete"]);
     let report: Value = serde_json::from_str(&shown).unwrap();
     assert_eq!((code, &report["allowed"], &report["code"]), (Some(1), &json!(false), &json!(403)));
+    let list = admitting.pki.write(
+        "list.yaml",
+        "{apiVersion: v1, kind: List, items: [{apiVersion: v1, kind: ConfigMap, metadata: {name: one}}, \
+         {apiVersion: apps/v1, kind: Deployment, metadata: {name: two, namespace: space}}]}",
+    );
+    let list = list.display().to_string();
+    let (code, shown, _) = admit(&["-f", &list, "--output=json"]);
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((code, &report["allowed"]), (Some(1), &json!(false)));
+    let requests: Vec<_> = report["items"].as_array().unwrap().iter().map(|item| &item["request"]).collect();
+    assert_eq!(requests, ["CREATE v1/configmaps one", "CREATE apps/v1/deployments space/two"]);
+    let (_, shown, _) = admit(&["-f", &list]);
+    for text in ["# CREATE v1/configmaps one", "# CREATE apps/v1/deployments space/two", "2 of 2 refused"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    let (code, _, error) = admit(&["-f", &list, "--old", &file]);
+    assert!(code == Some(1) && error.contains("--old and --resource go with one object"), "{error}");
     let (code, _, error) = admit(&["-f", "/absent.yaml"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("/absent.yaml"), "{error}");
     assert!(admitting.received().is_empty(), "no API server is asked");
     let seen = admitting.reviews.lock().unwrap().clone();
-    assert!(seen.len() == 2 && seen.iter().all(|review| review["request"]["dryRun"] == true));
+    assert!(seen.len() == 6 && seen.iter().all(|review| review["request"]["dryRun"] == true));
+}
+
+/// `portcullis admit` says which webhooks were not called, and why.
+#[tokio::test(flavor = "multi_thread")]
+async fn admit_says_why_a_webhook_is_not_called() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let webhook = |name: &str, resource: &str, more: Value| {
+        let mut webhook = json!({"name": format!("{name}.example.com"),
+            "clientConfig": {"url": format!("https://{}/{name}", admitting.webhook.address), "caBundle": admitting.ca_bundle()},
+            "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": [resource]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"]});
+        for (field, value) in more.as_object().unwrap() {
+            webhook[field] = value.clone();
+        }
+        webhook
+    };
+    let labels = json!({"matchLabels": {"a": "b"}});
+    let webhooks = [
+        webhook("called", "configmaps", json!({})),
+        webhook("other-rules", "pods", json!({})),
+        webhook("other-object", "configmaps", json!({"objectSelector": labels})),
+        webhook("other-namespace", "configmaps", json!({"namespaceSelector": labels})),
+        webhook(
+            "other-condition",
+            "configmaps",
+            json!({"matchConditions": [{"name": "no", "expression": "false"}]}),
+        ),
+    ];
+    let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "policy.static.k8s.io"}, "webhooks": webhooks});
+    admitting.write_manifest(&manifest.to_string());
+    let object = admitting
+        .pki
+        .write("object.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: space}}");
+    let admit = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        command.arg("admit").args(admitting.flags("pinnedDryRun", &[])).arg("-f").arg(&object).args(more);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = admit(&[]);
+    let row = |name: &str| {
+        shown.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {shown}"))
+    };
+    assert!(row("called.").ends_with("allowed"));
+    assert!(row("other-object.").ends_with("not called: its objectSelector does not match"));
+    assert!(row("other-namespace.").contains("--namespace-label"));
+    assert!(row("other-condition.").ends_with("excluded by matchConditions"));
+    assert!(!shown.contains("other-rules"), "{shown}");
+    assert!(shown.contains("1 webhook, whose rules do not match"), "{shown}");
+    let report: Value = serde_json::from_str(&admit(&["--namespace-label=a=b", "--output=json"])).unwrap();
+    let named = |list: &str| -> Vec<_> {
+        report[list].as_array().unwrap().iter().map(|row| row["webhook"].as_str().unwrap()).collect()
+    };
+    assert_eq!(named("notCalled"), ["other-rules.example.com", "other-object.example.com"]);
+    assert_eq!(named("webhooks").len(), 3);
 }
 
 /// No request waits for a webhook that is called without effect, also if it never answers.

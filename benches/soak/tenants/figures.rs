@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The resident memory of the process, in MiB: the chart's limit (`deploy/`, `resources.limits.memory`).
+/// The resident memory of the process, in MiB: half of the chart's limit (`deploy/`, `resources.limits.memory`).
 pub(crate) const MAX_RSS: u64 = 1024;
 /// The open files of the process, in eighths of its limit: an eighth stays in reserve (`docs/operations.md`, Limits).
 pub(crate) const MAX_FILES_EIGHTHS: u64 = 7;

@@ -33,6 +33,8 @@ pub(crate) const USER_TOKEN: &str = "user-token";
 pub(crate) const CALM_TOKEN: &str = "calm-token";
 /// In the paths of requests that the operator's API server does not answer, and of watches without events.
 pub(crate) const HELD: &str = "/namespaces/held/";
+/// `--max-buffered-bytes` with the memory limit of the chart, a quarter of 2 GiB. That of this machine would depend on its memory.
+const MAX_BUFFERED_BYTES: usize = 512 << 20;
 /// The `max-age` of HSTS before the first reload; each reload adds one.
 const MAX_AGE: u32 = 1000;
 
@@ -154,7 +156,8 @@ fn configuration(limits: &GatewayLimits, round: u32) -> String {
 kind: GatewayConfiguration
 serving: {{bindAddress: 127.0.0.1, securePort: 0, tlsCertFile: gateway.crt, tlsPrivateKeyFile: gateway.key,
   maxConnections: {max_connections}, strictTransportSecurityDirectives: [max-age={}]}}
-operation: {{metricsBindAddress: '127.0.0.1:0', maxRequestsInflightTotal: {max_requests_inflight}}}
+operation: {{metricsBindAddress: '127.0.0.1:0', maxRequestsInflightTotal: {max_requests_inflight},
+  maxBufferedBytes: {MAX_BUFFERED_BYTES}}}
 authentication: {{serviceAccountIssuer: ['{}']}}
 audit: {{auditPolicyFile: audit-policy.yaml, auditWebhookConfigFile: audit-webhook.kubeconfig, auditWebhookBatchMaxWait: 1s}}
 managementCluster: {{kubeconfig: management.kubeconfig, namespace: {NAMESPACE}, pathPrefix: /clusters, allowLocalAddresses: true}}

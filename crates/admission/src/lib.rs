@@ -27,7 +27,8 @@ pub use attributes::{
     Attributes, DEEP, GroupVersionKind, GroupVersionResource, LARGE, Objects, Operation, UserInfo,
 };
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, Surroundings, WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, SkipReason, Surroundings,
+    WebhookResponse,
 };
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::Bindings;
 
-use crate::{Attributes, Operation, SharedObjects, Surroundings, Webhook};
+use crate::{Attributes, Operation, SharedObjects, SkipReason, Surroundings, Webhook};
 use conditions::Evaluation;
 use rules::{Equivalents, rule_match_with};
 use selector::ObjectLabels;
@@ -90,12 +90,19 @@ impl<'a> RequestMatcher<'a> {
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
     ) -> Result<Verdict, Box<Status>> {
+        let skip = |reason| {
+            surroundings.note_skip(webhook, reason);
+            Ok(Verdict::Skip)
+        };
         let rules = self.rule_match(webhook);
-        if rules == RuleMatch::No
-            || !self.object_matches(&webhook.object_selector, objects)
-            || !self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await?
-        {
-            return Ok(Verdict::Skip);
+        if rules == RuleMatch::No {
+            return skip(SkipReason::Rules);
+        }
+        if !self.object_matches(&webhook.object_selector, objects) {
+            return skip(SkipReason::ObjectSelector);
+        }
+        if !self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await? {
+            return skip(SkipReason::NamespaceSelector);
         }
         if rules == RuleMatch::EquivalentOnly {
             return Ok(Verdict::NeedsConversion);

@@ -37,6 +37,9 @@ pub trait Surroundings: Caller {
     /// The authorizer's decision of an access review of a match condition about the user of the request.
     fn authorize(&self, review: &AccessReview) -> impl Future<Output = AccessDecision> + Send;
 
+    /// Takes note that a webhook does not match. A match condition that excludes a request is an [`Event`].
+    fn note_skip(&self, _webhook: &Webhook, _reason: SkipReason) {}
+
     /// Whether the deadline of the request has passed.
     fn is_late(&self) -> bool;
 
@@ -56,6 +59,17 @@ pub trait Surroundings: Caller {
 
     /// Lets the call of a shadow webhook [run](ShadowCall::run). A request that waits for this future waits for the webhook.
     fn shadow(&self, call: ShadowCall) -> impl Future<Output = ()> + Send;
+}
+
+/// What of a webhook does not match a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkipReason {
+    /// None of its `rules`.
+    Rules,
+    /// Its `objectSelector`.
+    ObjectSelector,
+    /// Its `namespaceSelector`.
+    NamespaceSelector,
 }
 
 /// An HTTP response of a webhook.

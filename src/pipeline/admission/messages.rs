@@ -1,6 +1,6 @@
-//! The objects in protobuf that no dry run shows in JSON: tokens, evictions and bindings. A field that is not known here, or that is
+//! The objects in protobuf that no dry run shows in JSON: tokens, evictions, bindings and reviews of rules. A field that is not known here, or that is
 //! there twice, makes the object unreadable, so that webhooks see everything that the API server reads.
-// apimachinery: pkg/apis/meta/v1/generated.proto; api: authentication/v1, policy/v1 and core/v1
+// apimachinery: pkg/apis/meta/v1/generated.proto; api: authentication/v1, authorization/v1, policy/v1 and core/v1
 
 use portcullis_go::time::format_utc;
 use portcullis_kubernetes::encoding::Envelope;
@@ -77,6 +77,9 @@ const TOKEN_SPEC: Schema = &[
     (4, "expirationSeconds", NumberPointer),
 ];
 const TOKEN_STATUS: Schema = &[(1, "token", Text), (2, "expirationTimestamp", Time)];
+const RULES_SPEC: Schema = &[(1, "namespace", Text)];
+// Without the rules, which the API server sets.
+const RULES_STATUS: Schema = &[(3, "incomplete", Bool), (4, "evaluationError", Text)];
 const TARGET: Schema = &[
     (1, "kind", Text),
     (2, "namespace", Text),
@@ -88,7 +91,7 @@ const TARGET: Schema = &[
 ];
 
 /// The kinds, each with the groups and versions in which it is the same message.
-const OBJECTS: [(&[&str], &str, Schema); 3] = [
+const OBJECTS: [(&[&str], &str, Schema); 4] = [
     (
         &["authentication.k8s.io/v1"],
         "TokenRequest",
@@ -104,6 +107,15 @@ const OBJECTS: [(&[&str], &str, Schema); 3] = [
         &[(1, "metadata", Message(METADATA)), (2, "deleteOptions", Message(DELETE_OPTIONS))],
     ),
     (&["v1"], "Binding", &[(1, "metadata", Message(METADATA)), (2, "target", Message(TARGET))]),
+    (
+        &["authorization.k8s.io/v1"],
+        "SelfSubjectRulesReview",
+        &[
+            (1, "metadata", Message(METADATA)),
+            (2, "spec", Message(RULES_SPEC)),
+            (3, "status", Message(RULES_STATUS)),
+        ],
+    ),
 ];
 
 /// An object in protobuf as JSON.

@@ -129,7 +129,10 @@ impl Reviewer<'_> {
                 (operation, Some(write_options(operation, raw)))
             }
             Action::Delete => {
-                (Operation::Delete, Some(reviewed_delete_options(&delete_options_of_query(raw))))
+                let (options, old) = (delete_options_of_query(raw), objects.old_object.as_ref());
+                let old = old.ok_or_else(|| "the object is absent".to_owned())?;
+                let reviewed = reviewed_delete_options(&options, &self.subject.resource, old);
+                (Operation::Delete, Some(reviewed))
             }
             Action::DeleteCollection => return Err("a deletion of a collection cannot be shown".to_owned()),
             Action::Connect | Action::ForeignConnect => {

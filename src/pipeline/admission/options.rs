@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use portcullis_admission::Operation;
+use portcullis_admission::{GroupVersionResource, Operation};
 use portcullis_go::url::query;
 use portcullis_kubernetes::encoding::Envelope;
 use prost::Message;
@@ -13,10 +13,12 @@ use serde_json::{Map, Value};
 use super::document::{metadata, parse_unambiguous};
 
 const API_VERSION: &str = "meta.k8s.io/v1";
+const GRACE_PERIOD: &str = "gracePeriodSeconds";
+const PRECONDITIONS: &str = "preconditions";
 /// The fields of `DeleteOptions`.
 const DELETE_FIELDS: [&str; 6] = [
-    "gracePeriodSeconds",
-    "preconditions",
+    GRACE_PERIOD,
+    PRECONDITIONS,
     "orphanDependents",
     "propagationPolicy",
     "dryRun",
@@ -53,8 +55,8 @@ pub(super) fn delete_options_of_query(raw: &str) -> Map<String, Value> {
     let mut options = Map::new();
     let first = |name| query::first(raw, name);
     let mut set = |name: &str, value: Value| options.insert(name.to_owned(), value);
-    if let Some(seconds) = first("gracePeriodSeconds").and_then(|text| text.parse::<i64>().ok()) {
-        set("gracePeriodSeconds", seconds.into());
+    if let Some(seconds) = first(GRACE_PERIOD).and_then(|text| text.parse::<i64>().ok()) {
+        set(GRACE_PERIOD, seconds.into());
     }
     for name in ["orphanDependents", "ignoreStoreReadErrorWithClusterBreakingPotential"] {
         if let Some(value) = first(name) {
@@ -75,7 +77,7 @@ pub(super) fn delete_options_of_query(raw: &str) -> Map<String, Value> {
         .map(|(name, value)| (name, value.into_owned().into()))
         .collect();
     if !preconditions.is_empty() {
-        set("preconditions", preconditions.into());
+        set(PRECONDITIONS, preconditions.into());
     }
     options
 }
@@ -165,7 +167,7 @@ pub(super) fn bool_of(value: &str) -> bool {
 /// `DeleteOptions` in JSON that delete this object alone, as it is.
 pub(super) fn pinned_options(mut options: Map<String, Value>, old: &Value) -> Option<Bytes> {
     let pins = ["uid", "resourceVersion"].map(|field| (field.to_owned(), metadata(old, field).into()));
-    let preconditions = options.entry("preconditions").or_insert(Value::Null);
+    let preconditions = options.entry(PRECONDITIONS).or_insert(Value::Null);
     if preconditions.is_null() {
         *preconditions = Value::Object(Map::new());
     }
@@ -175,15 +177,68 @@ pub(super) fn pinned_options(mut options: Map<String, Value>, old: &Value) -> Op
     serde_json::to_vec(&options).ok().map(Bytes::from)
 }
 
-/// `DeleteOptions` as webhooks see them.
-pub(super) fn reviewed_delete_options(options: &Map<String, Value>) -> Value {
+/// `DeleteOptions` of the deletion of `old` as webhooks see them: with what the API server has filled in before it asks them.
+pub(super) fn reviewed_delete_options(
+    options: &Map<String, Value>,
+    resource: &GroupVersionResource,
+    old: &Value,
+) -> Value {
     let mut reviewed = typed("DeleteOptions");
     for field in DELETE_FIELDS {
         if let Some(value) = options.get(field).filter(|value| !value.is_null()) {
             reviewed.insert(field.to_owned(), value.clone());
         }
     }
+    match (resource.group.as_str(), resource.resource.as_str()) {
+        ("", "namespaces") | ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            fill_in_uid(&mut reviewed, old);
+        }
+        ("", "pods") => fill_in_grace_period(&mut reviewed, old),
+        _ => replace_negative_grace_period(&mut reviewed),
+    }
     Value::Object(reviewed)
+}
+
+/// Namespaces and definitions of custom resources are deleted by their UID.
+// kubernetes: pkg/registry/core/namespace/storage/storage.go, Delete
+// apiextensions-apiserver: pkg/registry/customresourcedefinition/etcd.go, Delete
+fn fill_in_uid(options: &mut Map<String, Value>, old: &Value) {
+    let preconditions = options.entry(PRECONDITIONS).or_insert_with(|| Value::Object(Map::new()));
+    if let Some(preconditions) = preconditions.as_object_mut() {
+        let uid = preconditions.entry("uid").or_insert(Value::Null);
+        if uid.is_null() {
+            *uid = metadata(old, "uid").into();
+        }
+    }
+}
+
+// apiserver: pkg/registry/rest/delete.go, BeforeDelete
+fn replace_negative_grace_period(options: &mut Map<String, Value>) {
+    if let Some(seconds) = options.get_mut(GRACE_PERIOD)
+        && seconds.as_i64().is_some_and(|seconds| seconds < 0)
+    {
+        *seconds = 1.into();
+    }
+}
+
+/// A pod has the time that it asks for, unless it does not run.
+// kubernetes: pkg/registry/core/pod/strategy.go, CheckGracefulDelete
+fn fill_in_grace_period(options: &mut Map<String, Value>, pod: &Value) {
+    replace_negative_grace_period(options);
+    if !metadata(pod, "deletionTimestamp").is_empty() {
+        return;
+    }
+    let text = |of: &str, field: &str| pod.get(of).and_then(|of| of.get(field)?.as_str()).unwrap_or_default();
+    let runs =
+        !text("spec", "nodeName").is_empty() && !matches!(text("status", "phase"), "Failed" | "Succeeded");
+    let own = || pod.get("spec").and_then(|spec| spec.get("terminationGracePeriodSeconds")?.as_i64());
+    let asked = options.get(GRACE_PERIOD).and_then(Value::as_i64).or_else(own).unwrap_or_default();
+    let seconds = match asked {
+        _ if !runs => 0,
+        ..0 => 1,
+        asked => asked,
+    };
+    options.insert(GRACE_PERIOD.to_owned(), seconds.into());
 }
 
 fn typed(kind: &str) -> Map<String, Value> {
@@ -242,7 +297,7 @@ mod tests {
         let query = "gracePeriodSeconds=0&orphanDependents=&propagationPolicy=Orphan&uid=u&dryRun=All&x=y";
         let options = delete_options_of_query(query);
         assert_eq!(
-            reviewed_delete_options(&options),
+            reviewed(&options, "configmaps", &json!({})),
             json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 0,
                 "orphanDependents": true, "propagationPolicy": "Orphan", "preconditions": {"uid": "u"}, "dryRun": ["All"]})
         );
@@ -250,8 +305,71 @@ mod tests {
         let body =
             json!({"kind": "DeleteOptions", "apiVersion": "v1", "unknown": 1, "gracePeriodSeconds": null});
         assert_eq!(
-            reviewed_delete_options(body.as_object().unwrap()),
+            reviewed(body.as_object().unwrap(), "configmaps", &json!({})),
             json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"})
         );
+    }
+
+    fn reviewed(options: &Map<String, Value>, resource: &str, old: &Value) -> Value {
+        let group = if resource == "customresourcedefinitions" { "apiextensions.k8s.io" } else { "" };
+        let resource = GroupVersionResource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            resource: resource.to_owned(),
+        };
+        reviewed_delete_options(options, &resource, old)
+    }
+
+    #[test]
+    fn the_grace_period_of_a_pod_is_filled_in() {
+        let running = json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}, "status": {"phase": "Running"}});
+        let with = |pod: &Value, more: Value| {
+            let mut pod = pod.clone();
+            for (field, value) in more.as_object().unwrap() {
+                for (name, value) in value.as_object().unwrap() {
+                    pod[field][name] = value.clone();
+                }
+            }
+            pod
+        };
+        let table = [
+            (running.clone(), json!({}), json!(30)),
+            (running.clone(), json!({"gracePeriodSeconds": 5}), json!(5)),
+            (running.clone(), json!({"gracePeriodSeconds": 0}), json!(0)),
+            (running.clone(), json!({"gracePeriodSeconds": -3}), json!(1)),
+            (with(&running, json!({"spec": {"terminationGracePeriodSeconds": -3}})), json!({}), json!(1)),
+            (with(&running, json!({"spec": {"terminationGracePeriodSeconds": null}})), json!({}), json!(0)),
+            (with(&running, json!({"spec": {"nodeName": ""}})), json!({"gracePeriodSeconds": 5}), json!(0)),
+            (with(&running, json!({"status": {"phase": "Failed"}})), json!({}), json!(0)),
+            (with(&running, json!({"status": {"phase": "Succeeded"}})), json!({}), json!(0)),
+            (
+                with(&running, json!({"metadata": {"deletionTimestamp": "x"}})),
+                json!({"gracePeriodSeconds": 5}),
+                json!(5),
+            ),
+            (with(&running, json!({"metadata": {"deletionTimestamp": "x"}})), json!({}), Value::Null),
+        ];
+        for (pod, options, expected) in table {
+            let reviewed = reviewed(options.as_object().unwrap(), "pods", &pod);
+            assert_eq!(reviewed["gracePeriodSeconds"], expected, "{pod} {options}");
+        }
+        let negative = json!({"gracePeriodSeconds": -3});
+        let reviewed = |resource| reviewed(negative.as_object().unwrap(), resource, &json!({}));
+        assert_eq!(reviewed("configmaps")["gracePeriodSeconds"], 1);
+        assert_eq!(reviewed("namespaces")["gracePeriodSeconds"], -3);
+    }
+
+    #[test]
+    fn the_uid_of_a_namespace_is_a_precondition() {
+        let old = json!({"metadata": {"uid": "u"}});
+        let version = json!({"preconditions": {"resourceVersion": "3"}});
+        for resource in ["namespaces", "customresourcedefinitions"] {
+            assert_eq!(reviewed(&Map::new(), resource, &old)["preconditions"], json!({"uid": "u"}));
+            assert_eq!(
+                reviewed(version.as_object().unwrap(), resource, &old)["preconditions"],
+                json!({"resourceVersion": "3", "uid": "u"})
+            );
+        }
+        assert_eq!(reviewed(&Map::new(), "configmaps", &old)["preconditions"], Value::Null);
     }
 }

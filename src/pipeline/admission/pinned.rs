@@ -32,6 +32,7 @@ use super::options::{
 use super::reviewer::{OnConflict, Reviewed, Reviewer, Stop, conflict, kind_of, unexpressible};
 use super::splice::Encoding;
 use super::subject::{Action, PatchKind};
+use super::verdicts::{is_review, leaves_out_the_question, take_verdict};
 use super::write::{Change, ClientRequest, Shown, again_of, conflict_is_a_change};
 use super::written::{Expected, accepts_json};
 use crate::pipeline::error_map::Refusal;
@@ -74,21 +75,29 @@ impl Reviewer<'_> {
             Action::Patch(PatchKind::Apply) => self.change(authorized, body, Change::Apply).await,
             Action::Patch(PatchKind::Other) => self.change(authorized, body, Change::Patch).await,
             Action::Delete => self.delete(authorized, body).await,
+            // `Reviewer::forward` has taken these apart.
             Action::DeleteCollection | Action::Connect | Action::ForeignConnect => {
-                Err(Stop::Unseen("no dry run shows the request".to_owned()))
+                Err(Stop::Refused(Refusal::Panic))
             }
         }
     }
 
     /// Creates an object: of a generated name with the name that the webhooks have seen.
     async fn create(&self, authorized: &Authorized, body: &Bytes) -> Result<Reviewed, Stop> {
-        let object = self.first_dry_run(authorized, body).await?.object()?;
+        let mut object = self.first_dry_run(authorized, body).await?.object()?;
         if is_status(&object) {
             // Evictions and bindings are answered so, and not stored.
             self.decode_body(body).await?;
             let object = self.sent_object(authorized, body)?;
             return Ok(Reviewed::unproven(self.review_as_sent(authorized, body, object).await?));
         }
+        let asked = if leaves_out_the_question(&object) {
+            self.decode_body(body).await?;
+            Some(self.sent_object(authorized, body)?)
+        } else {
+            None
+        };
+        take_verdict(&mut object, asked.as_ref());
         let request = ClientRequest::new(authorized, body, Change::Create);
         let generated = generated_name(&object, request.sent.as_ref());
         let shown = Shown { object, old: None, generated };
@@ -151,6 +160,8 @@ impl Reviewer<'_> {
             }
         };
         let mut object = again_of(&response, &shown)?;
+        let asked = leaves_out_the_question(&object).then_some(&after);
+        take_verdict(&mut object, asked);
         // What webhooks have changed has no manager.
         if let (Some(managed), Some(metadata)) =
             (managed_fields(&after), object.get_mut("metadata").and_then(Value::as_object_mut))
@@ -207,8 +218,9 @@ impl Reviewer<'_> {
         let managed = if is_own { None } else { managed_fields(&object).cloned() };
         let mut objects = Objects { object: Some(object), old_object: old };
         self.validate(&attributes, &mut objects).await?;
-        // A dry run of the client stores nothing, so that nothing can be read in its encoding afterwards.
-        let is_read = !attributes.dry_run || managed.is_some() && is_json;
+        // A dry run of the client stores nothing, so that nothing can be read in its encoding afterwards. A review is not stored.
+        let is_read = !objects.object.as_ref().is_some_and(is_review)
+            && (!attributes.dry_run || managed.is_some() && is_json);
         let expected = is_read.then(|| Box::new(Expected { attributes, objects, managed }));
         Ok(Reviewed { write: ReviewedWrite { is_read, ..write }, on_conflict, expected })
     }
@@ -280,7 +292,7 @@ impl Reviewer<'_> {
         options: &Map<String, Value>,
         old: Value,
     ) -> Result<Value, Stop> {
-        let reviewed = reviewed_delete_options(options);
+        let reviewed = reviewed_delete_options(options, &self.subject.resource, &old);
         // That of the path, also where it is the collection's.
         let name = &self.subject.name;
         let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), name, Some(reviewed));

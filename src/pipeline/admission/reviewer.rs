@@ -5,11 +5,10 @@ use http::header::{ACCEPT, WARNING};
 use http::uri::PathAndQuery;
 use http::{Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
-use portcullis_admission::matching::RequestMatcher;
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Attributes, Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Phase,
-    Surroundings as _, UserInfo, phases,
+    Attributes, Caller as _, Event, GroupVersionKind, Objects, Operation, Phase, Surroundings as _, UserInfo,
+    phases,
 };
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::query;
@@ -23,6 +22,7 @@ use super::connect::{self, NoOptions};
 use super::hold::ReviewHold;
 use super::is_pinned;
 use super::subject::{Action, Subject};
+use super::unseen::Unseen;
 use super::written::Expected;
 use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
 use crate::backend::pool::SendError;
@@ -58,8 +58,8 @@ pub(super) enum Stop {
     Again,
     /// The request is refused.
     Refused(Refusal),
-    /// The webhooks cannot be shown what the request would do, for this reason.
-    Unseen(String),
+    /// The webhooks cannot be shown what the request would do.
+    Unseen(Unseen),
     /// The gateway cannot read the form that the client has chosen: refused whatever the `failurePolicy` is, or a client could
     /// choose not to be reviewed.
     Unreadable(String),
@@ -95,7 +95,8 @@ impl Stop {
             Self::Response(response) => Ok(response.into_response()),
             Self::Refused(refusal) => Err(refusal),
             Self::Again => Err(Refusal::NotAdmitted(conflict(subject))),
-            Self::Unseen(reason) => Err(Refusal::NotAdmitted(internal_error(&reason))),
+            // `Reviewer::passes_unseen` has turned it into another one.
+            Self::Unseen(_) => Err(Refusal::Panic),
             Self::Unreadable(reason) => Err(Refusal::UnreadableForAdmission(reason)),
         }
     }
@@ -152,9 +153,9 @@ impl Reviewer<'_> {
             {
                 Ok(Reviewed::unproven(self.create_as_sent(authorized, body).await?))
             }
-            _ if !is_pinned(self.admission) => Err(Stop::Unseen(
-                "with requestLevel, the gateway shows webhooks only CREATE and CONNECT".to_owned(),
-            )),
+            _ if !is_pinned(self.admission) => {
+                Err(Stop::Unseen(self.unseen_at_request_level(authorized).await?))
+            }
             action => {
                 self.require_dry_run(authorized).await?;
                 self.pinned(authorized, body, action).await
@@ -172,15 +173,23 @@ impl Reviewer<'_> {
         let dry_run = self.surroundings.dry_run(resource, subresource, authorized.request().method()).await;
         match dry_run {
             Ok(DryRun::Supported) => Ok(()),
-            Ok(DryRun::Unsupported) => Err(Stop::Unseen(
-                "the API server of the resource has no dry run, by which the gateway shows objects to webhooks".to_owned(),
-            )),
+            Ok(DryRun::Unsupported) => Err(Stop::Unseen(Unseen::NoDryRun)),
+            Ok(DryRun::NoMethod) => {
+                self.authorize(authorized).await?;
+                Err(Stop::Refused(Refusal::MethodNotAllowed))
+            }
             Ok(DryRun::Absent) => self.refuse_absent(authorized).await,
             Err(DryRunError::Busy) => Err(busy()),
             Err(DryRunError::Unreadable(error)) => {
                 let cluster = &*authorized.cluster().name;
-                tracing::warn!(cluster, group = resource.group, version = resource.version, error, "cannot read an OpenAPI document");
-                Err(Stop::Unseen("the gateway cannot tell whether the API server of the resource has dry runs".to_owned()))
+                tracing::warn!(
+                    cluster,
+                    group = resource.group,
+                    version = resource.version,
+                    error,
+                    "cannot read an OpenAPI document"
+                );
+                Err(Stop::Unseen(Unseen::UnknownDryRun))
             }
         }
     }
@@ -194,7 +203,7 @@ impl Reviewer<'_> {
                 Err(Stop::Response(response))
             }
             Err(stop @ Stop::Refused(_)) => Err(stop),
-            _ => Err(Stop::Unseen("the API server does not describe the resource in OpenAPI".to_owned())),
+            _ => Err(Stop::Unseen(Unseen::Undescribed)),
         }
     }
 
@@ -202,7 +211,7 @@ impl Reviewer<'_> {
     pub(super) async fn connect(&self, authorized: &Authorized) -> Result<Option<PathAndQuery>, Stop> {
         let options = self.connect_options(authorized);
         if options == Err(NoOptions::Foreign) {
-            return Err(Stop::Unseen("the gateway does not know the options of this connection".to_owned()));
+            return Err(Stop::Unseen(Unseen::ForeignConnection));
         }
         // There is no dry run of a connection, and webhooks must not be called for a user who may not connect.
         self.authorize(authorized).await?;
@@ -303,38 +312,6 @@ impl Reviewer<'_> {
             return ForwardError::Timeout.into();
         }
         Stop::Refused(Refusal::NotAdmitted(status))
-    }
-
-    /// Decides a request that webhooks cannot be shown: it passes only if every webhook that may match it has the
-    /// `failurePolicy` `Ignore`.
-    // threat: unreviewed-write
-    pub(super) async fn refuse_unseen(&self, authorized: &Authorized, reason: &str) -> Result<(), Refusal> {
-        let webhooks = self.admission.webhooks();
-        for operation in self.subject.action.operations() {
-            let attributes = self.attributes(
-                authorized,
-                *operation,
-                GroupVersionKind::default(),
-                &self.subject.name,
-                None,
-            );
-            let matcher = RequestMatcher::new(&attributes, None);
-            for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
-                if webhook.shadow
-                    || !matcher.may_call(webhook, self.surroundings).await.map_err(Refusal::NotAdmitted)?
-                {
-                    continue;
-                }
-                let error = format!("failed calling webhook {}: {reason}", Quoted(&webhook.name));
-                match webhook.failure_policy {
-                    FailurePolicy::Fail => return Err(Refusal::NotAdmitted(internal_error(&error))),
-                    FailurePolicy::Ignore => {
-                        self.surroundings.note(Event::FailedOpen { webhook, error: &error });
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sends a rehearsal, and decodes the object that it shows. The backend's refusal is the client's response, in the encoding that

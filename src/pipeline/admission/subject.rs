@@ -96,11 +96,14 @@ impl Action {
         })
     }
 
-    /// The operations that it may turn out to be: a write to an absent name may create it.
+    /// The operations that it may turn out to be: a write to an absent name may create it, unless it is a patch that is no applied
+    /// configuration.
+    // apiserver: pkg/endpoints/handlers/patch.go, createNewObject
     pub(super) fn operations(self) -> &'static [Operation] {
         match self {
             Self::Create => &[Operation::Create],
-            Self::Update | Self::Patch(_) => &[Operation::Update, Operation::Create],
+            Self::Update | Self::Patch(PatchKind::Apply) => &[Operation::Update, Operation::Create],
+            Self::Patch(PatchKind::Other) => &[Operation::Update],
             Self::Delete | Self::DeleteCollection => &[Operation::Delete],
             Self::Connect | Self::ForeignConnect => &[Operation::Connect],
         }

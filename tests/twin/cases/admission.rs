@@ -6,6 +6,7 @@
 mod patches;
 mod requests;
 mod resources;
+mod reviews;
 mod written;
 
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 pub(crate) fn cases() -> Vec<Case> {
     let all =
         [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections(), agnhost()];
-    let more = [patches::cases(), resources::cases(), requests::cases()];
+    let more = [patches::cases(), resources::cases(), requests::cases(), reviews::cases()];
     let mut cases: Vec<Case> = all.into_iter().chain(more).flatten().map(Case::by_admission).collect();
     for name in UNREVIEWED {
         cases.iter_mut().find(|case| case.name == *name).expect("a case of this name").reviews =

@@ -330,6 +330,18 @@ fn deletions() -> Vec<Case> {
             .then("DELETE", OWN)
             .json(r#"{"unknown":1,"orphanDependents":false}"#)
             .answers(200),
+        placed("a pod is deleted with less grace")
+            .then("DELETE", &format!("{own_pod}?gracePeriodSeconds=5"))
+            .answers(200),
+        created("a deletion with negative grace")
+            .then("DELETE", &format!("{OWN}?gracePeriodSeconds=-5"))
+            .answers(200),
+        by_admin("a namespace is deleted", "POST", "/api/v1/namespaces")
+            .json(r#"{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"{unique}"}}"#)
+            .answers(201)
+            .then("DELETE", "/api/v1/namespaces/{unique}")
+            .answers(200)
+            .declared_reviews("D-admission-prepared", 200),
         placed("a pod is deleted with grace")
             .then("DELETE", &own_pod)
             .answers(200)
