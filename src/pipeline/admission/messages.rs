@@ -1,4 +1,4 @@
-//! The objects in protobuf that no dry run shows in JSON: tokens, evictions, bindings and reviews of rules. A field that is not known here, or that is
+//! The objects in protobuf that no dry run shows in JSON: tokens, evictions, bindings and reviews about the client itself. A field that is not known here, or that is
 //! there twice, makes the object unreadable, so that webhooks see everything that the API server reads.
 // apimachinery: pkg/apis/meta/v1/generated.proto; api: authentication/v1, authorization/v1, policy/v1 and core/v1
 
@@ -77,6 +77,9 @@ const TOKEN_SPEC: Schema = &[
     (4, "expirationSeconds", NumberPointer),
 ];
 const TOKEN_STATUS: Schema = &[(1, "token", Text), (2, "expirationTimestamp", Time)];
+// Without the user, whom the API server sets.
+const USER_STATUS: Schema = &[(1, "userInfo", Message(USER))];
+const USER: Schema = &[(1, "username", Text), (2, "uid", Text), (3, "groups", Texts)];
 const RULES_SPEC: Schema = &[(1, "namespace", Text)];
 // Without the rules, which the API server sets.
 const RULES_STATUS: Schema = &[(3, "incomplete", Bool), (4, "evaluationError", Text)];
@@ -91,7 +94,7 @@ const TARGET: Schema = &[
 ];
 
 /// The kinds, each with the groups and versions in which it is the same message.
-const OBJECTS: [(&[&str], &str, Schema); 4] = [
+const OBJECTS: [(&[&str], &str, Schema); 5] = [
     (
         &["authentication.k8s.io/v1"],
         "TokenRequest",
@@ -107,6 +110,11 @@ const OBJECTS: [(&[&str], &str, Schema); 4] = [
         &[(1, "metadata", Message(METADATA)), (2, "deleteOptions", Message(DELETE_OPTIONS))],
     ),
     (&["v1"], "Binding", &[(1, "metadata", Message(METADATA)), (2, "target", Message(TARGET))]),
+    (
+        &["authentication.k8s.io/v1", "authentication.k8s.io/v1beta1"],
+        "SelfSubjectReview",
+        &[(1, "metadata", Message(METADATA)), (2, "status", Message(USER_STATUS))],
+    ),
     (
         &["authorization.k8s.io/v1"],
         "SelfSubjectRulesReview",

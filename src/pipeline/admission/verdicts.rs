@@ -1,15 +1,15 @@
 //! Reviews as webhooks see them: what the client asks, and no verdict. The API server asks webhooks before it decides; a dry run
 //! answers with the decision.
 //!
-//! The response to a `SelfSubjectRulesReview` does not repeat what was asked.
+//! The responses to a `SelfSubjectRulesReview` and a `SelfSubjectReview` do not repeat what was asked.
 // kubernetes: pkg/registry/authentication, pkg/registry/authorization; api: authentication/v1, authorization/v1, types.go
 
 use serde_json::{Map, Value, json};
 
 use super::reviewer::kind_of;
 
-/// The kind whose response is the verdict alone.
-const RULES_REVIEW: &str = "SelfSubjectRulesReview";
+/// The kinds whose responses are the verdict alone.
+const VERDICTS_ALONE: [&str; 2] = ["SelfSubjectRulesReview", "SelfSubjectReview"];
 
 /// The `status` of a review that is not decided; `None` if the object is no review.
 fn undecided(object: &Value) -> Option<Value> {
@@ -21,7 +21,7 @@ fn undecided(object: &Value) -> Option<Value> {
             "authorization.k8s.io",
             "SubjectAccessReview" | "SelfSubjectAccessReview" | "LocalSubjectAccessReview",
         ) => Some(json!({"allowed": false})),
-        ("authorization.k8s.io", RULES_REVIEW) => {
+        ("authorization.k8s.io", "SelfSubjectRulesReview") => {
             Some(json!({"incomplete": false, "nonResourceRules": null, "resourceRules": null}))
         }
         _ => None,
@@ -35,7 +35,7 @@ pub(super) fn is_review(object: &Value) -> bool {
 
 /// Whether the response to this review leaves out what was asked.
 pub(super) fn leaves_out_the_question(object: &Value) -> bool {
-    is_review(object) && kind_of(object).kind == RULES_REVIEW
+    is_review(object) && VERDICTS_ALONE.contains(&kind_of(object).kind.as_str())
 }
 
 /// Takes the verdict out of a review; `asked` has what its response leaves out.
@@ -44,9 +44,12 @@ pub(super) fn take_verdict(object: &mut Value, asked: Option<&Value>) {
     let Some(fields) = object.as_object_mut() else { return };
     fields.insert("status".to_owned(), status);
     for field in ["metadata", "spec"] {
+        let Some(asked) = asked else { return };
+        let asked = asked.get(field).filter(|asked| asked.is_object()).cloned();
         if let Some(asked) = asked {
-            let asked = asked.get(field).filter(|asked| asked.is_object()).cloned();
-            fields.insert(field.to_owned(), asked.unwrap_or_else(|| Value::Object(Map::new())));
+            fields.insert(field.to_owned(), asked);
+        } else if let Some(answered) = fields.get_mut(field) {
+            *answered = Value::Object(Map::new());
         }
     }
 }
@@ -69,7 +72,6 @@ mod tests {
     fn no_review_has_a_verdict() {
         let table = [
             ("TokenReview", json!({"user": {}})),
-            ("SelfSubjectReview", json!({"userInfo": {}})),
             ("SubjectAccessReview", json!({"allowed": false})),
             ("SelfSubjectAccessReview", json!({"allowed": false})),
             ("LocalSubjectAccessReview", json!({"allowed": false})),
@@ -83,14 +85,20 @@ mod tests {
     }
 
     #[test]
-    fn a_review_of_rules_has_what_the_client_asked() {
-        let mut object = json!({"apiVersion": "authorization.k8s.io/v1", "kind": RULES_REVIEW,
+    fn a_verdict_alone_has_what_the_client_asked() {
+        let mut object = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",
             "metadata": {}, "spec": {}, "status": {"incomplete": true, "resourceRules": [{}]}});
         assert!(leaves_out_the_question(&object));
         take_verdict(&mut object, Some(&json!({"metadata": null, "spec": {"namespace": "n"}})));
         assert_eq!(object["spec"], json!({"namespace": "n"}));
         assert_eq!(object["metadata"], json!({}));
         assert_eq!(object["status"]["incomplete"], json!(false));
+        let mut object = review("SelfSubjectReview");
+        object.as_object_mut().unwrap().remove("spec");
+        assert!(leaves_out_the_question(&object));
+        take_verdict(&mut object, Some(&json!({"metadata": {"labels": {"a": "b"}}})));
+        assert_eq!(object["metadata"], json!({"labels": {"a": "b"}}));
+        assert_eq!((object.get("spec"), &object["status"]), (None, &json!({"userInfo": {}})));
     }
 
     #[test]

@@ -84,7 +84,6 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a pod", "D-admission-prepared", 201),
     ("an eviction", "D-admission-prepared", 403),
     ("a binding", "D-admission-prepared", 403),
-    ("an access review", "D-admission-prepared", 403),
     ("a scale that is replaced", "D-admission-prepared", 200),
     ("a scale that is patched and denied", "D-admission-prepared", 200),
     ("a custom resource with a scale", "D-admission-prepared", 200),
