@@ -21,6 +21,7 @@ mod limits;
 mod observations;
 mod open_metrics;
 mod page;
+mod process;
 mod registrar;
 mod requests;
 mod revocation;
@@ -57,6 +58,7 @@ use page::PageMetrics;
 use registrar::{MetricLabels, Registrar};
 use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
+use process::ProcessMetrics;
 use revocation::RevocationMetrics;
 use service_accounts::ServiceAccountMetrics;
 pub(crate) use token_cache::TokenCacheMetrics;
@@ -94,6 +96,7 @@ pub(crate) struct Metrics {
     pub(crate) traces: TraceMetrics,
     /// The page.
     pub(crate) page: PageMetrics,
+    process: ProcessMetrics,
     /// Caught panics; each ends one request, connection or attempt.
     pub(crate) panics: IntCounter,
 }
@@ -131,6 +134,7 @@ impl Metrics {
             config: ConfigMetrics::new(&registrar)?,
             traces: TraceMetrics::new(&registrar)?,
             page: PageMetrics::new(&registrar)?,
+            process: ProcessMetrics::new(&registrar)?,
             panics,
             labels: registrar.labels(),
             registry: registrar.finish(),
@@ -154,6 +158,7 @@ impl Metrics {
     fn update(&self) {
         self.traces.update();
         self.backend.update();
+        self.process.update();
     }
 
     /// The exposition in text format 0.0.4, and its content type.

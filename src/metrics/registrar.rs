@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    Counter, Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use super::observations::Observations;
@@ -33,6 +33,18 @@ impl Registrar {
         let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
         self.register(Box::new(counters.clone()), name, labels)?;
         Ok(counters)
+    }
+
+    pub(super) fn float_counter(&self, name: &str, help: &str) -> prometheus::Result<Counter> {
+        let counter = Counter::new(name, help)?;
+        self.register(Box::new(counter.clone()), name, &[])?;
+        Ok(counter)
+    }
+
+    pub(super) fn float_gauge(&self, name: &str, help: &str) -> prometheus::Result<Gauge> {
+        let gauge = Gauge::new(name, help)?;
+        self.register(Box::new(gauge.clone()), name, &[])?;
+        Ok(gauge)
     }
 
     pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {

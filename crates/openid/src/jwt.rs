@@ -9,6 +9,7 @@ pub mod key_set;
 pub mod keys;
 pub mod members;
 mod verification_budget;
+mod web_key;
 
 use base64::Engine as _;
 use base64::alphabet::{STANDARD, URL_SAFE};

@@ -10,7 +10,7 @@ use portcullis_go::quote::{Quoted, QuotedList};
 use portcullis_go::time::format_utc;
 use portcullis_openid::jwt::Jwt;
 use portcullis_openid::jwt::key_set::{KeySet, KeySetError};
-use portcullis_openid::jwt::keys::VerificationKey;
+use portcullis_openid::jwt::keys::{JwsAlgorithm, VerificationKey};
 use portcullis_openid::jwt::members;
 use portcullis_pki::x509::time::{is_after, is_before};
 use portcullis_system::clock::UnixTime;
@@ -29,6 +29,10 @@ const NOT_BEFORE_LEEWAY: Duration = Duration::from_mins(1);
 
 /// Maximum number of characters of an unsupported `alg` that an error quotes.
 const MAX_SHOWN_ALGORITHM: usize = 32;
+
+/// Maximum number of keys, and of characters of the ID of each, that an error quotes.
+const MAX_SHOWN_IDS: usize = 8;
+const MAX_SHOWN_ID: usize = 64;
 
 /// The year 1, in seconds since 1970: Go's zero time, the expiry of a token without `exp`.
 const YEAR_ONE: i64 = -62_135_596_800;
@@ -82,7 +86,9 @@ impl<'a> IdToken<'a> {
         signed.map_err(|error| {
             let text = format!("failed to verify signature: {error}");
             match error {
-                KeySetError::NotSigned => AuthnError::Invalid(text),
+                KeySetError::NotSigned => {
+                    AuthnError::Invalid(format!("{text}: {}", unsigned(&error, &jwt, keys)))
+                }
                 KeySetError::Unavailable(_) => AuthnError::Unavailable(text),
             }
         })?;
@@ -110,20 +116,44 @@ pub(super) struct VerifiedIdToken {
 
 /// Explains why the signature is not valid, in more detail than kube-apiserver.
 fn unsigned(error: &KeySetError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
-    let known = keys.known();
-    let known: Vec<_> = known.iter().flat_map(|keys| keys.iter()).map(VerificationKey::id).collect();
-    match (error, jwt.key_id()) {
-        (KeySetError::Unavailable(_), _) => error.to_string(),
-        (KeySetError::NotSigned, Some(id)) if known.contains(&id) => {
-            format!("not signed by key {}", Quoted(id))
-        }
-        (KeySetError::NotSigned, Some(id)) => {
-            format!("no key has the ID {}; the issuer's key IDs are {}", Quoted(id), QuotedList(&known))
-        }
-        (KeySetError::NotSigned, None) => {
-            format!("not signed by any key of the issuer: {}", QuotedList(&known))
-        }
+    if matches!(error, KeySetError::Unavailable(_)) {
+        return error.to_string();
     }
+    let known = keys.known();
+    let known: Vec<_> = known.iter().flat_map(|keys| keys.iter()).collect();
+    let fits = |key: &VerificationKey| {
+        JwsAlgorithm::named(algorithm_of(jwt)).is_some_and(|algorithm| key.fits(algorithm))
+    };
+    let algorithm = algorithm_of(jwt);
+    let Some(id) = jwt.key_id() else {
+        let ids = shown_ids(&known);
+        return if known.iter().any(|key| fits(key)) {
+            format!("not signed by any key of the issuer: {ids}")
+        } else {
+            format!("no key of the issuer is for {algorithm}: {ids}")
+        };
+    };
+    let named: Vec<_> = known.iter().filter(|key| key.id() == id).collect();
+    let quoted = Quoted(shortened(id));
+    match keys.problem_of(id) {
+        _ if named.iter().any(|key| fits(key)) => format!("not signed by key {quoted}"),
+        _ if !named.is_empty() => format!("key {quoted} is not for {algorithm}"),
+        Some(problem) => format!("key {quoted} cannot be used: {problem}"),
+        None => format!("no key has the ID {quoted}; the issuer's key IDs are {}", shown_ids(&known)),
+    }
+}
+
+/// The IDs of the first keys. An issuer publishes how many it likes.
+fn shown_ids(keys: &[&VerificationKey]) -> String {
+    let ids: Vec<_> = keys.iter().take(MAX_SHOWN_IDS).map(|key| shortened(key.id())).collect();
+    let more = keys.len().saturating_sub(MAX_SHOWN_IDS);
+    let list = QuotedList(&ids).to_string();
+    if more == 0 { list } else { format!("{list} and {more} more") }
+}
+
+/// The beginning of an ID, which may have any length.
+fn shortened(id: &str) -> &str {
+    id.char_indices().nth(MAX_SHOWN_ID).map_or(id, |(end, _)| id.get(..end).unwrap_or(id))
 }
 
 fn algorithm_of<'a>(jwt: &'a Jwt<'_>) -> &'a str {

@@ -1,7 +1,7 @@
 //! The log file: when it is replaced, how the old ones are named, and which of them stay.
 //!
 //! Follows lumberjack, with these differences, none of which loses an event that lumberjack keeps: two files that are
-//! replaced in the same millisecond get two names; a file that was deleted is made anew at the next write; a write that
+//! replaced in the same millisecond get two names; a file that was deleted is made anew at the next write, and one that was renamed is left for the new one; a write that
 //! fails halfway leaves no half line; only regular files are replaced; a new directory is of mode 0700 as the first one.
 // gopkg.in/natefinch/lumberjack.v2: lumberjack.go, chown_linux.go; apiserver: pkg/server/options/audit.go, ensureLogFile
 
@@ -111,7 +111,7 @@ impl LogFile {
             return Err(io::Error::other(text));
         }
         if run.lines.is_empty() {
-            self.close_deleted();
+            self.close_moved();
         }
         if self.file.is_none() {
             self.open_existing_or_new(length)?;
@@ -165,11 +165,19 @@ impl LogFile {
         }
     }
 
-    /// Closes a file that has no name any longer: what is written to it would be lost.
-    fn close_deleted(&mut self) {
-        let deleted = |file: &File| file.metadata().is_ok_and(|metadata| metadata.nlink() == 0);
-        if self.is_regular && self.file.as_ref().is_some_and(deleted) {
-            tracing::warn!(path = %self.path.display(), "the audit log was deleted: it is made anew");
+    /// Closes a file that has no name any longer, in which what is written would be lost, and one that has another name, while there
+    /// is a new file with its own: logrotate renames it, and makes a new one or sends SIGHUP, upon which a reload makes it.
+    fn close_moved(&mut self) {
+        let Some(file) = self.file.as_ref().filter(|_| self.is_regular) else { return };
+        let Ok(open) = file.metadata() else { return };
+        let path = self.path.display();
+        if open.nlink() == 0 {
+            tracing::warn!(%path, "the audit log was deleted: it is made anew");
+            self.file = None;
+        } else if std::fs::metadata(&self.path)
+            .is_ok_and(|named| (named.dev(), named.ino()) != (open.dev(), open.ino()))
+        {
+            tracing::info!(%path, "the audit log was renamed: the new file is opened");
             self.file = None;
         }
     }

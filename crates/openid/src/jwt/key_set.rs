@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use jsonwebtoken::jwk::Jwk;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use portcullis_go::json::JsonValue;
 use portcullis_go::json::Object;
 use portcullis_limits::Owner;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -38,6 +38,10 @@ pub const REFRESH_INTERVAL: Duration = Duration::from_mins(5);
 // threat: key-fetch-flood
 pub const WAITING: Shares = Shares::new(128, 32);
 
+/// Of how many keys that cannot be used it is kept why, and the longest ID of one in characters. An issuer publishes what it likes.
+const MAX_EXPLAINED_KEYS: usize = 32;
+const MAX_EXPLAINED_ID: usize = 200;
+
 /// Fetches the key set of an issuer.
 pub trait JwksSource: Send + Sync + fmt::Debug {
     /// Fetches the key set as JSON (RFC 7517), with a timeout of its own. The error is for the log.
@@ -52,6 +56,8 @@ pub trait JwksSource: Send + Sync + fmt::Debug {
 pub struct KeySet {
     source: Box<dyn JwksSource>,
     keys: ArcSwapOption<Vec<VerificationKey>>,
+    /// The published keys that cannot be used, by their IDs.
+    unusable: ArcSwap<Vec<(String, UnsupportedKey)>>,
     last: Mutex<Option<LastFetch>>,
     waiting: FairLimiter,
     /// Whether the last refresh failed.
@@ -83,14 +89,21 @@ impl KeySet {
     /// Returns an empty set; the first [`Self::verify`] fetches the keys.
     pub fn new(source: Box<dyn JwksSource>) -> Self {
         let (keys, last) = (ArcSwapOption::empty(), Mutex::new(None));
+        let unusable = ArcSwap::default();
         let waiting = FairLimiter::new(WAITING);
         let [is_failing, has_warned] = [false, false].map(AtomicBool::new);
-        Self { source, keys, last, waiting, is_failing, has_warned }
+        Self { source, keys, unusable, last, waiting, is_failing, has_warned }
     }
 
     /// The cached keys, once a fetch has succeeded.
     pub fn known(&self) -> Option<Arc<Vec<VerificationKey>>> {
         self.keys.load_full()
+    }
+
+    /// Why the published key with this ID cannot be used.
+    pub fn problem_of(&self, id: &str) -> Option<UnsupportedKey> {
+        let unusable = self.unusable.load();
+        unusable.iter().find(|(unusable, _)| unusable == id).map(|(_, problem)| *problem)
     }
 
     /// Fetches the keys unless a fetch has succeeded.
@@ -170,20 +183,22 @@ impl KeySet {
     }
 
     fn replace(&self, parsed: ParsedKeys) {
-        self.keys.store(Some(Arc::new(parsed.usable)));
-        if let Some(problem) = parsed.problem
+        let problem = parsed.unusable.iter().find(|(_, problem)| *problem != UnsupportedKey::Unknown);
+        if let Some((id, problem)) = problem
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
-            warn!(source = self.source.name(), %problem, "skipped a token signing key that is published");
+            warn!(source = self.source.name(), kid = id, %problem, "skipped a token signing key that is published");
         }
+        self.keys.store(Some(Arc::new(parsed.usable)));
+        self.unusable.store(Arc::new(parsed.unusable));
     }
 }
 
 /// The keys of a key set.
 struct ParsedKeys {
     usable: Vec<VerificationKey>,
-    /// Why the first key is skipped that has a supported type, if there is one.
-    problem: Option<UnsupportedKey>,
+    /// The first of the others, with their IDs.
+    unusable: Vec<(String, UnsupportedKey)>,
 }
 
 #[derive(Deserialize)]
@@ -199,13 +214,15 @@ pub fn read(json: &[u8]) -> Result<Vec<VerificationKey>, String> {
 fn parse(json: &[u8]) -> Result<ParsedKeys, String> {
     let Object(document): Object<JwksDocument> =
         serde_json::from_slice(json).map_err(|error| format!("failed to decode keys: {error}"))?;
-    let keys = document.keys.into_iter().filter_map(|JsonValue(key)| serde_json::from_value::<Jwk>(key).ok());
-    let mut parsed = ParsedKeys { usable: Vec::new(), problem: None };
-    for key in keys {
-        match VerificationKey::from_jwk(&key) {
+    let mut parsed = ParsedKeys { usable: Vec::new(), unusable: Vec::new() };
+    for JsonValue(key) in &document.keys {
+        match VerificationKey::from_jwk(key) {
             Ok(key) => parsed.usable.push(key),
-            Err(UnsupportedKey::Unknown) => {}
-            Err(problem) => parsed.problem = parsed.problem.or(Some(problem)),
+            Err(problem) if parsed.unusable.len() < MAX_EXPLAINED_KEYS => {
+                let id = key.get("kid").and_then(Value::as_str).unwrap_or_default();
+                parsed.unusable.push((id.chars().take(MAX_EXPLAINED_ID).collect(), problem));
+            }
+            Err(_) => {}
         }
     }
     Ok(parsed)

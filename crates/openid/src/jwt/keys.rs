@@ -9,13 +9,13 @@ use aws_lc_rs::signature::{ECDSA_P521_SHA512_FIXED, UnparsedPublicKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::DecodingKey;
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use serde_json::Value;
 use x509_parser::der_parser::Oid;
 use x509_parser::oid_registry::{OID_EC_P256, OID_NIST_EC_P384, OID_NIST_EC_P521};
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::BASE64_URL;
+use super::web_key::WebKey;
 
 /// Supported sizes of RSA keys.
 const RSA_KEY_BITS: RangeInclusive<usize> = 2048..=8192;
@@ -107,6 +107,15 @@ pub enum UnsupportedKey {
     /// The exponent of the RSA key is too large: a verification would cost as much as a signature, or more.
     #[error("an RSA key has an exponent of {0} bits; it must have at most 31")]
     RsaExponentBits(usize),
+    /// The coordinates are not those of a point of the curve.
+    #[error("a key on an elliptic curve has coordinates of another size")]
+    Coordinates,
+    /// A member of the key has a value that it cannot have.
+    #[error("the member {0:?} of a key is malformed")]
+    Member(&'static str),
+    /// The issuer has published a private key, which anybody may have read.
+    #[error("a private key is published")]
+    Private,
 }
 
 impl VerificationKey {
@@ -136,38 +145,17 @@ impl VerificationKey {
     }
 
     /// Converts a key of a key set.
-    pub(crate) fn from_jwk(jwk: &Jwk) -> Result<Self, UnsupportedKey> {
-        if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
+    pub(crate) fn from_jwk(jwk: &Value) -> Result<Self, UnsupportedKey> {
+        let jwk = WebKey::read(jwk)?;
+        if !matches!(jwk.text("use"), "" | "sig") {
             return Err(UnsupportedKey::Unknown);
         }
-        let number = |text: &str| BASE64_URL.decode(text).map_err(|_| UnsupportedKey::Unknown);
-        let material = match &jwk.algorithm {
-            AlgorithmParameters::RSA(key) => {
-                let (modulus, exponent) = (number(&key.n)?, number(&key.e)?);
-                let (size, exponent_size) = (bits(&modulus), bits(&exponent));
-                if !RSA_KEY_BITS.contains(&size) {
-                    return Err(UnsupportedKey::RsaBits(size));
-                }
-                if exponent_size > MAX_EXPONENT_BITS {
-                    return Err(UnsupportedKey::RsaExponentBits(exponent_size));
-                }
-                let key = DecodingKey::from_rsa_raw_components(&modulus, &exponent);
-                KeyMaterial::Rsa(key, rsa_cost(size, exponent_size))
-            }
-            AlgorithmParameters::EllipticCurve(curve) => {
-                let mut point = vec![4];
-                point.extend(number(&curve.x)?);
-                point.extend(number(&curve.y)?);
-                match (&curve.curve, point.len()) {
-                    (EllipticCurve::P256, 65) => KeyMaterial::P256(DecodingKey::from_ec_der(&point)),
-                    (EllipticCurve::P384, 97) => KeyMaterial::P384(DecodingKey::from_ec_der(&point)),
-                    (EllipticCurve::P521, 133) => KeyMaterial::P521(point),
-                    _ => return Err(UnsupportedKey::Unknown),
-                }
-            }
+        let material = match jwk.text("kty") {
+            "RSA" => KeyMaterial::from_rsa_numbers(&jwk.integer("n")?, &jwk.integer("e")?)?,
+            "EC" => KeyMaterial::from_coordinates(jwk.text("crv"), &jwk.number("x")?, &jwk.number("y")?)?,
             _ => return Err(UnsupportedKey::Unknown),
         };
-        Ok(Self { id: jwk.common.key_id.clone().unwrap_or_default(), material })
+        Ok(Self { id: jwk.text("kid").to_owned(), material })
     }
 
     /// The key ID that tokens name in `kid`; may be empty.
@@ -176,7 +164,7 @@ impl VerificationKey {
     }
 
     /// Whether the key is of the type that an algorithm needs.
-    pub(super) fn fits(&self, algorithm: JwsAlgorithm) -> bool {
+    pub fn fits(&self, algorithm: JwsAlgorithm) -> bool {
         use JwsAlgorithm::{ES256, ES384, ES512, PS256, PS384, PS512, RS256, RS384, RS512};
         match &self.material {
             KeyMaterial::Rsa(..) => matches!(algorithm, RS256 | RS384 | RS512 | PS256 | PS384 | PS512),
@@ -230,6 +218,31 @@ fn rsa_cost(size: usize, exponent_size: usize) -> u64 {
 }
 
 impl KeyMaterial {
+    fn from_rsa_numbers(modulus: &[u8], exponent: &[u8]) -> Result<Self, UnsupportedKey> {
+        let (size, exponent_size) = (bits(modulus), bits(exponent));
+        if !RSA_KEY_BITS.contains(&size) {
+            return Err(UnsupportedKey::RsaBits(size));
+        }
+        if exponent_size > MAX_EXPONENT_BITS {
+            return Err(UnsupportedKey::RsaExponentBits(exponent_size));
+        }
+        let key = DecodingKey::from_rsa_raw_components(modulus, exponent);
+        Ok(Self::Rsa(key, rsa_cost(size, exponent_size)))
+    }
+
+    /// A point whose coordinates have the full size of the curve.
+    // RFC 7518, section 6.2.1.2
+    fn from_coordinates(curve: &str, x: &[u8], y: &[u8]) -> Result<Self, UnsupportedKey> {
+        let point = || [&[4], x, y].concat();
+        match (curve, x.len(), y.len()) {
+            ("P-256", 32, 32) => Ok(Self::P256(DecodingKey::from_ec_der(&point()))),
+            ("P-384", 48, 48) => Ok(Self::P384(DecodingKey::from_ec_der(&point()))),
+            ("P-521", 66, 66) => Ok(Self::P521(point())),
+            ("P-256" | "P-384" | "P-521", ..) => Err(UnsupportedKey::Coordinates),
+            _ => Err(UnsupportedKey::Unknown),
+        }
+    }
+
     fn from_point(curve: &Oid<'_>, point: &[u8]) -> Option<Self> {
         match point.len() {
             65 if *curve == OID_EC_P256 => Some(Self::P256(DecodingKey::from_ec_der(point))),

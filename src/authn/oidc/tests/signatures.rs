@@ -19,7 +19,36 @@ const NOT_SIGNED: &str =
 async fn authenticate_with(algorithms: &[JwsAlgorithm], keys: &[Value], token: &str) -> AuthnResult {
     let mut settings = settings();
     settings.algorithms = algorithms.to_vec();
-    authenticate(&*authenticator(settings, &FakeWeb::of_issuer(keys)).await, token).await
+    let result = authenticate(&*authenticator(settings, &FakeWeb::of_issuer(keys)).await, token).await;
+    // Without the reason, which `the_log_says_why_no_key_verifies_a_token` looks at.
+    match result {
+        Err(AuthnError::Invalid(text)) if text.starts_with(NOT_SIGNED) => not_signed(),
+        other => other,
+    }
+}
+
+#[tokio::test]
+async fn the_log_says_why_no_key_verifies_a_token() {
+    let token = RSA.token("RS256", &claims(&json!({})));
+    let mut small = RSA.jwk("key");
+    small["n"] = json!(URL_SAFE_NO_PAD.encode([0xff; 64]));
+    let mut malformed = RSA.jwk("key");
+    malformed["e"] = json!(65537);
+    let unnamed = RSA.token_of(&json!({"alg": "RS256"}), claims(&json!({})).to_string().as_bytes());
+    let table = [
+        (&token, vec![OTHER_RSA.jwk("key")], "not signed by key \"key\""),
+        (&token, vec![P256.jwk("key")], "key \"key\" is not for RS256"),
+        (&token, vec![small], "key \"key\" cannot be used: an RSA key has 512 bits; it must have 2048 to 8192"),
+        (&token, vec![malformed], "key \"key\" cannot be used: the member \"e\" of a key is malformed"),
+        (&token, vec![RSA.jwk("a"), RSA.jwk("b")], "no key has the ID \"key\"; the issuer's key IDs are [\"a\" \"b\"]"),
+        (&unnamed, vec![OTHER_RSA.jwk("a")], "not signed by any key of the issuer: [\"a\"]"),
+        (&unnamed, vec![P256.jwk("a")], "no key of the issuer is for RS256: [\"a\"]"),
+    ];
+    for (token, keys, expected) in table {
+        let authenticator = authenticator(settings(), &FakeWeb::of_issuer(&keys)).await;
+        let error = authenticate(&*authenticator, token).await.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("{NOT_SIGNED}: {expected}")), "{expected}: {error}");
+    }
 }
 
 type AuthnResult = Result<Option<UserInfo>, AuthnError>;

@@ -197,6 +197,26 @@ fn a_deleted_log_and_directory_are_made_anew() {
     }
 }
 
+/// As logrotate does it, without `copytruncate`.
+#[test]
+fn a_renamed_log_is_left_for_the_new_one() {
+    for options in [NO_ROTATION, ONE_MEGABYTE] {
+        let place = Place::new();
+        let path = place.dir.path().join("audit.log");
+        let renamed = place.dir.path().join("audit.log.1");
+        let text = |path: &Path| std::fs::read_to_string(path).unwrap();
+        let mut file = LogFile::new(path.clone(), options, place.clock());
+        assert_eq!(write(&mut file, &["one\n"]), [true]);
+        std::fs::rename(&path, &renamed).unwrap();
+        // No new file yet: nothing of it is lost.
+        assert_eq!(write(&mut file, &["two\n"]), [true]);
+        assert_eq!(text(&renamed), "one\ntwo\n");
+        ensure_log_file(&path).unwrap();
+        assert_eq!(write(&mut file, &["three\n"]), [true]);
+        assert_eq!((text(&renamed).as_str(), text(&path).as_str()), ("one\ntwo\n", "three\n"));
+    }
+}
+
 #[test]
 fn backups_are_compressed_and_removed() {
     let place = Place::new();
