@@ -4,7 +4,9 @@
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeySize, PublicKeyComponents};
-use aws_lc_rs::signature::{self, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RsaEncoding, RsaKeyPair};
+use aws_lc_rs::signature::{
+    self, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RsaEncoding, RsaKeyPair,
+};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use portcullis_openid::jwt::{Jwt, VerificationBudget, key_set};
@@ -54,11 +56,16 @@ fn rsa() -> Key {
         ("RS512", &signature::RSA_PKCS1_SHA512),
         ("PS384", &signature::RSA_PSS_SHA384),
     ];
-    let tokens = algorithms.iter().flat_map(|(name, padding)| {
-        [Some("key"), None].map(|key_id| token(name, key_id, sign(*padding)))
-    });
+    let tokens = algorithms
+        .iter()
+        .flat_map(|(name, padding)| [Some("key"), None].map(|key_id| token(name, key_id, sign(*padding))));
     Key {
-        members: vec![("kty", json!("RSA")), ("kid", json!("key")), ("alg", json!("RS256")), ("use", json!("sig"))],
+        members: vec![
+            ("kty", json!("RSA")),
+            ("kid", json!("key")),
+            ("alg", json!("RS256")),
+            ("use", json!("sig")),
+        ],
         numbers: vec![("n", public.n), ("e", public.e)],
         tokens: tokens.collect(),
     }
@@ -70,7 +77,12 @@ fn elliptic(curve: &'static str, name: &str, algorithm: &'static EcdsaSigningAlg
     let (x, y) = point.split_at(point.len() / 2);
     let sign = |input: &[u8]| pair.sign(&SystemRandom::new(), input).unwrap().as_ref().to_vec();
     Key {
-        members: vec![("kty", json!("EC")), ("kid", json!("key")), ("crv", json!(curve)), ("use", json!("sig"))],
+        members: vec![
+            ("kty", json!("EC")),
+            ("kid", json!("key")),
+            ("crv", json!(curve)),
+            ("use", json!("sig")),
+        ],
         numbers: vec![("x", x.to_vec()), ("y", y.to_vec())],
         tokens: [Some("key"), None].map(|key_id| token(name, key_id, sign)).into(),
     }
@@ -78,16 +90,49 @@ fn elliptic(curve: &'static str, name: &str, algorithm: &'static EcdsaSigningAlg
 
 /// Values that a member may have by mistake.
 const VALUES: &[&str] = &[
-    "null", "\"\"", "\"key\"", "\"sig\"", "\"enc\"", "\"RSA\"", "\"rsa\"", "\"EC\"", "\"OKP\"", "\"P-256\"", "\"P256\"", "\"P-384\"",
-    "\"RS256\"", "\"ES256\"", "\"none\"", "\"AQAB\"", "\"AAEAAQ\"", "\"AAAAAAAAAQAB\"", "\"Aw\"", "\"AQ\"", "\"AA\"", "\"AQAB=\"",
-    "\"AQ AB\"", "\"AQ\\nAB\"", "\"AQ\\r\\nAB\"", "\"+/\"", "5", "1.5", "true", "[]", "{}", "[\"verify\"]", "[\"sign\", 5]",
-    "\"da39a3ee5e6b4b0d3255bfef95601890afd80709\"", "\"ZGEzOWEzZWU1ZTZiNGIwZDMyNTViZmVmOTU2MDE4OTBhZmQ4MDcwOQ\"",
-    "\"2jmj7l5rSw0yVb_vlWAYkK_YBwk\"", "[5]", "\"\\ud83d\\ude00\"",
+    "null",
+    "\"\"",
+    "\"key\"",
+    "\"sig\"",
+    "\"enc\"",
+    "\"RSA\"",
+    "\"rsa\"",
+    "\"EC\"",
+    "\"OKP\"",
+    "\"P-256\"",
+    "\"P256\"",
+    "\"P-384\"",
+    "\"RS256\"",
+    "\"ES256\"",
+    "\"none\"",
+    "\"AQAB\"",
+    "\"AAEAAQ\"",
+    "\"AAAAAAAAAQAB\"",
+    "\"Aw\"",
+    "\"AQ\"",
+    "\"AA\"",
+    "\"AQAB=\"",
+    "\"AQ AB\"",
+    "\"AQ\\nAB\"",
+    "\"AQ\\r\\nAB\"",
+    "\"+/\"",
+    "5",
+    "1.5",
+    "true",
+    "[]",
+    "{}",
+    "[\"verify\"]",
+    "[\"sign\", 5]",
+    "\"da39a3ee5e6b4b0d3255bfef95601890afd80709\"",
+    "\"ZGEzOWEzZWU1ZTZiNGIwZDMyNTViZmVmOTU2MDE4OTBhZmQ4MDcwOQ\"",
+    "\"2jmj7l5rSw0yVb_vlWAYkK_YBwk\"",
+    "[5]",
+    "\"\\ud83d\\ude00\"",
 ];
 /// The members that are read, and some that are not.
 const NAMES: &[&str] = &[
-    "kty", "kid", "alg", "use", "crv", "n", "e", "x", "y", "k", "d", "p", "qi", "x5t", "x5t#S256", "key_ops", "ext", "iat", "Kid", "N",
-    "x5t#s256", "revoked", "",
+    "kty", "kid", "alg", "use", "crv", "n", "e", "x", "y", "k", "d", "p", "qi", "x5t", "x5t#S256", "key_ops",
+    "ext", "iat", "Kid", "N", "x5t#s256", "revoked", "",
 ];
 
 /// The number in an unusual spelling.
@@ -131,8 +176,9 @@ fn input(rng: &mut Rng, keys: &[Key]) -> Input {
     if rng.one_in(10) {
         members.remove(rng.below(members.len()));
     }
-    let is_for_signatures =
-        members.iter().all(|(name, value)| name != "use" || matches!(value.as_str(), "\"sig\"" | "\"\"" | "null"));
+    let is_for_signatures = members
+        .iter()
+        .all(|(name, value)| name != "use" || matches!(value.as_str(), "\"sig\"" | "\"\"" | "null"));
     let members = rng.shuffled(members);
     let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
     let keys = format!("{{\"keys\": [{{{}}}]}}", members.join(", "));

@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
-use super::keys::{UnsupportedKey, VerificationKey};
+use super::keys::{UnsupportedKey, UnusableKey, VerificationKey};
 use super::{Jwt, VerificationBudget};
 use futures_util::future::BoxFuture;
 
@@ -57,7 +57,7 @@ pub struct KeySet {
     source: Box<dyn JwksSource>,
     keys: ArcSwapOption<Vec<VerificationKey>>,
     /// The published keys that cannot be used, by their IDs.
-    unusable: ArcSwap<Vec<(String, UnsupportedKey)>>,
+    unusable: ArcSwap<Vec<(String, UnusableKey)>>,
     last: Mutex<Option<LastFetch>>,
     waiting: FairLimiter,
     /// Whether the last refresh failed.
@@ -101,7 +101,7 @@ impl KeySet {
     }
 
     /// Why the published key with this ID cannot be used.
-    pub fn problem_of(&self, id: &str) -> Option<UnsupportedKey> {
+    pub fn problem_of(&self, id: &str) -> Option<UnusableKey> {
         let unusable = self.unusable.load();
         unusable.iter().find(|(unusable, _)| unusable == id).map(|(_, problem)| *problem)
     }
@@ -183,8 +183,7 @@ impl KeySet {
     }
 
     fn replace(&self, parsed: ParsedKeys) {
-        let problem = parsed.unusable.iter().find(|(_, problem)| *problem != UnsupportedKey::Unknown);
-        if let Some((id, problem)) = problem
+        if let Some((id, problem)) = parsed.problem()
             && !self.has_warned.swap(true, Ordering::Relaxed)
         {
             warn!(source = self.source.name(), kid = id, %problem, "skipped a token signing key that is published");
@@ -198,7 +197,18 @@ impl KeySet {
 struct ParsedKeys {
     usable: Vec<VerificationKey>,
     /// The first of the others, with their IDs.
-    unusable: Vec<(String, UnsupportedKey)>,
+    unusable: Vec<(String, UnusableKey)>,
+}
+
+impl ParsedKeys {
+    /// The first key that the issuer could mend, by its ID. Keys of other kinds and for other uses are usual.
+    fn problem(&self) -> Option<(&str, UnusableKey)> {
+        let is_usual = |problem: UnusableKey| {
+            matches!(problem, UnusableKey::Use | UnusableKey::Unsupported(UnsupportedKey::Unknown))
+        };
+        let found = self.unusable.iter().find(|(_, problem)| !is_usual(*problem));
+        found.map(|(id, problem)| (id.as_str(), *problem))
+    }
 }
 
 #[derive(Deserialize)]

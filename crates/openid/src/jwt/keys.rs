@@ -107,6 +107,17 @@ pub enum UnsupportedKey {
     /// The exponent of the RSA key is too large: a verification would cost as much as a signature, or more.
     #[error("an RSA key has an exponent of {0} bits; it must have at most 31")]
     RsaExponentBits(usize),
+}
+
+/// Why a key of a key set cannot verify tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableKey {
+    /// It is not supported.
+    #[error(transparent)]
+    Unsupported(#[from] UnsupportedKey),
+    /// It is not for signatures.
+    #[error("its use is not sig")]
+    Use,
     /// The coordinates are not those of a point of the curve.
     #[error("a key on an elliptic curve has coordinates of another size")]
     Coordinates,
@@ -145,15 +156,15 @@ impl VerificationKey {
     }
 
     /// Converts a key of a key set.
-    pub(crate) fn from_jwk(jwk: &Value) -> Result<Self, UnsupportedKey> {
+    pub(crate) fn from_jwk(jwk: &Value) -> Result<Self, UnusableKey> {
         let jwk = WebKey::read(jwk)?;
         if !matches!(jwk.text("use"), "" | "sig") {
-            return Err(UnsupportedKey::Unknown);
+            return Err(UnusableKey::Use);
         }
         let material = match jwk.text("kty") {
             "RSA" => KeyMaterial::from_rsa_numbers(&jwk.integer("n")?, &jwk.integer("e")?)?,
             "EC" => KeyMaterial::from_coordinates(jwk.text("crv"), &jwk.number("x")?, &jwk.number("y")?)?,
-            _ => return Err(UnsupportedKey::Unknown),
+            _ => return Err(UnsupportedKey::Unknown.into()),
         };
         Ok(Self { id: jwk.text("kid").to_owned(), material })
     }
@@ -232,14 +243,14 @@ impl KeyMaterial {
 
     /// A point whose coordinates have the full size of the curve.
     // RFC 7518, section 6.2.1.2
-    fn from_coordinates(curve: &str, x: &[u8], y: &[u8]) -> Result<Self, UnsupportedKey> {
+    fn from_coordinates(curve: &str, x: &[u8], y: &[u8]) -> Result<Self, UnusableKey> {
         let point = || [&[4], x, y].concat();
         match (curve, x.len(), y.len()) {
             ("P-256", 32, 32) => Ok(Self::P256(DecodingKey::from_ec_der(&point()))),
             ("P-384", 48, 48) => Ok(Self::P384(DecodingKey::from_ec_der(&point()))),
             ("P-521", 66, 66) => Ok(Self::P521(point())),
-            ("P-256" | "P-384" | "P-521", ..) => Err(UnsupportedKey::Coordinates),
-            _ => Err(UnsupportedKey::Unknown),
+            ("P-256" | "P-384" | "P-521", ..) => Err(UnusableKey::Coordinates),
+            _ => Err(UnsupportedKey::Unknown.into()),
         }
     }
 

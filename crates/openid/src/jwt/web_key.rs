@@ -5,7 +5,7 @@ use base64::Engine as _;
 use serde_json::{Map, Value};
 
 use super::BASE64_URL;
-use super::keys::UnsupportedKey;
+use super::keys::{UnsupportedKey, UnusableKey};
 
 /// Members that are text.
 const TEXTS: [&str; 7] = ["use", "kty", "kid", "crv", "alg", "x5t", "x5t#S256"];
@@ -20,17 +20,17 @@ pub(super) struct WebKey<'a>(&'a Map<String, Value>);
 
 impl<'a> WebKey<'a> {
     /// Reads a key; fails if a member has a value that it cannot have, and for a private key.
-    pub(super) fn read(key: &'a Value) -> Result<Self, UnsupportedKey> {
+    pub(super) fn read(key: &'a Value) -> Result<Self, UnusableKey> {
         let key = Self(key.as_object().ok_or(UnsupportedKey::Unknown)?);
         let is_text = |name: &&str| matches!(key.0.get(*name), None | Some(Value::Null | Value::String(_)));
         if let Some(name) = TEXTS.iter().find(|name| !is_text(name)) {
-            return Err(UnsupportedKey::Member(name));
+            return Err(UnusableKey::Member(name));
         }
         for name in NUMBERS {
             key.number(name)?;
         }
         if key.0.get("d").is_some_and(|private| !private.is_null()) {
-            return Err(UnsupportedKey::Private);
+            return Err(UnusableKey::Private);
         }
         for (name, length) in THUMBPRINTS {
             let decoded = BASE64_URL.decode(unwrapped(key.text(name)));
@@ -40,7 +40,7 @@ impl<'a> WebKey<'a> {
                 other => other == length,
             });
             if !is_valid {
-                return Err(UnsupportedKey::Member(name));
+                return Err(UnusableKey::Member(name));
             }
         }
         Ok(key)
@@ -52,19 +52,19 @@ impl<'a> WebKey<'a> {
     }
 
     /// A number, big-endian, as long as the key says it; empty if it is absent.
-    pub(super) fn number(&self, name: &'static str) -> Result<Vec<u8>, UnsupportedKey> {
+    pub(super) fn number(&self, name: &'static str) -> Result<Vec<u8>, UnusableKey> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(Vec::new()),
             Some(Value::String(text)) => {
-                BASE64_URL.decode(unwrapped(text)).map_err(|_| UnsupportedKey::Member(name))
+                BASE64_URL.decode(unwrapped(text)).map_err(|_| UnusableKey::Member(name))
             }
-            Some(_) => Err(UnsupportedKey::Member(name)),
+            Some(_) => Err(UnusableKey::Member(name)),
         }
     }
 
     /// A number without the zeros with which some issuers begin it, as Java's `BigInteger` writes it.
     // RFC 7518, section 6.3.1.1: no such zeros; go-jose reads any number of them
-    pub(super) fn integer(&self, name: &'static str) -> Result<Vec<u8>, UnsupportedKey> {
+    pub(super) fn integer(&self, name: &'static str) -> Result<Vec<u8>, UnusableKey> {
         let number = self.number(name)?;
         let zeros = number.iter().take_while(|byte| **byte == 0).count();
         Ok(number.get(zeros..).unwrap_or_default().to_vec())

@@ -38,9 +38,17 @@ async fn the_log_says_why_no_key_verifies_a_token() {
     let table = [
         (&token, vec![OTHER_RSA.jwk("key")], "not signed by key \"key\""),
         (&token, vec![P256.jwk("key")], "key \"key\" is not for RS256"),
-        (&token, vec![small], "key \"key\" cannot be used: an RSA key has 512 bits; it must have 2048 to 8192"),
+        (
+            &token,
+            vec![small],
+            "key \"key\" cannot be used: an RSA key has 512 bits; it must have 2048 to 8192",
+        ),
         (&token, vec![malformed], "key \"key\" cannot be used: the member \"e\" of a key is malformed"),
-        (&token, vec![RSA.jwk("a"), RSA.jwk("b")], "no key has the ID \"key\"; the issuer's key IDs are [\"a\" \"b\"]"),
+        (
+            &token,
+            vec![RSA.jwk("a"), RSA.jwk("b")],
+            "no key has the ID \"key\"; the issuer's key IDs are [\"a\" \"b\"]",
+        ),
         (&unnamed, vec![OTHER_RSA.jwk("a")], "not signed by any key of the issuer: [\"a\"]"),
         (&unnamed, vec![P256.jwk("a")], "no key of the issuer is for RS256: [\"a\"]"),
     ];

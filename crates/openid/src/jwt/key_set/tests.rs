@@ -223,8 +223,12 @@ fn a_skipped_key_of_a_supported_type_is_a_problem_for_the_log() {
     ];
     for (key, expected) in cases {
         let parsed = parse(json!({"keys": [key]}).to_string().as_bytes()).unwrap();
-        assert_eq!(parsed.problem, expected, "{key}");
+        let problem = parsed.problem().map(|(_, problem)| problem);
+        assert_eq!(problem, expected.map(UnusableKey::Unsupported), "{key}");
     }
+    let malformed = json!({"kty": "RSA", "kid": "k", "n": 5, "e": "AQAB"});
+    let parsed = parse(json!({"keys": [malformed]}).to_string().as_bytes()).unwrap();
+    assert_eq!(parsed.problem(), Some(("k", UnusableKey::Member("n"))));
 }
 
 #[test]
