@@ -24,6 +24,7 @@ mod pinned;
 mod request_level;
 mod reviewer;
 mod splice;
+mod stored;
 mod subject;
 mod unseen;
 mod verdicts;

@@ -26,16 +26,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use libtest_mimic::{Arguments, Trial};
-use testkit::go_tool::GoTool;
+use testkit::go_tool::{GoTool, HELM};
 use testkit::real::{Source, run, skip_if_absent};
 
 use cluster::Cluster;
 
 /// The path of the binary.
 const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
-
-/// helm, with the version of Kubernetes that it renders for and its own, which it prints.
-const HELM: GoTool = GoTool { name: "helm", module: "tests/deploy/helm", flags: &["-ldflags=-s -w"] };
 
 /// promtool, without service discovery, which takes most of its build.
 const PROMTOOL: GoTool = GoTool {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo test --test real                                 all groups
+//! cargo test --test real -- admission::                  Helm and the control plane, with admission webhooks
 //! cargo test --test real -- credential_end::             kubectl with tokens of ten seconds
 //! cargo test --test real -- endpoint_discovery::         a server that publishes its address in an EndpointSlice
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
@@ -21,6 +22,7 @@
     reason = "a test program: a panic is a failed test, and its messages go to the terminal"
 )]
 
+mod admission;
 mod credential_end;
 mod endpoint_discovery;
 mod misconfigured;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(4);
     let source = Source::find();
     let absent = source.absent();
+    let without_admission = absent.clone().or_else(|| admission::absent(&source));
     let servers = Arc::new(RealServers::new(source));
     let trial_of = |group: &'static str| {
         let servers = Arc::clone(&servers);
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         }
     };
     let groups = [
+        (admission::trials(&trial_of("admission")), without_admission),
         (credential_end::trials(&trial_of("credential_end")), absent.clone()),
         (endpoint_discovery::trials(&trial_of("endpoint_discovery")), absent.clone()),
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),

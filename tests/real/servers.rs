@@ -106,6 +106,12 @@ impl RealServers {
         &self.environment().unwrap().bob
     }
 
+    /// A certificate of a user in at most one group.
+    pub(crate) fn client(&self, user: &str, group: &str) -> Result<Issued, String> {
+        let leaf = self.environment()?.authorities["clients"].leaf().cn(user);
+        Ok(if group.is_empty() { leaf } else { leaf.org(group) }.issue())
+    }
+
     /// The server with these flags, which is started when the first test needs it.
     pub(crate) fn server(&self, flags: HeaderFlags) -> Result<Arc<ApiServer>, String> {
         let cell = Arc::clone(self.servers.lock().unwrap().entry(flags).or_default());
@@ -184,8 +190,12 @@ impl RealServers {
         Ok(self.environment()?.dir.join(name))
     }
 
+    pub(crate) fn programs(&self) -> Result<&Programs, String> {
+        Ok(&self.environment()?.programs)
+    }
+
     pub(crate) fn kubectl(&self) -> Result<&Path, String> {
-        Ok(&self.environment()?.programs.kubectl)
+        Ok(&self.programs()?.kubectl)
     }
 
     /// Starts a gateway without waiting until it is ready.

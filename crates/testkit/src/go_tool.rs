@@ -19,6 +19,9 @@ pub struct GoTool {
     pub flags: &'static [&'static str],
 }
 
+/// Helm, with the version of Kubernetes that it renders for and its own, which it prints.
+pub const HELM: GoTool = GoTool { name: "helm", module: "tests/deploy/helm", flags: &["-ldflags=-s -w"] };
+
 impl GoTool {
     /// Why the program cannot be built, if it cannot.
     pub fn absent(&self) -> Option<String> {

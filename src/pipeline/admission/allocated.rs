@@ -32,6 +32,11 @@ const TOKEN_VOLUME: &str = "kube-api-access-";
 const GENERATED_LENGTH: usize = 5;
 const GENERATED_LETTERS: &str = "bcdfghjklmnpqrstvwxz2456789";
 
+/// The labels that the API server generates for the pods of a Job.
+// api: batch/v1/types.go, ControllerUidLabel and JobNameLabel
+const CONTROLLER_UID_LABELS: [&str; 2] = ["batch.kubernetes.io/controller-uid", "controller-uid"];
+const JOB_NAME_LABELS: [&str; 2] = ["batch.kubernetes.io/job-name", "job-name"];
+
 /// The longest time between the dry run and the write. Beyond it, a time is no longer that of the request.
 const MAX_SECONDS: u64 = 600;
 /// The longest body of a Service in which its values are searched.
@@ -144,7 +149,7 @@ impl Origin<'_> {
     pub(super) fn remove_allocated(&self, object: &mut Value) {
         let uid = metadata(self.shown, "uid");
         if self.old.is_none() && !uid.is_empty() {
-            remove_default_labels(self.shown, object);
+            remove_generated_labels(self.shown, object, uid);
             remove_uid(object, uid);
         }
         if !is_service(object) {
@@ -207,17 +212,23 @@ fn is_at(object: &Value, place: &[&str], value: &Value) -> bool {
     }
 }
 
-/// Removes the labels that a Job without any has from its pods when it is read, after the API server has generated them.
+/// Removes the generated labels of a Job's pods from the Job itself, which has the labels of its pods if the client gives it none.
 // kubernetes: pkg/apis/batch/v1/defaults.go, SetDefaults_Job; pkg/registry/batch/job/strategy.go, generateSelector
-fn remove_default_labels(shown: &Value, object: &mut Value) {
-    let labels = |object: &Value, at: &str| object.pointer(at).cloned();
-    let of_pods = labels(shown, "/spec/template/metadata/labels");
-    if kind_of(shown).kind != "Job" || of_pods.is_none() || labels(shown, "/metadata/labels") != of_pods {
+fn remove_generated_labels(shown: &Value, object: &mut Value, uid: &str) {
+    let labels = |at: &str| shown.pointer(at).and_then(Value::as_object);
+    let Some(of_pods) = labels("/spec/template/metadata/labels") else { return };
+    let generated = CONTROLLER_UID_LABELS.iter().any(|label| of_pods.get(*label) == Some(&Value::from(uid)));
+    if kind_of(shown).kind != "Job" || !generated || labels("/metadata/labels") != Some(of_pods) {
         return;
     }
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let Some(own) = metadata.get_mut("labels").and_then(Value::as_object_mut) else { return };
-    own.retain(|label, value| of_pods.as_ref().and_then(|labels| labels.get(label)) != Some(value));
+    let names = CONTROLLER_UID_LABELS.iter().chain(&JOB_NAME_LABELS);
+    for name in names {
+        if own.get(*name).is_some_and(|value| of_pods.get(*name) == Some(value)) {
+            own.remove(*name);
+        }
+    }
     if own.is_empty() {
         metadata.remove("labels");
     }
@@ -340,5 +351,33 @@ mod tests {
         Origin { shown: &shown, old: Some(&shown), encoding: Encoding::Json, body: b"" }
             .remove_allocated(&mut changed);
         assert_eq!(changed, shown);
+    }
+    #[test]
+    fn a_job_keeps_the_labels_of_its_pods_except_the_generated_ones() {
+        let generated = json!({"part": "once", "controller-uid": "u", "job-name": "n",
+            "batch.kubernetes.io/controller-uid": "u", "batch.kubernetes.io/job-name": "n"});
+        let job = |labels: &Value, of_pods: &Value| {
+            let mut job =
+                object("Job", "u", &json!({"spec": {"template": {"metadata": {"labels": of_pods}}}}));
+            job["metadata"]["labels"] = labels.clone();
+            job
+        };
+        let labels_of = |shown: &Value, added: bool| {
+            let mut changed = shown.clone();
+            if added {
+                changed["metadata"]["labels"]["added"] = json!("yes");
+            }
+            Origin { shown, old: None, encoding: Encoding::Json, body: b"" }.remove_allocated(&mut changed);
+            changed["metadata"]["labels"].clone()
+        };
+        let mut without_part = generated.clone();
+        without_part.as_object_mut().unwrap().remove("part");
+        assert_eq!(labels_of(&job(&generated, &generated), true), json!({"part": "once", "added": "yes"}));
+        assert_eq!(labels_of(&job(&generated, &generated), false), json!({"part": "once"}));
+        assert_eq!(labels_of(&job(&without_part, &without_part), true), json!({"added": "yes"}));
+        assert_eq!(labels_of(&job(&without_part, &without_part), false), Value::Null);
+        // Not generated: the client has chosen the selector.
+        let own = json!({"job-name": "n", "part": "once"});
+        assert_eq!(labels_of(&job(&own, &own), false), own);
     }
 }

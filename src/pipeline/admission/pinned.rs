@@ -384,27 +384,6 @@ impl Reviewer<'_> {
         Ok(scale)
     }
 
-    /// The stored object: a scale is read where it is written, and other subresources show the whole object.
-    pub(super) async fn read_stored(
-        &self,
-        authorized: &Authorized,
-        with_subresource: bool,
-    ) -> Result<Option<Value>, Stop> {
-        let path = authorized.request().uri().path();
-        let path = match path.trim_end_matches('/').rsplit_once('/') {
-            Some((parent, _)) if !self.subject.subresource.is_empty() && !with_subresource => parent,
-            _ => path,
-        };
-        let target: PathAndQuery =
-            path.parse().map_err(|_| Stop::Unreadable("the path of the object is not valid".to_owned()))?;
-        let read = self.rehearse(authorized, || Some(Rehearsal::read(target.clone()))).await;
-        match read {
-            Ok(response) => Ok(Some(response.object()?)),
-            Err(Stop::Response(response)) if response.status == StatusCode::NOT_FOUND => Ok(None),
-            Err(stop) => Err(stop),
-        }
-    }
-
     /// Runs the mutating phase; the object afterwards, and whether it has changed.
     async fn mutate_view(
         &self,

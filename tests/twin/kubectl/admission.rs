@@ -1,6 +1,6 @@
 //! kubectl behind admission webhooks: their warnings and refusals on standard error.
 
-use super::{Case, kubectl};
+use super::{CSR, Case, SIGNING_REQUEST, kubectl};
 use crate::case::Declared;
 
 pub(super) fn cases() -> Vec<Case> {
@@ -38,6 +38,8 @@ pub(super) fn cases() -> Vec<Case> {
         ))));
     }
     cases.extend(forms());
+    cases.extend(managers());
+    cases.extend(commands());
     let deployed = |name: &str| {
         kubectl(&format!("admission: {name}"), "admin", "create deployment {unique} --image=x").by_admission()
     };
@@ -124,6 +126,14 @@ fn forms() -> Vec<Case> {
         // Webhooks see the labels that the API server generates.
         let declared = Declared { id: "D-admission-prepared", status: 0, only_reviews: true };
         cases.push(Case { declared: Some(declared), ..job.by_admission() });
+        let labelled = format!(
+            r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"spec":{{"template":{{"metadata":{{"labels":{{"a":"b"}}}},"spec":{{"restartPolicy":"Never","containers":[{{"name":"c","image":"x"}}]}}}}}}}}"#
+        );
+        let labelled = begin("a job with labels of its pods", "create -f -")
+            .stdin(&labelled)
+            .then("get job {unique} -o yaml --show-managed-fields")
+            .unordered();
+        cases.push(Case { declared: Some(declared), ..labelled.by_admission() });
         let deployment = format!(
             r#"{{"apiVersion":"apps/v1","kind":"Deployment","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"spec":{{"selector":{{"matchLabels":{{"a":"b"}}}},"template":{{"metadata":{{"labels":{{"a":"b"}}}},"spec":{{"containers":[{{"name":"c","image":"x"}}]}}}}}}}}"#
         );
@@ -135,4 +145,202 @@ fn forms() -> Vec<Case> {
         cases.push(ends(rolled, "deployment {unique}"));
     }
     cases
+}
+
+/// Two managers that apply overlapping and disjoint fields, of which only the first asks for changes of webhooks.
+fn managers() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (what, asks) in [("reviewed", ""), ("stamped", "m1=label;m2=annotation;")] {
+        let one = |data: &str| {
+            format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"data":{data}}}"#
+            )
+        };
+        let two = |data: &str| {
+            format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{{unique}}"}},"data":{data}}}"#
+            )
+        };
+        let apply = |manager: &str| format!("apply --server-side --field-manager={manager} -f -");
+        let force =
+            |manager: &str| format!("apply --server-side --field-manager={manager} --force-conflicts -f -");
+        let show = "get cm {unique} -o yaml --show-managed-fields";
+        let overlapping =
+            kubectl(&format!("admission: two managers apply the same field: {what}"), "admin", &apply("one"))
+                .stdin(&one(r#"{"a":"1"}"#))
+                .then(&apply("two"))
+                .stdin(&two(r#"{"a":"1","b":"1"}"#))
+                .then(show)
+                .unordered()
+                .then(&apply("two"))
+                .stdin(&two(r#"{"a":"2","b":"1"}"#))
+                .exits(1)
+                .prints("conflict with \"one\"")
+                .then(&force("two"))
+                .stdin(&two(r#"{"a":"2","b":"1"}"#))
+                .then(show)
+                .unordered()
+                .then(&apply("one"))
+                .stdin(&one(r#"{"a":"1"}"#))
+                .exits(1)
+                .prints("conflict with \"two\"")
+                // The second manager keeps the field.
+                .then(&apply("one"))
+                .stdin(&one(r#"{"c":"1"}"#))
+                .then(show)
+                .unordered()
+                // No manager keeps it.
+                .then(&apply("two"))
+                .stdin(&two(r#"{"b":"1"}"#))
+                .then(show)
+                .unordered()
+                .prints("manager: two");
+        cases.push(overlapping.by_admission());
+        let beside = kubectl(
+            &format!("admission: a manager applies what another one has patched: {what}"),
+            "admin",
+            "create -f -",
+        )
+        .stdin(&one(r#"{"a":"1"}"#))
+        .then(&apply("two"))
+        .stdin(&two(r#"{"a":"2"}"#))
+        .exits(1)
+        .prints("conflict with \"kubectl-create\"")
+        .then(&force("two"))
+        .stdin(&two(r#"{"a":"2"}"#))
+        .then("patch cm {unique} --type=merge --field-manager=three -p")
+        .argument(r#"{"data":{"a":"3","d":"1"}}"#)
+        .then(show)
+        .unordered()
+        .then(&force("two"))
+        .stdin(&two(r#"{"a":"2","d":"1"}"#))
+        .then(show)
+        .unordered()
+        .prints("manager: three");
+        cases.push(beside.by_admission());
+    }
+    cases
+}
+
+/// Other commands that write.
+fn commands() -> Vec<Case> {
+    let begin =
+        |name: &str, command: &str| kubectl(&format!("admission: {name}"), "admin", command).by_admission();
+    let deployed = |name: &str| begin(name, "create deployment {unique} --image=x");
+    let declared = |case: Case, id: &'static str| Case {
+        declared: Some(Declared { id, status: 0, only_reviews: true }),
+        ..case
+    };
+    let of_cascade = |cascade: &str| {
+        deployed(&format!("delete --cascade={cascade}"))
+            .then(&format!("delete deployment {{unique}} --cascade={cascade} --wait=false"))
+            .prints("deleted")
+            .then("get deployment {unique} -o yaml --ignore-not-found")
+    };
+    let map = |name: &str, data: &str| {
+        format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"set":"{{unique}}"}}}},"data":{data}}}"#
+        )
+    };
+    let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"{unique}"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#;
+    let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"{unique}"},"spec":{"nodeName":"{unique}","automountServiceAccountToken":false,"containers":[{"name":"c","image":"x"}]}}"#;
+    let drained = |name: &str, more: &str| {
+        begin(name, "create -f -")
+            .stdin(node)
+            .then("create -f -")
+            .stdin(pod)
+            .then(&format!("drain {{unique}} --force --grace-period=0 --timeout=60s{more}"))
+            .prints("drained")
+            .then("get pod {unique}")
+            .exits(1)
+            .then("uncordon {unique}")
+            .then("taint node {unique} a=b:NoSchedule")
+            .then("delete node {unique}")
+    };
+    let role = r#"{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"{unique}","namespace":"twin"},"rules":[{"apiGroups":[""],"resources":["configmaps"],"verbs":["VERB"]}]}"#;
+    vec![
+        of_cascade("background"),
+        of_cascade("foreground").prints("foregroundDeletion"),
+        of_cascade("orphan").prints("- orphan"),
+        // Webhooks see the finalizer that the API server sets.
+        declared(
+            begin("delete --all", "create ns {unique}")
+                .then("create cm one -n {unique}")
+                .then("create cm two -n {unique}")
+                .then("delete cm --all -n {unique}")
+                .prints("\"two\" deleted"),
+            "D-admission-prepared",
+        ),
+        begin("delete by a label", "create -f -")
+            .stdin(&map("{unique}", "{}"))
+            .then("delete cm -l set={unique}")
+            .prints("deleted"),
+        // Webhooks see the status of the new pod.
+        declared(drained("drain", ""), "D-admission-prepared"),
+        declared(drained("drain without evictions", " --disable-eviction"), "D-admission-prepared"),
+        declared(
+            begin("run", "run {unique} --image=x").then("get pod {unique} -o name"),
+            "D-admission-prepared",
+        ),
+        declared(
+            begin("create token", "create sa {unique}")
+                .then("create token {unique} --duration=1h")
+                .prints("<token>"),
+            "D-admission-tokens",
+        ),
+        begin("edit", "create -f -")
+            .stdin(&map("{unique}", r#"{"a":"before"}"#))
+            .then("edit cm {unique}")
+            .environment("KUBE_EDITOR", "/bin/sed -i s/before/after/")
+            .prints("edited")
+            .then("get cm {unique} -o yaml")
+            .prints("after"),
+        begin("replace --force", "create -f -")
+            .stdin(&map("{unique}", r#"{"a":"1"}"#))
+            .then("replace --force -f -")
+            .stdin(&map("{unique}", r#"{"a":"2"}"#))
+            .prints("replaced"),
+        begin("apply --prune", "apply -f -")
+            .stdin(&[map("{unique}", "{}"), map("{unique}-b", "{}")].join("\n"))
+            .then("apply --prune -l set={unique} --prune-allowlist=core/v1/ConfigMap -f -")
+            .stdin(&map("{unique}", r#"{"a":"1"}"#))
+            .prints("pruned"),
+        // Webhooks see what the API server prepares.
+        declared(
+            deployed("expose").then("expose deployment {unique} --port=80 --cluster-ip=None"),
+            "D-admission-prepared",
+        ),
+        deployed("autoscale").then("autoscale deployment {unique} --min=1 --max=3"),
+        deployed("set env, resources and an account")
+            .then("set env deployment/{unique} A=b")
+            .then("set resources deployment {unique} --limits=cpu=1")
+            .then("set serviceaccount deployment {unique} other")
+            .then("get deployment {unique} -o yaml"),
+        deployed("rollout pause and resume")
+            .then("rollout pause deployment/{unique}")
+            .then("rollout resume deployment/{unique}"),
+        deployed("patch --subresource=status")
+            .then("patch deployment {unique} --subresource=status --type=merge -p")
+            .argument(r#"{"status":{"replicas":1}}"#)
+            .then("get deployment {unique} -o yaml --show-managed-fields")
+            .unordered(),
+        begin("create other kinds", "create secret generic {unique} --from-literal=a=1")
+            .then("create role {unique} --verb=get --resource=configmaps")
+            .then("create rolebinding {unique} --role={unique} --user=someone")
+            .then("create pdb {unique} --selector=a={unique} --min-available=1")
+            .then("create ingress {unique} --rule=example.com/=svc:80")
+            .then("create cronjob {unique} --image=x --schedule=@daily"),
+        begin("auth reconcile", "auth reconcile -f -")
+            .stdin(&role.replace("VERB", "get"))
+            .then("auth reconcile -f -")
+            .stdin(&role.replace("VERB", "list"))
+            .prints("reconciled"),
+        declared(
+            begin("certificate approve", "create -f -")
+                .stdin(&SIGNING_REQUEST.replace("{csr}", &CSR.concat()))
+                .then("certificate approve {unique}")
+                .prints("approved"),
+            "D-admission-prepared",
+        ),
+    ]
 }

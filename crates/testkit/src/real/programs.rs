@@ -1,4 +1,4 @@
-//! Finds or builds the real programs: kube-apiserver, etcd, kubectl, kube-controller-manager.
+//! Finds or builds the real programs: kube-apiserver, etcd, kubectl, kube-controller-manager, kube-scheduler.
 //!
 //! `KUBEBUILDER_ASSETS` takes precedence; otherwise they are built once with Go from `tests/go/go.mod` into a directory
 //! of cargo's target directory, named after the hash of `go.mod` and `go.sum`. A file lock prevents concurrent builds,
@@ -24,6 +24,8 @@ pub struct Programs {
     pub kubectl: PathBuf,
     /// `kube-controller-manager`, which may be absent from `KUBEBUILDER_ASSETS`.
     pub kube_controller_manager: PathBuf,
+    /// `kube-scheduler`, which may be absent from `KUBEBUILDER_ASSETS`.
+    pub kube_scheduler: PathBuf,
 }
 
 /// The origin of the programs. Finding it is cheap, unlike building.
@@ -80,9 +82,18 @@ impl Source {
 
     /// Why kube-controller-manager is absent, if the other programs exist without it.
     pub fn without_controllers(&self) -> Option<String> {
-        let Self::Present(Programs { kube_controller_manager, .. }) = self else { return None };
-        let absent = !kube_controller_manager.is_file();
-        absent.then(|| "there is no kube-controller-manager among KUBEBUILDER_ASSETS".to_owned())
+        self.without("kube-controller-manager", |programs| &programs.kube_controller_manager)
+    }
+
+    /// Why kube-scheduler is absent, if the other programs exist without it.
+    pub fn without_scheduler(&self) -> Option<String> {
+        self.without("kube-scheduler", |programs| &programs.kube_scheduler)
+    }
+
+    fn without(&self, name: &str, path: fn(&Programs) -> &Path) -> Option<String> {
+        let Self::Present(programs) = self else { return None };
+        let absent = !path(programs).is_file();
+        absent.then(|| format!("there is no {name} among KUBEBUILDER_ASSETS"))
     }
 }
 
@@ -204,6 +215,7 @@ fn programs_in(dir: &Path, etcd: &str) -> Programs {
         etcd: dir.join(etcd),
         kubectl: dir.join("kubectl"),
         kube_controller_manager: dir.join("kube-controller-manager"),
+        kube_scheduler: dir.join("kube-scheduler"),
     }
 }
 

@@ -1,0 +1,134 @@
+//! Three webhooks as clusters have them: `allow` allows every request, `stamp` sets an annotation on every object, and `deny` refuses
+//! objects with one label. Every review is kept.
+
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::Response;
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Pki, full};
+use tokio::net::TcpListener;
+
+/// The label that `deny` refuses.
+pub(crate) const DENIED_LABEL: &str = "denied";
+/// The annotation that `stamp` sets.
+const STAMP: &str = "policies.example.com/stamped";
+
+/// A request that a webhook has reviewed.
+#[derive(Debug, Clone)]
+pub(crate) struct Review {
+    pub(crate) webhook: String,
+    pub(crate) request: Value,
+}
+
+/// The webhooks of one side.
+pub(crate) struct Webhooks {
+    server: FakeBackend,
+    ca: String,
+    reviews: Arc<Mutex<Vec<Review>>>,
+}
+
+impl Webhooks {
+    pub(crate) async fn start() -> Self {
+        let pki = Pki::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let reviews = Arc::<Mutex<Vec<Review>>>::default();
+        let record = Arc::clone(&reviews);
+        let server = FakeBackend::without_client_auth(&pki, listener, move |request| {
+            let record = Arc::clone(&record);
+            Box::pin(async move {
+                let webhook = request.uri().path().trim_start_matches('/').to_owned();
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let mut review: Value = serde_json::from_slice(&body).unwrap();
+                let request = review["request"].take();
+                let mut response = answer(&webhook, &request);
+                response["uid"] = request["uid"].clone();
+                record.lock().unwrap().push(Review { webhook, request });
+                let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+                let mut answer = Response::new(full(answer.to_string()));
+                answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
+                answer
+            })
+        });
+        Self { server, ca: pki.servers.cert_pem(), reviews }
+    }
+
+    /// All reviews so far.
+    pub(crate) fn reviews(&self) -> Vec<Review> {
+        self.reviews.lock().unwrap().clone()
+    }
+
+    /// The configurations as objects of the API.
+    pub(crate) fn objects(&self) -> [Value; 2] {
+        self.configurations("policies")
+    }
+
+    /// Writes the configurations as files of the gateway, and returns its flags.
+    pub(crate) fn write(&self, directory: &Path) -> Vec<String> {
+        let plugins = ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"]
+            .into_iter()
+            .zip(self.configurations("policies.static.k8s.io"))
+            .map(|(plugin, configuration)| {
+                let folder = directory.join(plugin);
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
+                json!({"name": plugin, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+                    "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
+            })
+            .collect::<Value>();
+        let file = directory.join("admission.json");
+        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
+        fs::write(&file, configuration.to_string()).unwrap();
+        vec![
+            format!("--admission-control-config-file={}", file.display()),
+            "--admission-mode=pinnedDryRun".to_owned(),
+        ]
+    }
+
+    fn configurations(&self, name: &str) -> [Value; 2] {
+        let webhook = |webhook: &str, operations: &[&str], resources: &str| {
+            json!({
+                "name": format!("{webhook}.policies.example.com"),
+                "clientConfig": {
+                    "url": format!("https://{}/{webhook}", self.server.address),
+                    "caBundle": BASE64_STANDARD.encode(&self.ca),
+                },
+                "rules": [{"operations": operations, "apiGroups": ["*"], "apiVersions": ["*"], "resources": [resources]}],
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            })
+        };
+        let configuration = |kind: &str, webhooks: &[Value]| json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "webhooks": webhooks});
+        let mutating = [webhook("stamp", &["CREATE", "UPDATE"], "*")];
+        let validating = [webhook("allow", &["*"], "*/*"), webhook("deny", &["CREATE", "UPDATE"], "*/*")];
+        [
+            configuration("MutatingWebhookConfiguration", &mutating),
+            configuration("ValidatingWebhookConfiguration", &validating),
+        ]
+    }
+}
+
+fn answer(webhook: &str, request: &Value) -> Value {
+    let metadata = &request["object"]["metadata"];
+    match webhook {
+        "deny" if !metadata["labels"][DENIED_LABEL].is_null() => {
+            let message = format!("the label {DENIED_LABEL} is not allowed");
+            json!({"allowed": false, "status": {"code": 403, "reason": "Forbidden", "message": message}})
+        }
+        "stamp" if metadata["annotations"][STAMP].is_null() => {
+            let operation = if metadata["annotations"].is_null() {
+                json!({"op": "add", "path": "/metadata/annotations", "value": {STAMP: "yes"}})
+            } else {
+                let path = format!("/metadata/annotations/{}", STAMP.replace('/', "~1"));
+                json!({"op": "add", "path": path, "value": "yes"})
+            };
+            let patch = BASE64_STANDARD.encode(json!([operation]).to_string());
+            json!({"allowed": true, "patchType": "JSONPatch", "patch": patch})
+        }
+        _ => json!({"allowed": true}),
+    }
+}
