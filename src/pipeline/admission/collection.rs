@@ -136,12 +136,20 @@ fn own(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
     format!("{collection}/{}", path_segment(name).ok()?).parse().ok()
 }
 
-/// The collection with a selector for one name, and the client's labels.
-fn selecting(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
-    let escaped = |text: &str| escape(text.as_bytes(), |byte| byte.is_ascii_alphanumeric());
+/// The query that selects the object of this name.
+pub(super) fn name_selector(name: &str) -> String {
     // apimachinery: pkg/fields/selector.go, EscapeValue
     let value = name.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
-    let mut query = format!("fieldSelector={}", escaped(&format!("metadata.name={value}")));
+    format!("fieldSelector={}", escaped(&format!("metadata.name={value}")))
+}
+
+fn escaped(text: &str) -> String {
+    escape(text.as_bytes(), |byte| byte.is_ascii_alphanumeric())
+}
+
+/// The collection with a selector for one name, and the client's labels.
+fn selecting(authorized: &Authorized, name: &str) -> Option<PathAndQuery> {
+    let mut query = name_selector(name);
     if let Some(labels) = query::first(authorized.query().unwrap_or_default(), "labelSelector") {
         query = format!("{query}&labelSelector={}", escaped(&labels));
     }

@@ -12,9 +12,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::HeaderValue;
 use http::uri::PathAndQuery;
-use portcullis_go::url::{escape, path_segment};
+use portcullis_go::url::path_segment;
 use serde_json::Value;
 
+use super::collection::name_selector;
+use super::document::metadata;
 use super::reviewer::{Reviewer, Stop};
 use super::subject::Action;
 use crate::pipeline::forward::{Rehearsal, rewritten_target};
@@ -94,7 +96,7 @@ fn collection_with(path: &str, name: &str) -> Option<PathAndQuery> {
     let (collection, last) = path.trim_end_matches('/').rsplit_once('/')?;
     // The last part is the object's name, as the client has written it.
     (path_segment(name).ok()? == last).then_some(())?;
-    format!("{collection}?fieldSelector={}", escape(&format!("metadata.name={name}"))).parse().ok()
+    format!("{collection}?{}", name_selector(name)).parse().ok()
 }
 
 /// The only object of a list, if it has this name. Items of built-in kinds do not name their kind.
@@ -105,7 +107,7 @@ fn only_item(mut list: Value, name: &str) -> Option<Value> {
         Value::Array(items) if items.len() == 1 => items,
         _ => return None,
     };
-    let mut item = items.pop().filter(|item| super::document::metadata(item, "name") == name)?;
+    let mut item = items.pop().filter(|item| metadata(item, "name") == name)?;
     let fields = item.as_object_mut()?;
     fields.entry("apiVersion").or_insert(version);
     fields.entry("kind").or_insert_with(|| kind.into());
@@ -123,11 +125,11 @@ mod tests {
         let target = |path, name| collection_with(path, name).map(|target| target.to_string());
         assert_eq!(
             target("/api/v1/namespaces/n/pods/p.1", "p.1").as_deref(),
-            Some("/api/v1/namespaces/n/pods?fieldSelector=metadata.name%3Dp.1")
+            Some("/api/v1/namespaces/n/pods?fieldSelector=metadata%2Ename%3Dp%2E1")
         );
         assert_eq!(
             target("/api/v1/nodes/n/", "n").as_deref(),
-            Some("/api/v1/nodes?fieldSelector=metadata.name%3Dn")
+            Some("/api/v1/nodes?fieldSelector=metadata%2Ename%3Dn")
         );
         // Another spelling of the name, and no object.
         assert_eq!(target("/api/v1/nodes/%6e", "n"), None);
