@@ -1,13 +1,15 @@
 //! The admission webhooks that the gateway calls for a cluster: how they are reached, and what they need of the gateway.
 //!
 //! `crates/admission` decides which webhooks see a request and what follows from their responses; `pipeline::admission` obtains
-//! the objects. Here are the calls ([`callers`]), the labels of namespaces ([`namespaces`]), and what both mean for one
-//! request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
+//! the objects. Here are the calls ([`callers`]), the labels of namespaces ([`namespaces`]), what the API servers say of themselves
+//! ([`dry_run`], [`served`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
+mod cached_reads;
 mod callers;
 mod dry_run;
 mod memory;
 mod namespaces;
+mod served;
 pub(crate) mod settings;
 mod shadow;
 mod surroundings;
@@ -26,12 +28,16 @@ use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::tasks::compute::{ClusterComputePool, ComputePool};
+use cached_reads::DocumentReader;
+pub(crate) use cached_reads::ReadError;
 use callers::Callers;
 use dry_run::DryRunSupport;
-pub(crate) use dry_run::{DryRun, DryRunError, is_never_dry_run};
+pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
 pub(crate) use memory::{MemoryOwner, NoMemory, ReservedMemory, ReviewMemory};
 use namespaces::NamespaceLabels;
+use served::ServedResources;
+pub(crate) use served::Strategy;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
 pub(crate) use trial::{NotCalled, Trial, TrialResult};
@@ -53,6 +59,7 @@ pub(crate) struct ClusterAdmission {
     /// `None` if no webhook selects namespaces.
     namespaces: Option<Arc<NamespaceLabels>>,
     dry_runs: DryRunSupport,
+    served: ServedResources,
     memory: ClusterReviewMemory,
     compute: ClusterComputePool,
     /// Whether a webhook has conditions, for which objects are copied once more.
@@ -131,6 +138,7 @@ impl ClusterAdmission {
         });
         let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
         let has_conditions = all.any(|webhook| !webhook.match_conditions.is_empty());
+        let reader = DocumentReader::new(place);
         Ok(Self {
             cluster: place.cluster.to_owned(),
             mode: settings.mode,
@@ -143,7 +151,8 @@ impl ClusterAdmission {
                 before.map(|before| &before.callers),
             )?,
             namespaces,
-            dry_runs: DryRunSupport::new(place),
+            dry_runs: DryRunSupport::new(&reader),
+            served: ServedResources::new(&reader),
             memory: match before {
                 Some(before) => before.memory.clone(),
                 None => place.memory.of_cluster(place.owner),

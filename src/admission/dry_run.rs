@@ -13,39 +13,21 @@
 // kube-aggregator: pkg/controllers/openapiv3, pkg/apiserver/handler_proxy.go; OpenAPI 3.0, section 4.8.10
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
-use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
-use http_body_util::{BodyExt as _, Limited};
-use kube::client::Body;
-use lru::LruCache;
 use portcullis_admission::GroupVersionResource;
 use portcullis_go::url::path_segment;
-use portcullis_limits::fair_limiter::{FairLimiter, Shares};
-use portcullis_system::sync::lock;
 use serde::Deserialize;
-use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::Instant;
 
-use super::AdmissionPlace;
-use crate::backend::kube_client;
+use super::cached_reads::{CachedReads, DocumentReader, ReadError};
 
 /// How long a document counts.
 const TTL: Duration = Duration::from_mins(1);
 /// How long a document counts for a resource or method that it does not have: a custom resource may be new.
 const MISSING_TTL: Duration = Duration::from_secs(2);
-const READ_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_DOCUMENT_BYTES: usize = 32 << 20;
-const MAX_DOCUMENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
-
-/// Reads of documents: a client can name any group.
-// threat: silent-backend
-const SHARES: Shares = Shares::new(16, 4).with_queue(1024, 128);
-const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a dry run of a request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,38 +54,23 @@ pub(crate) fn is_never_dry_run(
     is_token || is_extension && !subresource.is_empty()
 }
 
-/// Why it cannot be told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum DryRunError {
-    /// The gateway has too many reads in progress.
-    Busy,
-    /// The document cannot be read, for this reason.
-    Unreadable(String),
-}
-
-/// The documents of the API groups of a cluster.
+/// The documents of the API groups of a cluster, by group and version.
+#[derive(Debug)]
 pub(super) struct DryRunSupport {
-    client: kube::Client,
-    runtime: Handle,
-    documents: Mutex<LruCache<(String, String), Arc<Document>>>,
-    shares: FairLimiter<Arc<str>>,
-}
-
-/// The document of one group and version: requests that need it at once share one read.
-#[derive(Debug, Default)]
-struct Document {
-    known: Mutex<Option<ReadDocument>>,
-    reading: tokio::sync::Mutex<()>,
+    documents: CachedReads<(String, String), ReadDocument>,
 }
 
 #[derive(Debug, Clone)]
 struct ReadDocument {
     read: Instant,
-    /// `None` if the group is not served in this version; the error of a read that failed.
-    operations: Result<Option<Arc<Operations>>, String>,
+    /// `None` if the group is not served in this version.
+    operations: Option<Arc<Operations>>,
     /// Whether kube-apiserver is known to serve the group in this version itself.
     is_local: bool,
 }
+
+/// A resource, a subresource, and a method.
+type Wanted = (String, String, String);
 
 /// The operations of a group, by resource, subresource and method.
 #[derive(Debug, Default)]
@@ -147,17 +114,8 @@ struct Parameter {
 }
 
 impl DryRunSupport {
-    pub(super) fn new(place: &AdmissionPlace<'_>) -> Self {
-        let client = {
-            let _runtime = place.runtime.enter();
-            kube_client::client(place.backend)
-        };
-        Self {
-            client,
-            runtime: place.runtime.clone(),
-            documents: Mutex::new(LruCache::new(MAX_DOCUMENTS)),
-            shares: FairLimiter::new(SHARES),
-        }
+    pub(super) fn new(reader: &DocumentReader) -> Self {
+        Self { documents: CachedReads::new(reader) }
     }
 
     /// What a dry run of this method means.
@@ -167,73 +125,37 @@ impl DryRunSupport {
         resource: &GroupVersionResource,
         subresource: &str,
         method: &Method,
-    ) -> Result<DryRun, DryRunError> {
+    ) -> Result<DryRun, ReadError> {
         let GroupVersionResource { group, version, resource } = resource;
-        let document = {
-            let key = (group.clone(), version.clone());
-            Arc::clone(lock(&self.documents).get_or_insert(key, Arc::default))
-        };
-        let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
-        // Without waiting for a read that others have caused.
-        if let Some(support) = document.support(&wanted) {
-            return Ok(support);
-        }
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
         let service = format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}");
-        let until = Instant::now() + QUEUE_TIMEOUT;
-        let permit = self.shares.acquire(flow.into(), 1, until).await.map_err(|_| DryRunError::Busy)?;
-        let client = self.client.clone();
-        let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let _permit = permit;
-            let _reading = document.reading.lock().await;
-            if let Some(support) = document.support(&wanted) {
-                return Ok(support);
-            }
-            let read = Instant::now();
-            let operations = timeout(READ_TIMEOUT, read_operations(client.clone(), &path)).await;
-            let operations = operations.unwrap_or_else(|_| Err("no response in time".to_owned()));
-            let operations = operations.map(|operations| operations.map(Arc::new));
-            let mut known = ReadDocument { read, operations, is_local: false };
-            let mut support = known.result(&wanted);
-            if support == Ok(DryRun::Absent) {
-                let local = timeout(READ_TIMEOUT, is_local(client, &service)).await;
-                known.is_local = local.unwrap_or_default();
-                support = known.result(&wanted);
-            }
-            *lock(&document.known) = Some(known);
-            support
-        }));
-        let support = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
-        support.map_err(DryRunError::Unreadable)
-    }
-}
-
-impl Document {
-    fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
-        lock(&self.known).as_ref().and_then(|known| known.support(wanted))
+        let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
+        let (fresh_for, read_for) = (wanted.clone(), wanted.clone());
+        let is_fresh = move |known: &ReadDocument| known.is_fresh_for(&fresh_for);
+        let read = move |reader| async move { read_document(&reader, [&path, &service], &read_for).await };
+        let document = self.documents.get(flow, (group.clone(), version.clone()), is_fresh, read).await?;
+        Ok(document.support(&wanted))
     }
 }
 
 impl ReadDocument {
-    fn result(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
-        Ok(match self.listed(wanted)? {
+    fn support(&self, wanted: &Wanted) -> DryRun {
+        match self.listed(wanted) {
             DryRun::Absent if self.is_local => DryRun::Supported,
             support => support,
-        })
+        }
     }
 
     /// What the document says.
-    fn listed(&self, wanted: &(String, String, String)) -> Result<DryRun, String> {
-        let operations = self.operations.as_ref().map_err(Clone::clone)?;
-        Ok(operations.as_ref().map_or(DryRun::Absent, |operations| operations.support(wanted)))
+    fn listed(&self, wanted: &Wanted) -> DryRun {
+        self.operations.as_ref().map_or(DryRun::Absent, |operations| operations.support(wanted))
     }
 
-    /// `None` if the document is too old to tell, or was not read.
-    fn support(&self, wanted: &(String, String, String)) -> Option<DryRun> {
-        let support = self.result(wanted).ok()?;
-        let is_missing = matches!(self.listed(wanted), Ok(DryRun::Absent | DryRun::NoMethod));
+    /// Whether the document is new enough to tell.
+    fn is_fresh_for(&self, wanted: &Wanted) -> bool {
+        let is_missing = matches!(self.listed(wanted), DryRun::Absent | DryRun::NoMethod);
         let ttl = if is_missing { MISSING_TTL } else { TTL };
-        (self.read.elapsed() < ttl).then_some(support)
+        self.read.elapsed() < ttl
     }
 }
 
@@ -296,20 +218,20 @@ fn path_of(group: &str, version: &str) -> Option<String> {
     Some(format!("/openapi/v3/apis/{}/{}", group?, version?))
 }
 
-/// Reads a document; `None` if there is none.
-async fn read_operations(client: kube::Client, path: &str) -> Result<Option<Operations>, String> {
-    let request = http::Request::get(path).header(http::header::ACCEPT, "application/json");
-    let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
-    let response = client.send(request).await.map_err(|error| error.to_string())?;
-    match response.status().as_u16() {
-        200 => {}
-        404 => return Ok(None),
-        status => return Err(format!("status {status}")),
+/// Reads the document of a group, and its `APIService` if it does not have what is wanted.
+async fn read_document(
+    reader: &DocumentReader,
+    [path, service]: [&str; 2],
+    wanted: &Wanted,
+) -> Result<ReadDocument, String> {
+    let read = Instant::now();
+    let document = reader.read::<OpenApiDocument>(path).await?;
+    let operations = document.map(|document| Arc::new(Operations::of(document)));
+    let mut known = ReadDocument { read, operations, is_local: false };
+    if known.listed(wanted) == DryRun::Absent {
+        known.is_local = is_local(reader, service).await;
     }
-    let body = Limited::new(response.into_body(), MAX_DOCUMENT_BYTES).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    let document = serde_json::from_slice::<OpenApiDocument>(&body).map_err(|error| error.to_string())?;
-    Ok(Some(Operations::of(document)))
+    Ok(known)
 }
 
 /// The part of an `APIService` that is read.
@@ -325,23 +247,9 @@ struct ApiServiceSpec {
 }
 
 /// Whether kube-apiserver serves a group and version itself. Not known without the right to read it.
-async fn is_local(client: kube::Client, path: &str) -> bool {
-    let Ok(request) = http::Request::get(path).body(Body::empty()) else { return false };
-    let Ok(response) = client.send(request).await else { return false };
-    if response.status() != http::StatusCode::OK {
-        return false;
-    }
-    let Ok(body) = Limited::new(response.into_body(), MAX_DOCUMENT_BYTES).collect().await else {
-        return false;
-    };
-    let service = serde_json::from_slice::<ApiService>(&body.to_bytes());
-    service.is_ok_and(|service| service.spec.service.is_none())
-}
-
-impl fmt::Debug for DryRunSupport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DryRunSupport").finish_non_exhaustive()
-    }
+async fn is_local(reader: &DocumentReader, path: &str) -> bool {
+    let service = reader.read::<ApiService>(path).await;
+    matches!(service, Ok(Some(service)) if service.spec.service.is_none())
 }
 
 #[cfg(test)]
@@ -383,22 +291,21 @@ mod tests {
         let operations = Operations { all: HashSet::from([wanted("a")]), ..Operations::default() };
         let known = |age: Duration| ReadDocument {
             read: Instant::now().checked_sub(age).unwrap(),
-            operations: Ok(Some(Arc::new(Operations {
-                all: operations.all.clone(),
-                ..Operations::default()
-            }))),
+            operations: Some(Arc::new(Operations { all: operations.all.clone(), ..Operations::default() })),
             is_local: false,
         };
-        assert_eq!(known(Duration::ZERO).support(&wanted("a")), Some(DryRun::Unsupported));
-        assert_eq!(known(MISSING_TTL).support(&wanted("a")), Some(DryRun::Unsupported));
-        assert_eq!(known(TTL).support(&wanted("a")), None);
-        assert_eq!(known(Duration::ZERO).support(&wanted("b")), Some(DryRun::Absent));
-        assert_eq!(known(MISSING_TTL).support(&wanted("b")), None);
+        let support =
+            |known: ReadDocument, wanted: &Wanted| known.is_fresh_for(wanted).then(|| known.support(wanted));
+        assert_eq!(support(known(Duration::ZERO), &wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(support(known(MISSING_TTL), &wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(support(known(TTL), &wanted("a")), None);
+        assert_eq!(support(known(Duration::ZERO), &wanted("b")), Some(DryRun::Absent));
+        assert_eq!(support(known(MISSING_TTL), &wanted("b")), None);
         // What kube-apiserver serves has dry runs, also if it is too new for the document.
         let local = |age| ReadDocument { is_local: true, ..known(age) };
-        assert_eq!(local(Duration::ZERO).support(&wanted("b")), Some(DryRun::Supported));
-        assert_eq!(local(MISSING_TTL).support(&wanted("b")), None);
-        assert_eq!(local(Duration::ZERO).support(&wanted("a")), Some(DryRun::Unsupported));
+        assert_eq!(support(local(Duration::ZERO), &wanted("b")), Some(DryRun::Supported));
+        assert_eq!(support(local(MISSING_TTL), &wanted("b")), None);
+        assert_eq!(support(local(Duration::ZERO), &wanted("a")), Some(DryRun::Unsupported));
     }
 
     fn wanted(resource: &str) -> (String, String, String) {

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
-    Annotation, CallError, Caller, Event, GroupVersionResource, Surroundings, Webhook, WebhookKind,
-    WebhookResponse,
+    Annotation, Attributes, CallError, Caller, Event, GroupVersionResource, ServedResource, Surroundings,
+    Webhook, WebhookKind, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use super::callers::{BUSY, CallFailure};
 use super::shadow::ShadowCaller;
-use super::{ClusterAdmission, DryRun, DryRunError};
+use super::{ClusterAdmission, DryRun, ReadError, Strategy};
 use crate::authz::{AccessError, AccessRefusal, AuthzTrace, of_expression};
 use crate::request::info::RequestInfo;
 use crate::traces::{ActiveSpan, SpanScope};
@@ -82,8 +82,26 @@ impl<'a> RequestSurroundings<'a> {
         resource: &GroupVersionResource,
         subresource: &str,
         method: &Method,
-    ) -> Result<DryRun, DryRunError> {
+    ) -> Result<DryRun, ReadError> {
         self.admission.dry_runs.of(self.request.flow, resource, subresource, method).await
+    }
+
+    /// The resources by which the API servers serve the objects of the request; `None` if that is not known.
+    pub(crate) async fn equivalents(
+        &self,
+        attributes: &Attributes,
+    ) -> Result<Option<Vec<ServedResource>>, ReadError> {
+        let equivalents = self.admission.served.equivalents(self.request.flow, attributes).await;
+        if let Err(ReadError::Unreadable(error)) = &equivalents {
+            let (cluster, resource) = (&self.admission.cluster, &attributes.resource);
+            tracing::warn!(cluster, %resource, error, "cannot read which versions of a resource the API server serves");
+        }
+        equivalents
+    }
+
+    /// How the API servers convert the objects of a resource.
+    pub(crate) async fn strategy(&self, resource: &GroupVersionResource) -> Result<Strategy, ReadError> {
+        self.admission.served.strategy(self.request.flow, resource).await
     }
 
     /// Asks the API servers whether the user may make the request, where no dry run does.

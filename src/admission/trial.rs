@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Caller, Event, Objects, ShadowOutcome, SkipReason, Surroundings,
-    Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
+    Attributes, CallError, CallOutcome, Caller, Event, NoConversions, Objects, ShadowOutcome, SkipReason,
+    Surroundings, Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_system::sync::lock;
@@ -83,9 +83,11 @@ impl Trial {
     ) -> TrialResult {
         let surroundings = TrialSurroundings { callers: &self.callers, labels, result: Mutex::default() };
         let Webhooks { mutating, validating } = &self.webhooks;
-        let mutated = phases::mutate(mutating, attributes, &mut objects, None, &surroundings).await;
+        let mutated = phases::mutate(mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
         let ended = match mutated {
-            Ok(_) => phases::validate(validating, attributes, &mut objects, None, &surroundings).await,
+            Ok(_) => {
+                phases::validate(validating, attributes, &mut objects, &NoConversions, &surroundings).await
+            }
             Err(status) => Err(status),
         };
         let mut result = std::mem::take(&mut *lock(&surroundings.result));
@@ -134,6 +136,9 @@ impl Caller for TrialSurroundings<'_> {
                     CallOutcome::Denied(code) => format!("denied ({code})"),
                     CallOutcome::Failed(_) => "failed".to_owned(),
                     CallOutcome::Internal => "its patch cannot be applied".to_owned(),
+                    CallOutcome::Unconverted => {
+                        "not called: its rules match another version or group".to_owned()
+                    }
                     CallOutcome::Cancelled => "cancelled".to_owned(),
                 };
                 result.calls.push(TrialCall::of(webhook, text, took));

@@ -200,7 +200,7 @@ impl AdmissionMetrics {
             CallOutcome::Allowed => (None, 200),
             CallOutcome::Denied(code) => (Some("no_error"), *code),
             CallOutcome::Failed(code) => (Some("calling_webhook_error"), *code),
-            CallOutcome::Internal => (Some("apiserver_internal_error"), 500),
+            CallOutcome::Internal | CallOutcome::Unconverted => (Some("apiserver_internal_error"), 500),
         };
         let (name, kind, operation, rejected) =
             (webhook.name.as_str(), kind(webhook), operation.as_str(), text(error_type.is_some()));

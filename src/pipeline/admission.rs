@@ -16,6 +16,7 @@ mod body;
 mod collection;
 mod connect;
 mod document;
+mod equivalent;
 mod hold;
 mod messages;
 mod observed;
@@ -144,7 +145,8 @@ impl Reviewer<'_> {
     async fn forward(&self, mut authorized: Authorized) -> Result<Response<Body>, Refusal> {
         let deadline = authorized.deadline();
         if matches!(self.subject.action, Action::Connect | Action::ForeignConnect) {
-            let target = match within(deadline, self.reviewed_target(&authorized)).await? {
+            let reviewing = Box::pin(self.reviewed_target(&authorized));
+            let target = match within(deadline, reviewing).await? {
                 Ok(target) => target,
                 Err(stop) => return stop.into_response(self.subject),
             };

@@ -28,6 +28,7 @@ const KEYS: &str = "role system:service-account-issuer-discovery";
 const READER: &str = "role extension-apiserver-authentication-reader";
 const NAMESPACES: &str = "get,list,watch namespaces";
 const API_SERVICES: &str = "get apiservices";
+const DEFINITIONS: &str = "get customresourcedefinitions";
 const KUBE_SYSTEM: &str = "get namespaces kube-system";
 const SLICES: &str = "get,list,watch endpointslices";
 const USERS: &str = "impersonate users";
@@ -126,7 +127,7 @@ static ROWS: [Row; 25] = [
     Row {
         name: "admission_webhooks_read_namespaces",
         values: &[FRONT_PROXY, USER, r#"config.admission.admissionControlConfigFile="../files/a/admission""#],
-        permissions: &[REVIEWS, NAMESPACES, API_SERVICES, READER],
+        permissions: &[REVIEWS, NAMESPACES, API_SERVICES, DEFINITIONS, READER],
         token: false,
     },
     Row {

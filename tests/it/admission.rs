@@ -24,6 +24,8 @@ const WIDGETS: &str = "/apis/aggregated.test/v1/namespaces/n/widgets";
 const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
 /// In a group that kube-apiserver serves itself, and has not published yet.
 const FRESH: &str = "/apis/fresh.test/v1/namespaces/n/things";
+/// What discovery lists of it.
+const DISCOVERY: [&str; 2] = ["/apis/fresh.test", "/apis/fresh.test/v1"];
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
 const NAMESPACE: &str = "/api/v1/namespaces/n";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices/";
@@ -72,7 +74,7 @@ impl Admitting {
         let record = Arc::clone(&received);
         let self_check = |request: &Request<Incoming>| {
             let path = request.uri().path();
-            let is_answered = [REVIEWS, NAMESPACE].contains(&path)
+            let is_answered = [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1]].contains(&path)
                 || ["/openapi/", API_SERVICES].iter().any(|known| path.starts_with(known));
             if is_answered { None } else { self_check::answer(request) }
         };
@@ -108,13 +110,22 @@ impl Admitting {
         Self { pki, backend, webhook, received, reviews }
     }
 
-    /// Writes the files of one validating webhook.
+    /// Writes the files of one validating webhook for everything.
     pub(crate) fn write(&self, failure_policy: &str, timeout: u32) {
+        self.write_webhook((&["*"], "*"), failure_policy, timeout);
+    }
+
+    /// The same for one version of these groups.
+    fn write_rule(&self, groups: &[&str], version: &str, failure_policy: &str) {
+        self.write_webhook((groups, version), failure_policy, 5);
+    }
+
+    fn write_webhook(&self, (groups, version): (&[&str], &str), failure_policy: &str, timeout: u32) {
         let ca = self.ca_bundle();
         let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
                 "clientConfig": {"url": format!("https://{}/validate", self.webhook.address), "caBundle": ca},
-                "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}],
+                "rules": [{"operations": ["*"], "apiGroups": groups, "apiVersions": [version], "resources": ["*/*"]}],
                 "failurePolicy": failure_policy, "timeoutSeconds": timeout,
                 "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
         self.write_manifest(&manifest.to_string());
@@ -214,6 +225,12 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         (&Method::GET, path) if path.ends_with("/absent") => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
             respond(StatusCode::NOT_FOUND, &status)
+        }
+        (&Method::GET, "/apis/fresh.test") => {
+            respond(StatusCode::OK, &json!({"kind": "APIGroup", "versions": [{"version": "v1"}]}))
+        }
+        (&Method::GET, "/apis/fresh.test/v1") => {
+            respond(StatusCode::OK, &json!({"resources": [{"name": "things", "kind": "Thing"}]}))
         }
         (&Method::POST | &Method::PUT, _) if received.body["metadata"]["labels"]["drift"] == "yes" => {
             drifted(received)
@@ -531,6 +548,26 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
 }
 
 /// With `requestLevel`, only CREATE is reviewed, without dry runs.
+/// A webhook for another version: that version is not served, or the gateway cannot tell. The `failurePolicy` decides nothing, since
+/// the client chooses the version.
+#[tokio::test]
+async fn a_version_that_may_be_served_is_refused_and_one_that_is_not_matches_no_rule() {
+    for failure_policy in ["Fail", "Ignore"] {
+        let admitting = Admitting::start(|review| Some(allow(review))).await;
+        admitting.write_rule(&["fresh.test", "aggregated.test"], "v2", failure_policy);
+        let gateway = admitting.gateway("pinnedDryRun");
+        let (code, body) = send(&gateway, Method::POST, FRESH, &[JSON], map()).await;
+        assert_eq!(code, StatusCode::CREATED, "{body}");
+        // Discovery does not list it.
+        let widgets = GADGETS.replace("gadgets", "widgets");
+        let (code, body) = send(&gateway, Method::POST, &widgets, &[JSON], map()).await;
+        let text = "its rules may match another version or group of widgets than aggregated.test/v1 only";
+        assert!(code == StatusCode::INTERNAL_SERVER_ERROR && body.contains(text), "{code} {body}");
+        let stored = admitting.received().into_iter().filter(Received::is_write).count();
+        assert_eq!((stored, admitting.reviews()), (1, 0));
+    }
+}
+
 #[tokio::test]
 async fn request_level_shows_what_the_client_has_sent() {
     let admitting = Admitting::start(|review| Some(allow(review))).await;

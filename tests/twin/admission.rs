@@ -102,6 +102,14 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
             "rules": on(&["CREATE", "UPDATE"], "", "v1", "configmaps", "*")}),
         ),
         labelled("mdry", json!({"sideEffects": "NoneOnDryRun"})),
+        labelled(
+            "mequivalent",
+            json!({"rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*"), "failurePolicy": "Ignore",
+            "reinvocationPolicy": "IfNeeded"}),
+        ),
+        labelled("mscalers2", json!({"rules": on(&["*"], "autoscaling", "v2", "*", "*")})),
+        labelled("mcoreevents", json!({"rules": on(&["*"], "", "v1", "events", "*")})),
+        labelled("mwidgets", json!({"rules": on(&["*"], GROUP, "v1", "widgets/*", "*")})),
     ];
     let validating = vec![
         agnhost("agnhost-validates", "configmaps"),
@@ -142,6 +150,33 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
         labelled(
             "vequivalentlax",
             json!({"rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers", "*"), "failurePolicy": "Ignore"}),
+        ),
+        labelled(
+            "vscalers",
+            json!({"rules": on(&["*"], "autoscaling", "v1", "horizontalpodautoscalers/*", "*")}),
+        ),
+        labelled("vscalers2", json!({"rules": on(&["*"], "autoscaling", "v2", "*", "*")})),
+        labelled(
+            "vcoreevents",
+            json!({"rules": on(&["*"], "", "v1", "events", "*"), "failurePolicy": "Ignore"}),
+        ),
+        labelled(
+            "vevents",
+            json!({"rules": on(&["UPDATE"], "events.k8s.io", "v1", "events", "*"), "failurePolicy": "Ignore"}),
+        ),
+        labelled(
+            "vgone1",
+            json!({"rules": rules(&[[&["DELETE"], &["autoscaling", "", GROUP], &["v1"], &["*"]]])}),
+        ),
+        labelled(
+            "vgone2",
+            json!({"rules": rules(&[[&["DELETE"], &["autoscaling"], &["v2"], &["*"]]]), "failurePolicy": "Ignore"}),
+        ),
+        labelled(
+            "vconverted",
+            json!({"rules": on(&["*"], "autoscaling", "v1", "*", "*"), "matchConditions": condition(
+            "request.kind.version == 'v1' && request.requestKind.version == 'v2' && request.resource.version == 'v2' && \
+             object.apiVersion == 'autoscaling/v1' && (oldObject == null || oldObject.apiVersion == 'autoscaling/v1')")}),
         ),
         labelled("vunserved", json!({"rules": on(&["*"], "apps", "v1beta1", "deployments", "*")})),
         labelled("vwidgets", json!({"rules": on(&["*"], GROUP, "v1", "widgets/*", "*")})),

@@ -104,6 +104,11 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
     }
     objects.push(binding("twin-viewers", None, "system:aggregate-to-view", "Group", "viewers"));
     objects.push(role(
+        "twin-updater",
+        &json!([{"apiGroups": ["autoscaling"], "resources": ["horizontalpodautoscalers"], "verbs": ["get", "create", "update"]}]),
+    ));
+    objects.push(binding("twin-updater", None, "twin-updater", "User", "updater"));
+    objects.push(role(
         "twin-prober",
         &json!([{"nonResourceURLs": ["/livez/*", "/readyz/*", "/healthz/*", "/metrics"], "verbs": ["get", "head", "post"]}]),
     ));
@@ -125,14 +130,15 @@ pub(crate) fn objects(kubelet_port: u16) -> Vec<(String, Value)> {
         ]),
     ));
     objects.push(binding("twin-impersonators", None, "twin-impersonator", "Group", "impersonators"));
-    // The gateway's permissions: to read objects of tokens, to patch a label of token secrets, and to ask who may
-    // impersonate.
+    // The gateway's permissions: to read objects of tokens, to patch a label of token secrets, to ask who may impersonate, and how
+    // custom resources are converted.
     objects.push(role(
         "twin-gateway",
         &json!([
             {"apiGroups": [""], "resources": ["secrets", "serviceaccounts", "pods", "nodes", "namespaces"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["patch"]},
             {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
+            {"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": ["get"]},
         ]),
     ));
     objects.push(binding("twin-gateway", None, "twin-gateway", "User", "system:portcullis"));

@@ -42,6 +42,7 @@ impl Authorities {
         add("alice", leaf().cn("alice").org("devs").org("testers").issue());
         add("nobody", leaf().cn("nobody").issue());
         add("viewer", leaf().cn("viewer").org("viewers").issue());
+        add("updater", leaf().cn("updater").issue());
         add("impersonator", leaf().cn("impersonator").org("impersonators").issue());
         add("legacy-impersonator", leaf().cn("legacy-impersonator").issue());
         add("prober", leaf().cn("prober").org("probers").issue());

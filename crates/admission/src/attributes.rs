@@ -50,6 +50,16 @@ impl fmt::Display for GroupVersionResource {
     }
 }
 
+/// A resource by which the API server serves objects, and their kind there: as requested, or in another version or group.
+// apiserver: pkg/admission/plugin/webhook/generic/interfaces.go, WebhookInvocation
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct ServedResource {
+    /// The resource, with its group and version.
+    pub resource: GroupVersionResource,
+    /// The kind of the objects, or of the subresource.
+    pub kind: GroupVersionKind,
+}
+
 /// The user who makes a request.
 // apimachinery: k8s.io/api/authentication/v1, UserInfo
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
@@ -92,6 +102,13 @@ pub struct Attributes {
     pub options: Option<Value>,
 }
 
+impl Attributes {
+    /// The resource of the request, and its kind.
+    pub fn requested(&self) -> ServedResource {
+        ServedResource { resource: self.resource.clone(), kind: self.kind.clone() }
+    }
+}
+
 /// The objects of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Objects {
@@ -120,6 +137,10 @@ impl SharedObjects {
     pub(crate) fn take(objects: &mut Objects) -> Self {
         let [object, old_object] =
             [&mut objects.object, &mut objects.old_object].map(|object| object.take().map(Arc::new));
+        Self::of(object, old_object)
+    }
+
+    pub(crate) fn of(object: Option<Arc<Value>>, old_object: Option<Arc<Value>>) -> Self {
         Self { object, old_object, are_large: false }.measured()
     }
 
@@ -129,8 +150,7 @@ impl SharedObjects {
     }
 
     pub(crate) fn set_object(&mut self, object: Value) {
-        let (object, old_object) = (Some(Arc::new(object)), self.old_object.take());
-        *self = Self { object, old_object, are_large: false }.measured();
+        *self = Self::of(Some(Arc::new(object)), self.old_object.take());
     }
 
     fn measured(self) -> Self {

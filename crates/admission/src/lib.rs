@@ -16,6 +16,7 @@
 
 mod attributes;
 pub mod configuration;
+mod conversions;
 pub mod matching;
 pub mod phases;
 pub mod review;
@@ -24,8 +25,10 @@ mod webhook;
 
 pub(crate) use attributes::SharedObjects;
 pub use attributes::{
-    Attributes, DEEP, GroupVersionKind, GroupVersionResource, LARGE, Objects, Operation, UserInfo,
+    Attributes, DEEP, GroupVersionKind, GroupVersionResource, LARGE, Objects, Operation, ServedResource,
+    UserInfo,
 };
+pub use conversions::{Conversions, NoConversions};
 pub use surroundings::{
     Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, SkipReason, Surroundings,
     WebhookResponse,

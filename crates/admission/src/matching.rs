@@ -26,75 +26,79 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::Bindings;
 
-use crate::{Attributes, Operation, SharedObjects, SkipReason, Surroundings, Webhook};
+use crate::{
+    Attributes, Conversions, GroupVersionKind, Operation, ServedResource, SharedObjects, SkipReason,
+    Surroundings, Webhook,
+};
 use conditions::Evaluation;
-use rules::{Equivalents, rule_match_with};
+use rules::{PossibleEquivalents, possible_match, served_match};
 use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
 pub use index::{OperationSet, RuleIndex};
-pub use rules::{RuleMatch, ServedResources, rule_match};
+pub use rules::{RuleMatch, equivalent_groups, rule_match};
 pub use selector::{LabelSelector, SelectorError};
 
-/// What to do with a webhook for a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// It does not apply.
-    Skip,
-    /// Send it the request.
-    Call,
-    /// It expects an object of another version or group, or may do so, and nothing here can convert objects: refuse the
-    /// request. Its match conditions have not been evaluated, since they are about that object.
-    NeedsConversion,
-}
-
 /// A request, matched with one webhook after the other. What several webhooks need is computed once, by the first.
-pub struct RequestMatcher<'a> {
+pub struct RequestMatcher<'a, C> {
     attributes: &'a Attributes,
-    served: Option<&'a dyn ServedResources>,
-    equivalents: OnceLock<Equivalents>,
-    bindings: OnceLock<Arc<Bindings>>,
+    conversions: &'a C,
+    possible: OnceLock<PossibleEquivalents>,
+    served: OnceLock<Option<Vec<Arc<ServedResource>>>>,
     namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
 }
 
-impl<'a> RequestMatcher<'a> {
-    /// A matcher for a request. Without `served`, all resources that could be equivalent to the requested one count.
-    pub fn new(attributes: &'a Attributes, served: Option<&'a dyn ServedResources>) -> Self {
+/// The objects of a request in the form that a webhook expects.
+pub(crate) struct ConditionObjects<'a> {
+    pub(crate) kind: &'a GroupVersionKind,
+    pub(crate) objects: &'a SharedObjects,
+    /// The variables of conditions, once they are made.
+    pub(crate) bindings: &'a OnceLock<Arc<Bindings>>,
+}
+
+impl<'a, C: Conversions> RequestMatcher<'a, C> {
+    /// A matcher for a request.
+    pub fn new(attributes: &'a Attributes, conversions: &'a C) -> Self {
         Self {
             attributes,
-            served,
-            equivalents: OnceLock::new(),
-            bindings: OnceLock::new(),
+            conversions,
+            possible: OnceLock::new(),
+            served: OnceLock::new(),
             namespace: OnceLock::new(),
         }
     }
 
-    /// How the rules of a webhook match.
-    pub fn rule_match(&self, webhook: &Webhook) -> RuleMatch {
-        rule_match_with(webhook, self.attributes, || {
-            self.equivalents.get_or_init(|| Equivalents::new(self.attributes, self.served))
-        })
+    /// How the rules of a webhook match. The API server is only asked what it serves if that matters.
+    pub async fn rule_match(&self, webhook: &Webhook) -> RuleMatch {
+        let possible = possible_match(webhook, self.attributes, || {
+            self.possible.get_or_init(|| PossibleEquivalents::new(self.attributes))
+        });
+        if possible != RuleMatch::Possible {
+            return possible;
+        }
+        let served = if let Some(served) = self.served.get() {
+            served
+        } else {
+            let served = self.conversions.equivalents(self.attributes).await;
+            let served = served.map(|served| served.into_iter().map(Arc::new).collect());
+            self.served.get_or_init(|| served)
+        };
+        served_match(webhook, self.attributes, served.as_deref())
     }
 
-    /// Takes note that the objects have changed.
-    pub(crate) fn forget_objects(&mut self) {
-        self.bindings = OnceLock::new();
-    }
-
-    /// Whether a webhook is called with `objects`, the same ones in all calls until [`Self::forget_objects`]; the `Status` for
-    /// the client if that cannot be decided, and its failure policy does not decide it.
+    /// How the rules of a webhook match, if its selectors do; the `Status` for the client if that cannot be decided.
     // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
-    pub(crate) async fn should_call(
+    pub(crate) async fn matches(
         &self,
         webhook: &Webhook,
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
-    ) -> Result<Verdict, Box<Status>> {
+    ) -> Result<RuleMatch, Box<Status>> {
         let skip = |reason| {
             surroundings.note_skip(webhook, reason);
-            Ok(Verdict::Skip)
+            Ok(RuleMatch::No)
         };
-        let rules = self.rule_match(webhook);
+        let rules = self.rule_match(webhook).await;
         if rules == RuleMatch::No {
             return skip(SkipReason::Rules);
         }
@@ -104,34 +108,40 @@ impl<'a> RequestMatcher<'a> {
         if !self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await? {
             return skip(SkipReason::NamespaceSelector);
         }
-        if rules == RuleMatch::EquivalentOnly {
-            return Ok(Verdict::NeedsConversion);
+        Ok(rules)
+    }
+
+    /// Whether the match conditions of a webhook hold; the `Status` for the client if that cannot be decided, and its failure
+    /// policy does not decide it.
+    pub(crate) async fn conditions_hold(
+        &self,
+        webhook: &Webhook,
+        seen: ConditionObjects<'_>,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        if webhook.match_conditions.is_empty() {
+            return Ok(true);
         }
-        if !webhook.match_conditions.is_empty() {
-            let bindings = self.bindings(objects, surroundings).await?;
-            let evaluation =
-                Evaluation { attributes: self.attributes, bindings, are_large: objects.are_large };
-            if !evaluation.holds(webhook, surroundings).await? {
-                return Ok(Verdict::Skip);
-            }
-        }
-        Ok(Verdict::Call)
+        let are_large = seen.objects.are_large;
+        let bindings = self.bindings(seen, surroundings).await?;
+        let evaluation = Evaluation { attributes: self.attributes, bindings, are_large };
+        evaluation.holds(webhook, surroundings).await
     }
 
     /// The variables of conditions.
     async fn bindings(
         &self,
-        objects: &SharedObjects,
+        ConditionObjects { kind, objects, bindings: known }: ConditionObjects<'_>,
         surroundings: &impl Surroundings,
     ) -> Result<Arc<Bindings>, Box<Status>> {
-        if let Some(bindings) = self.bindings.get() {
+        if let Some(bindings) = known.get() {
             return Ok(Arc::clone(bindings));
         }
-        let (request, shared) = (conditions::request_variables(self.attributes), objects.clone());
+        let (request, shared) = (conditions::request_variables(self.attributes, kind), objects.clone());
         let bind = move || Arc::new(conditions::bindings(request, &shared));
         let bindings =
             surroundings.compute(objects.are_large, bind).await.ok_or_else(conditions::cancelled)?;
-        Ok(Arc::clone(self.bindings.get_or_init(|| bindings)))
+        Ok(Arc::clone(known.get_or_init(|| bindings)))
     }
 
     /// Whether a webhook may be called, whatever the objects are: its rules match, and the namespace if it is known.
@@ -140,7 +150,7 @@ impl<'a> RequestMatcher<'a> {
         webhook: &Webhook,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
-        if self.rule_match(webhook) == RuleMatch::No {
+        if self.rule_match(webhook).await == RuleMatch::No {
             return Ok(false);
         }
         // A Namespace object decides by its own labels, which are not known.
@@ -200,7 +210,7 @@ impl<'a> RequestMatcher<'a> {
     }
 }
 
-impl fmt::Debug for RequestMatcher<'_> {
+impl<C> fmt::Debug for RequestMatcher<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestMatcher").field("attributes", self.attributes).finish_non_exhaustive()
     }

@@ -5,12 +5,13 @@
 //! [`Caller::note`], also if the request is refused.
 //!
 //! What a webhook's `failurePolicy` does if it fails is decided in `mutating.rs` and `validating.rs`; of an object that cannot be
-//! shown to it, in the gateway's `pipeline/admission/reviewer.rs`. Which webhook is called a second time is in `mutating.rs`.
+//! shown to it, in the gateway's `pipeline/admission/reviewer.rs`. A webhook whose rules match another version or group of the
+//! resource sees the objects in that form (`forms.rs`); if there is no such form, the request is refused. Which webhook is called a second time is in `mutating.rs`.
 //!
 //! A *shadow* webhook is called to compare only. Its response is reported as [`Event::Shadow`] and has no effect. Those of the
 //! validating phase are called beside the others. Those of the mutating phase are called at its end, all at once, with the
 //! object that each of them would have seen; if the phase refuses the request, they are not called. Whether the request waits
-//! for them, [`Surroundings::shadow`] decides.
+//! for them, [`Surroundings::shadow`] decides. No object is converted for a shadow webhook alone.
 //!
 //! [`Caller::note`]: crate::Caller::note
 //! [`Surroundings::shadow`]: crate::Surroundings::shadow
@@ -18,6 +19,7 @@
 
 mod annotations;
 mod call;
+mod forms;
 mod mutating;
 mod shadow;
 #[cfg(test)]

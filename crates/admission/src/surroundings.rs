@@ -169,6 +169,8 @@ pub enum CallOutcome {
     Failed(u16),
     /// The gateway failed: a patch does not apply, for example.
     Internal,
+    /// It was not called: the objects cannot be converted to the version or group that its rules match.
+    Unconverted,
     /// The request ended meanwhile; neither a rejection nor a failure.
     Cancelled,
 }

@@ -23,6 +23,7 @@ use portcullis_http::body::Body;
 use serde_json::Value;
 
 use super::document::{SERVER_FIELDS, keep_server_fields, metadata};
+use super::equivalent::RequestConversions;
 use super::options::{delete_options_of_query, reviewed_delete_options, write_options};
 use super::reviewer::{Reviewer, Stop, kind_of};
 use super::subject::Action;
@@ -155,8 +156,11 @@ impl Reviewer<'_> {
         let attributes = self.attributes(seen, operation, kind, name, options);
         let webhooks = self.admission.webhooks();
         // They have no effect, and what they say is reported beside.
-        phases::mutate(&webhooks.mutating, &attributes, &mut objects, None, self.surroundings).await.ok();
-        phases::validate(&webhooks.validating, &attributes, &mut objects, None, self.surroundings).await.ok();
+        let (conversions, surroundings) = (RequestConversions::new(self, seen, None), self.surroundings);
+        phases::mutate(&webhooks.mutating, &attributes, &mut objects, &conversions, surroundings).await.ok();
+        phases::validate(&webhooks.validating, &attributes, &mut objects, &conversions, surroundings)
+            .await
+            .ok();
         Ok(())
     }
 
@@ -165,7 +169,8 @@ impl Reviewer<'_> {
         let Some(&operation) = self.subject.action.operations().first() else { return };
         let kind = GroupVersionKind::default();
         let attributes = self.attributes(seen, operation, kind, &self.subject.name, None);
-        let matcher = RequestMatcher::new(&attributes, None);
+        let conversions = RequestConversions::new(self, seen, None);
+        let matcher = RequestMatcher::new(&attributes, &conversions);
         let webhooks = self.admission.webhooks();
         for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
             if matches!(matcher.may_call(webhook, self.surroundings).await, Ok(true)) {

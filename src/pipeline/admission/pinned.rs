@@ -104,7 +104,7 @@ impl Reviewer<'_> {
         let view = request.view(&shown);
         let mut attributes = self.created_attributes(authorized, &view);
         let mut objects = Objects { object: Some(view), old_object: None };
-        let changed = self.mutate(&attributes, &mut objects).await?;
+        let changed = self.mutate(authorized, &attributes, &mut objects).await?;
         let (write, reviewed) =
             self.proven_write(&request, shown, objects.object.filter(|_| changed)).await?;
         // The name of the request stays, also if a webhook renames the object.
@@ -113,7 +113,7 @@ impl Reviewer<'_> {
         }
         let on_conflict =
             if reviewed.generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
-        self.validated((attributes, accepts_json(authorized)), reviewed, write, on_conflict).await
+        self.validated(authorized, attributes, reviewed, (write, on_conflict)).await
     }
 
     fn created_attributes(&self, authorized: &Authorized, object: &Value) -> Attributes {
@@ -132,10 +132,9 @@ impl Reviewer<'_> {
         }
         let attributes = self.shown_attributes(authorized, &shown);
         let view = request.view(&shown);
-        let (after, changed) = self.mutate_view(&attributes, &shown, view).await?;
+        let (after, changed) = self.mutate_view((authorized, &attributes), &shown, view).await?;
         let (write, reviewed) = self.proven_write(&request, shown, changed.then_some(after)).await?;
-        let attributes = (attributes, accepts_json(authorized));
-        self.validated(attributes, reviewed, write, OnConflict::ReviewAgain).await
+        self.validated(authorized, attributes, reviewed, (write, OnConflict::ReviewAgain)).await
     }
 
     /// The write, and the object that it leads to: of the client's own request what its dry run has shown, of another form what
@@ -208,16 +207,17 @@ impl Reviewer<'_> {
     /// Runs the validating phase with the object that a write leads to.
     async fn validated(
         &self,
-        (attributes, is_json): (Attributes, bool),
+        authorized: &Authorized,
+        attributes: Attributes,
         reviewed: Shown,
-        write: ReviewedWrite,
-        on_conflict: OnConflict,
+        (write, on_conflict): (ReviewedWrite, OnConflict),
     ) -> Result<Reviewed, Stop> {
+        let is_json = accepts_json(authorized);
         let Shown { object, old, .. } = reviewed;
         let is_own = write.target.is_none();
         let managed = if is_own { None } else { managed_fields(&object).cloned() };
         let mut objects = Objects { object: Some(object), old_object: old };
-        self.validate(&attributes, &mut objects).await?;
+        self.validate(authorized, &attributes, &mut objects).await?;
         // A dry run of the client stores nothing, so that nothing can be read in its encoding afterwards. A review is not stored.
         let is_read = !objects.object.as_ref().is_some_and(is_review)
             && (!attributes.dry_run || managed.is_some() && is_json);
@@ -297,8 +297,8 @@ impl Reviewer<'_> {
         let name = &self.subject.name;
         let attributes = self.attributes(authorized, Operation::Delete, kind_of(&old), name, Some(reviewed));
         let mut objects = Objects { object: None, old_object: Some(old) };
-        self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &mut objects).await?;
+        self.mutate(authorized, &attributes, &mut objects).await?;
+        self.validate(authorized, &attributes, &mut objects).await?;
         Ok(objects.old_object.unwrap_or_default())
     }
 
@@ -387,7 +387,7 @@ impl Reviewer<'_> {
     /// Runs the mutating phase; the object afterwards, and whether it has changed.
     async fn mutate_view(
         &self,
-        attributes: &Attributes,
+        (authorized, attributes): (&Authorized, &Attributes),
         shown: &Shown,
         view: Value,
     ) -> Result<(Value, bool), Stop> {
@@ -396,7 +396,7 @@ impl Reviewer<'_> {
         };
         let before = pins(&view);
         let mut objects = Objects { object: Some(view), old_object: shown.old.clone() };
-        let changed = self.mutate(attributes, &mut objects).await?;
+        let changed = self.mutate(authorized, attributes, &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         if shown.old.is_some() {
             self.refuse_other_object(&before, &pins(&after), &kind_of(&after))?;

@@ -38,8 +38,8 @@ impl Reviewer<'_> {
         let attributes =
             self.attributes(authorized, Operation::Create, kind_of(&object), name, Some(options));
         let mut objects = Objects { object: Some(object), old_object: None };
-        let changed = self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &mut objects).await?;
+        let changed = self.mutate(authorized, &attributes, &mut objects).await?;
+        self.validate(authorized, &attributes, &mut objects).await?;
         if !changed {
             return Ok(as_sent(body.clone()));
         }

@@ -19,12 +19,13 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connect::{self, NoOptions};
+use super::equivalent::RequestConversions;
 use super::hold::ReviewHold;
 use super::is_pinned;
 use super::subject::{Action, Subject};
 use super::unseen::Unseen;
 use super::written::Expected;
-use crate::admission::{ClusterAdmission, DryRun, DryRunError, RequestSurroundings, is_never_dry_run};
+use crate::admission::{ClusterAdmission, DryRun, ReadError, RequestSurroundings, is_never_dry_run};
 use crate::backend::pool::SendError;
 use crate::backend::sharing::extension_group;
 use crate::listener::Connection;
@@ -179,8 +180,8 @@ impl Reviewer<'_> {
                 Err(Stop::Refused(Refusal::MethodNotAllowed))
             }
             Ok(DryRun::Absent) => self.refuse_absent(authorized).await,
-            Err(DryRunError::Busy) => Err(busy()),
-            Err(DryRunError::Unreadable(error)) => {
+            Err(ReadError::Busy) => Err(busy()),
+            Err(ReadError::Unreadable(error)) => {
                 let cluster = &*authorized.cluster().name;
                 tracing::warn!(
                     cluster,
@@ -226,8 +227,8 @@ impl Reviewer<'_> {
         let attributes =
             self.attributes(authorized, Operation::Connect, kind_of(&options), &self.subject.name, None);
         let mut objects = Objects { object: Some(options.clone()), old_object: None };
-        let changed = self.mutate(&attributes, &mut objects).await?;
-        self.validate(&attributes, &mut objects).await?;
+        let changed = self.mutate(authorized, &attributes, &mut objects).await?;
+        self.validate(authorized, &attributes, &mut objects).await?;
         if !changed {
             return Ok(None);
         }
@@ -280,11 +281,18 @@ impl Reviewer<'_> {
     }
 
     /// Runs the mutating phase; whether the object has changed.
-    pub(super) async fn mutate(&self, attributes: &Attributes, objects: &mut Objects) -> Result<bool, Stop> {
+    pub(super) async fn mutate(
+        &self,
+        authorized: &Authorized,
+        attributes: &Attributes,
+        objects: &mut Objects,
+    ) -> Result<bool, Stop> {
         let began = Instant::now();
         let webhooks = &self.admission.webhooks().mutating;
-        let result = phases::mutate(webhooks, attributes, objects, None, self.surroundings).await;
+        let conversions = RequestConversions::new(self, authorized, objects.old_object.as_ref());
+        let result = phases::mutate(webhooks, attributes, objects, &conversions, self.surroundings).await;
         self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
+        conversions.stopped()?;
         if self.surroundings.is_busy() {
             return Err(busy());
         }
@@ -292,11 +300,28 @@ impl Reviewer<'_> {
     }
 
     /// Runs the validating phase.
-    pub(super) async fn validate(&self, attributes: &Attributes, objects: &mut Objects) -> Result<(), Stop> {
+    pub(super) async fn validate(
+        &self,
+        authorized: &Authorized,
+        attributes: &Attributes,
+        objects: &mut Objects,
+    ) -> Result<(), Stop> {
+        let conversions = RequestConversions::new(self, authorized, objects.old_object.as_ref());
+        self.validate_with(&conversions, attributes, objects).await
+    }
+
+    /// The same with the conversions of an object that is stored otherwise.
+    pub(super) async fn validate_with(
+        &self,
+        conversions: &RequestConversions<'_>,
+        attributes: &Attributes,
+        objects: &mut Objects,
+    ) -> Result<(), Stop> {
         let began = Instant::now();
         let webhooks = &self.admission.webhooks().validating;
-        let result = phases::validate(webhooks, attributes, objects, None, self.surroundings).await;
+        let result = phases::validate(webhooks, attributes, objects, conversions, self.surroundings).await;
         self.count(Phase::Validating, attributes.operation, result.is_err(), began);
+        conversions.stopped()?;
         if self.surroundings.is_busy() {
             return Err(busy());
         }

@@ -9,7 +9,7 @@
 //! | [`ForeignConnection`](Unseen::ForeignConnection): options that only its API server knows | no | refuses | is skipped |
 //!
 //! `Ignore` says what happens if a webhook fails. It is no permission for a client to choose a form in which a webhook that
-//! does not fail is not asked. A form that the gateway cannot read is [`Stop::Unreadable`]: refused, whatever the policies are.
+//! does not fail is not asked. What the API server does not convert to the version of a rule is refused in `equivalent.rs`. A form that the gateway cannot read is [`Stop::Unreadable`]: refused, whatever the policies are.
 
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use portcullis_admission::review::internal_error;
 use portcullis_admission::{Caller as _, Event, FailurePolicy, GroupVersionKind, Operation, Webhook};
 use portcullis_go::quote::Quoted;
 
+use super::equivalent::RequestConversions;
 use super::reviewer::{Reviewer, Stop};
 use super::subject::{Action, PatchKind};
 use crate::admission::MayMatch;
@@ -118,7 +119,8 @@ impl Reviewer<'_> {
         for &operation in self.subject.action.operations() {
             let (kind, name) = (GroupVersionKind::default(), &self.subject.name);
             let attributes = self.attributes(authorized, operation, kind, name, None);
-            let matcher = RequestMatcher::new(&attributes, None);
+            let conversions = RequestConversions::new(self, authorized, None);
+            let matcher = RequestMatcher::new(&attributes, &conversions);
             for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
                 if webhook.shadow
                     || !matcher.may_call(webhook, self.surroundings).await.map_err(Refusal::NotAdmitted)?

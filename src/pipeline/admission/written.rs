@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::allocated::is_stored;
 use super::document::{MANAGED_FIELDS, is_managed_alike, managed_fields, metadata, set_metadata};
+use super::equivalent::RequestConversions;
 use super::options::is_dry_run;
 use super::reviewer::{Reviewed, Reviewer};
 use super::splice::with_managed_fields;
@@ -118,7 +119,8 @@ impl Reviewer<'_> {
         mut objects: Objects,
     ) -> Result<Value, Refusal> {
         let differences = &self.gateway.metrics.admission;
-        let reviewed = self.validate(attributes, &mut objects).await;
+        let conversions = RequestConversions::after_write(self, authorized, objects.object.as_ref());
+        let reviewed = self.validate_with(&conversions, attributes, &mut objects).await;
         let stored = objects.object.take().unwrap_or_default();
         let (cluster, resource) = (&*authorized.cluster().name, &self.subject.resource);
         let (namespace, name) = (self.subject.namespace.as_str(), metadata(&stored, "name"));

@@ -3,6 +3,7 @@
 //!
 //! The reviews that the webhooks receive are compared as well, and the stored object is read afterwards.
 
+mod equivalents;
 mod patches;
 mod requests;
 mod resources;
@@ -23,7 +24,8 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 pub(crate) fn cases() -> Vec<Case> {
     let all =
         [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections(), agnhost()];
-    let more = [patches::cases(), resources::cases(), requests::cases(), reviews::cases()];
+    let more =
+        [patches::cases(), resources::cases(), requests::cases(), reviews::cases(), equivalents::cases()];
     let mut cases: Vec<Case> = all.into_iter().chain(more).flatten().map(Case::by_admission).collect();
     for name in UNREVIEWED {
         cases.iter_mut().find(|case| case.name == *name).expect("a case of this name").reviews =
@@ -106,11 +108,12 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a widget is created: changed in an unknown field", "D-admission-unknown-fields", 200),
     ("a widget is replaced: changed in an unknown field", "D-admission-unknown-fields", 200),
     ("a widget is patched: changed in an unknown field", "D-admission-unknown-fields", 200),
-    ("a rule of vgroups: another version", "D-admission-equivalent", 500),
-    ("a rule of vwidgets: another version", "D-admission-equivalent", 500),
     ("an equivalent of vequivalent: v2", "D-admission-equivalent", 500),
-    ("an equivalent of vequivalentlax: v2", "D-admission-equivalent", 201),
-    ("an equivalent that is not served", "D-admission-equivalent", 500),
+    ("an equivalent of vequivalentlax: v2", "D-admission-equivalent", 500),
+    ("a scaler of v1 that is new", "D-admission-equivalent", 500),
+    ("a scaler of v2: a user who may not patch it", "D-admission-equivalent", 500),
+    ("a scaler of v2: metrics of memory alone", "D-admission-scaler-metrics", 200),
+    ("a scale of a widget of v2", "D-admission-prepared", 200),
 ];
 
 /// Creates three config maps with one label, of which the second one may not be deleted.

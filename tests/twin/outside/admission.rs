@@ -264,6 +264,7 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "finalizers" => patch(r#"[{"op": "add", "path": "/metadata/finalizers", "value": null}]"#),
         "spec" => patch(r#"[{"op": "add", "path": "/spec/color", "value": "large"}]"#),
         "replicas" => patch(r#"[{"op": "replace", "path": "/spec/replicas", "value": 4}]"#),
+        "cpu" => patch(r#"[{"op": "add", "path": "/spec/targetCPUUtilizationPercentage", "value": 50}]"#),
         "too-long" => patch(&json!([{"op": "add", "path": "/spec/color", "value": "x".repeat(21)}]).to_string()),
         "set" => patch(r#"[{"op": "add", "path": "/spec/parts", "value": ["a", "a"]}]"#),
         "phase" => patch(r#"[{"op": "add", "path": "/status", "value": {"phase": "Webhook"}}]"#),

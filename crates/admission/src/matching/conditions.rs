@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::statuses::{aggregate, forbidden, internal_error};
 use crate::review::timeout;
-use crate::{Attributes, Event, FailurePolicy, SharedObjects, Surroundings, Webhook};
+use crate::{Attributes, Event, FailurePolicy, GroupVersionKind, SharedObjects, Surroundings, Webhook};
 
 /// A named expression that must be true.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,7 +137,8 @@ pub(super) struct RequestVariables {
     target: ResourceTarget,
 }
 
-pub(super) fn request_variables(attributes: &Attributes) -> RequestVariables {
+/// `kind` is that of the objects which the webhook sees.
+pub(super) fn request_variables(attributes: &Attributes, kind: &GroupVersionKind) -> RequestVariables {
     let resource = &attributes.resource;
     let target = ResourceTarget {
         group: resource.group.clone(),
@@ -147,7 +148,7 @@ pub(super) fn request_variables(attributes: &Attributes) -> RequestVariables {
         name: attributes.name.clone(),
         ..ResourceTarget::default()
     };
-    RequestVariables { request: request(attributes), target }
+    RequestVariables { request: request(attributes, kind), target }
 }
 
 /// The values of the variables.
@@ -161,20 +162,20 @@ pub(super) fn bindings(variables: RequestVariables, objects: &SharedObjects) -> 
         .with_authorizer(variables.target)
 }
 
-/// The `AdmissionRequest` without its uid and objects. The request is never converted: what it asked for is what the
-/// webhook receives.
+/// The `AdmissionRequest` without its uid and objects. In conditions, the resource is always the requested one.
 // apiserver: pkg/admission/plugin/cel/condition.go, CreateAdmissionRequest; apimachinery: pkg/runtime/converter.go
-fn request(attributes: &Attributes) -> Value {
+fn request(attributes: &Attributes, seen: &GroupVersionKind) -> Value {
     let mut request = Map::new();
     let mut set = |name: &str, value: Value| request.insert(name.to_owned(), value);
     let Attributes { operation, kind, resource, subresource, name, namespace, user, dry_run, options } =
         attributes;
-    let kind = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+    let json =
+        |kind: &GroupVersionKind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
     let resource =
         json!({"group": resource.group, "version": resource.version, "resource": resource.resource});
     set("uid", Value::from(""));
-    set("requestKind", kind.clone());
-    set("kind", kind);
+    set("requestKind", json(kind));
+    set("kind", json(seen));
     set("requestResource", resource.clone());
     set("resource", resource);
     let texts = [

@@ -1,44 +1,43 @@
 //! Whether the rules of a webhook match a request.
 //!
-//! Upstream converts the object of a request when only a rule for another version of its resource matches. That needs the
-//! API server's types, so such a match is reported as [`RuleMatch::EquivalentOnly`], also where it is only possible.
+//! If none matches the resource as requested, one may match another version of it, or the same objects in another group: the
+//! webhook then sees the objects converted. Which of them the API server serves is not known here, so a match is possible first
+//! ([`RuleMatch::Possible`]), and decided with the list of those that are served.
 // apiserver: pkg/admission/plugin/webhook/predicates/rules/rules.go
 
-use crate::{Attributes, MatchPolicy, Rule, Scope, Webhook};
+use std::sync::Arc;
+
+use crate::{Attributes, MatchPolicy, Rule, Scope, ServedResource, Webhook};
 
 /// How the rules of a webhook match a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RuleMatch {
     /// No rule matches.
     No,
     /// A rule matches the resource as requested.
     Exact,
-    /// No rule matches the resource as requested, but one matches, or may match, another version of it or the same
-    /// objects in another group: the webhook expects a converted object.
-    EquivalentOnly,
+    /// No rule matches the resource as requested, but one matches this one: the webhook expects its kind.
+    Equivalent(Arc<ServedResource>),
+    /// No rule matches the resource as requested, but one may match an equivalent resource: it is not known which are served.
+    Possible,
 }
 
-/// What is known of the resources that the API server stores itself.
-pub trait ServedResources: Send + Sync {
-    /// The versions at which a resource is served, with the subresource if it is not empty. `None` if that is not known;
-    /// an empty list if it is not served at all.
-    fn versions(&self, group: &str, resource: &str, subresource: &str) -> Option<Vec<String>>;
-}
-
-/// How the rules of a webhook match a request.
-///
-/// Without `served`, a rule for any other version of the resource, or of its aliases in other groups, may match.
+/// How the rules of a webhook match a request. `equivalents` are the other resources by which the API server serves the objects;
+/// without them, each that could be one counts.
 // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
 pub fn rule_match(
     webhook: &Webhook,
     attributes: &Attributes,
-    served: Option<&dyn ServedResources>,
+    equivalents: Option<&[Arc<ServedResource>]>,
 ) -> RuleMatch {
-    rule_match_with(webhook, attributes, || Equivalents::new(attributes, served))
+    match possible_match(webhook, attributes, || PossibleEquivalents::new(attributes)) {
+        RuleMatch::Possible => served_match(webhook, attributes, equivalents),
+        known => known,
+    }
 }
 
-/// As [`rule_match`]; the equivalents of the request are only computed if they matter.
-pub(super) fn rule_match_with<E: std::borrow::Borrow<Equivalents>>(
+/// How they match if it is not known which resources are served. The equivalents are only computed if they matter.
+pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
     webhook: &Webhook,
     attributes: &Attributes,
     equivalents: impl FnOnce() -> E,
@@ -53,20 +52,42 @@ pub(super) fn rule_match_with<E: std::borrow::Borrow<Equivalents>>(
     }
     let equivalents = equivalents();
     if webhook.rules.iter().any(|rule| equivalents.borrow().matches(rule, attributes)) {
-        RuleMatch::EquivalentOnly
+        RuleMatch::Possible
     } else {
         RuleMatch::No
     }
 }
 
+/// Decides a possible match: the first rule that matches a served resource, and the first one of those.
+// threat: unreviewed-write
+pub(super) fn served_match(
+    webhook: &Webhook,
+    attributes: &Attributes,
+    equivalents: Option<&[Arc<ServedResource>]>,
+) -> RuleMatch {
+    let Some(equivalents) = equivalents else { return RuleMatch::Possible };
+    let others = || equivalents.iter().filter(|other| other.resource != attributes.resource);
+    let first = webhook.rules.iter().find_map(|rule| {
+        others().find(|other| {
+            let on = &other.resource;
+            matches_at(rule, attributes, &on.group, &on.version)
+        })
+    });
+    first.map_or(RuleMatch::No, |first| RuleMatch::Equivalent(Arc::clone(first)))
+}
+
 /// Whether a rule matches a request as it is.
 // rules.go, Matcher.Matches
 pub(super) fn matches(rule: &Rule, attributes: &Attributes) -> bool {
-    let on = &attributes.resource;
-    scope(rule, attributes, &on.group, &on.version)
+    matches_at(rule, attributes, &attributes.resource.group, &attributes.resource.version)
+}
+
+/// The same for a request in this group and version.
+fn matches_at(rule: &Rule, attributes: &Attributes, group: &str, version: &str) -> bool {
+    scope(rule, attributes, group, version)
         && operation(rule, attributes)
-        && exact_or_wildcard(&rule.api_groups, &on.group)
-        && exact_or_wildcard(&rule.api_versions, &on.version)
+        && exact_or_wildcard(&rule.api_groups, group)
+        && exact_or_wildcard(&rule.api_versions, version)
         && resource(rule, attributes)
 }
 
@@ -120,44 +141,41 @@ pub(super) fn aliases() -> impl Iterator<Item = (&'static str, [&'static str; 2]
     ALIASES.iter().copied()
 }
 
-/// The groups and versions through which the objects of a request can be reached, besides its own.
+/// The groups of a resource and of those with the same objects, its own first.
+pub fn equivalent_groups<'a>(group: &'a str, resource: &'a str) -> impl Iterator<Item = &'a str> {
+    let others = aliases()
+        .filter(move |(alias, groups)| *alias == resource && groups.contains(&group))
+        .flat_map(|(_, groups)| groups)
+        .filter(move |other| *other != group);
+    std::iter::once(group).chain(others)
+}
+
+/// The groups and versions through which the objects of a request may be reached, besides its own.
 // apimachinery: pkg/runtime/mapper.go, EquivalentResourcesFor
 #[derive(Debug)]
-pub(super) struct Equivalents(Vec<(String, Versions)>);
+pub(super) struct PossibleEquivalents(Vec<(String, Versions)>);
 
 #[derive(Debug)]
 enum Versions {
-    Known(Vec<String>),
+    Known(&'static [&'static str]),
     /// Any version but the requested one.
     Any,
 }
 
-impl Equivalents {
-    pub(super) fn new(attributes: &Attributes, served: Option<&dyn ServedResources>) -> Self {
+impl PossibleEquivalents {
+    pub(super) fn new(attributes: &Attributes) -> Self {
         let on = &attributes.resource;
-        let others = aliases()
-            .filter(|(resource, groups)| *resource == on.resource && groups.contains(&on.group.as_str()))
-            .flat_map(|(_, groups)| groups)
-            .filter(|group| *group != on.group);
-        let groups = std::iter::once(on.group.as_str()).chain(others);
-        let versions = |group: &str| {
-            let known =
-                served.and_then(|served| served.versions(group, &on.resource, &attributes.subresource));
-            match known {
-                Some(mut versions) => {
-                    versions.retain(|version| group != on.group || *version != on.version);
-                    Versions::Known(versions)
-                }
-                // The core group has one version.
-                None if group.is_empty() && on.group.is_empty() => Versions::Known(Vec::new()),
-                None if group.is_empty() => Versions::Known(vec!["v1".to_owned()]),
-                None => Versions::Any,
-            }
+        let versions = |group: &str| match (group.is_empty(), on.group.is_empty()) {
+            // The core group has one version.
+            (true, true) => Versions::Known(&[]),
+            (true, false) => Versions::Known(&["v1"]),
+            (false, _) => Versions::Any,
         };
+        let groups = equivalent_groups(&on.group, &on.resource);
         Self(groups.map(|group| (group.to_owned(), versions(group))).collect())
     }
 
-    /// Whether a rule matches, or may match, one of them.
+    /// Whether a rule may match one of them.
     fn matches(&self, rule: &Rule, attributes: &Attributes) -> bool {
         let on = &attributes.resource;
         operation(rule, attributes)

@@ -14,7 +14,7 @@ use super::*;
 use crate::phases::ShadowCall;
 use crate::review::ReviewRequest;
 use crate::{
-    CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy, Objects,
+    CallError, Caller, Event, FailurePolicy, GroupVersionResource, MatchPolicy, NoConversions, Objects,
     ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, UserInfo, WebhookKind, WebhookResponse,
 };
 
@@ -147,14 +147,39 @@ fn selector(wire: Value) -> LabelSelector {
     LabelSelector::new(&serde_json::from_value::<WireSelector>(wire).unwrap()).unwrap()
 }
 
+/// What is to be done with a webhook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Skip,
+    Call,
+    /// It expects another form of the objects.
+    Convert,
+}
+
 fn should_call(
     webhook: &Webhook,
     attributes: &Attributes,
     objects: &Objects,
     fake: &Fake,
 ) -> Result<Verdict, Box<Status>> {
-    let matcher = RequestMatcher::new(attributes, None);
-    finish(matcher.should_call(webhook, &shared(objects), fake))
+    let matcher = RequestMatcher::new(attributes, &NoConversions);
+    verdict(&matcher, webhook, &shared(objects), fake)
+}
+
+fn verdict(
+    matcher: &RequestMatcher<'_, NoConversions>,
+    webhook: &Webhook,
+    objects: &SharedObjects,
+    fake: &Fake,
+) -> Result<Verdict, Box<Status>> {
+    match finish(matcher.matches(webhook, objects, fake))? {
+        RuleMatch::No => return Ok(Verdict::Skip),
+        RuleMatch::Exact => {}
+        RuleMatch::Equivalent(_) | RuleMatch::Possible => return Ok(Verdict::Convert),
+    }
+    let seen = ConditionObjects { kind: &matcher.attributes.kind, objects, bindings: &OnceLock::new() };
+    let holds = finish(matcher.conditions_hold(webhook, seen, fake))?;
+    Ok(if holds { Verdict::Call } else { Verdict::Skip })
 }
 
 fn shared(objects: &Objects) -> SharedObjects {

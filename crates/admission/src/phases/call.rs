@@ -8,8 +8,8 @@ use portcullis_go::quote::Quoted;
 
 use crate::review::{ReviewError, ReviewRequest, ReviewResponse, ReviewText, internal_error};
 use crate::{
-    Attributes, CallOutcome, Caller, Event, LARGE, Operation, SharedObjects, Surroundings, Webhook,
-    WebhookResponse,
+    Attributes, CallOutcome, Caller, Event, LARGE, Operation, ServedResource, SharedObjects, Surroundings,
+    Webhook, WebhookResponse,
 };
 
 /// Why a webhook does not let a request pass.
@@ -21,14 +21,12 @@ pub(super) enum Rejection {
     Denied(Box<Status>),
     /// Its patch cannot be applied.
     Internal(Box<Status>),
+    /// The objects cannot be shown to it in the version or group that it expects. The client has chosen another one, so that the
+    /// `failurePolicy` does not decide.
+    Unconverted(String),
 }
 
 impl Rejection {
-    pub(super) fn needs_conversion() -> Self {
-        let text = "its rules match another version or group of the resource only, and the gateway cannot convert objects";
-        Self::Failed(ReviewError { text: text.to_owned(), code: 500 })
-    }
-
     pub(super) fn internal(text: &str) -> Self {
         Self::Internal(internal_error(text))
     }
@@ -42,13 +40,14 @@ impl Rejection {
                 CallOutcome::Denied(code.unwrap_or(u16::MAX))
             }
             Self::Internal(_) => CallOutcome::Internal,
+            Self::Unconverted(_) => CallOutcome::Unconverted,
         }
     }
 }
 
 /// The text of a failed call.
 // apiserver: pkg/util/webhook/error.go, ErrCallingWebhook
-pub(super) fn failure_text(webhook: &Webhook, error: &ReviewError) -> String {
+pub(super) fn failure_text(webhook: &Webhook, error: &dyn std::fmt::Display) -> String {
     format!("failed calling webhook {}: {error}", Quoted(&webhook.name))
 }
 
@@ -63,8 +62,7 @@ impl ReviewTexts {
     /// The text for these objects.
     pub(super) async fn of(
         &mut self,
-        attributes: &Arc<Attributes>,
-        objects: &SharedObjects,
+        (attributes, of, objects): (&Arc<Attributes>, &Arc<ServedResource>, &SharedObjects),
         dry_run: bool,
         surroundings: &impl Surroundings,
     ) -> Result<ReviewText, ReviewError> {
@@ -72,15 +70,10 @@ impl ReviewTexts {
         if let Some(text) = place {
             return Ok(text.clone());
         }
-        let (attributes, shared) = (Arc::clone(attributes), objects.clone());
-        let write = move || ReviewText::new(&attributes, &shared, dry_run);
+        let (attributes, of, shared) = (Arc::clone(attributes), Arc::clone(of), objects.clone());
+        let write = move || ReviewText::new(&attributes, &of, &shared, dry_run);
         let text = surroundings.compute(objects.are_large, write).await.ok_or_else(cancelled)?;
         Ok(place.insert(text).clone())
-    }
-
-    /// The objects have changed.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
     }
 }
 

@@ -11,15 +11,16 @@ use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, ReviewTexts, failure_text, review};
+use super::call::{CallReport, Rejection, failure_text, review};
+use super::forms::{Forms, unconverted, unknown};
 use super::shadow::ShadowCall;
-use crate::matching::{RequestMatcher, ServedResources, Verdict};
+use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
 };
 use crate::{
-    Attributes, CallOutcome, Event, FailurePolicy, LARGE, Objects, ReinvocationPolicy, SharedObjects,
-    Surroundings, Webhook,
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, LARGE, Objects, ReinvocationPolicy,
+    SharedObjects, Surroundings, Webhook,
 };
 
 /// The first round and that in which webhooks may be called again.
@@ -42,36 +43,32 @@ pub(super) struct PatchedObject {
 }
 
 /// Runs the mutating phase: `objects.object` is the mutated object afterwards, if the request is not refused.
-///
-/// Without `served`, all resources that could be equivalent to the requested one count.
-pub async fn mutate<S: Surroundings>(
+pub async fn mutate<S: Surroundings, C: Conversions>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
     objects: &mut Objects,
-    served: Option<&dyn ServedResources>,
+    conversions: &C,
     surroundings: &S,
 ) -> Result<Mutated, Box<Status>> {
+    let shared_attributes = Arc::new(attributes.clone());
     let mut phase = MutatingPhase {
-        attributes: Arc::new(attributes.clone()),
-        objects: SharedObjects::take(objects),
-        texts: ReviewTexts::default(),
-        matcher: RequestMatcher::new(attributes, served),
+        forms: Forms::new(&shared_attributes, SharedObjects::take(objects), conversions),
+        attributes: shared_attributes,
+        matcher: RequestMatcher::new(attributes, conversions),
         surroundings,
         annotations: Annotations::new(surroundings),
         reinvocations: Reinvocations::default(),
     };
     let mutated = phase.run(webhooks).await;
-    let shared = std::mem::take(&mut phase.objects);
-    drop(phase);
+    let shared = phase.into_objects();
     shared.give_back(objects);
     mutated
 }
 
-struct MutatingPhase<'a, S: Surroundings> {
+struct MutatingPhase<'a, S: Surroundings, C> {
     attributes: Arc<Attributes>,
-    objects: SharedObjects,
-    texts: ReviewTexts,
-    matcher: RequestMatcher<'a>,
+    forms: Forms<'a, C>,
+    matcher: RequestMatcher<'a, C>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
     reinvocations: Reinvocations,
@@ -100,7 +97,7 @@ impl Reinvocations {
     }
 }
 
-impl<S: Surroundings> MutatingPhase<'_, S> {
+impl<S: Surroundings, C: Conversions> MutatingPhase<'_, S, C> {
     async fn run(&mut self, webhooks: &[Arc<Webhook>]) -> Result<Mutated, Box<Status>> {
         let mut shadows = Vec::new();
         for round in 0..ROUNDS {
@@ -111,40 +108,75 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
                 if webhook.shadow && round > 0 {
                     continue;
                 }
-                let verdict = self.matcher.should_call(webhook, &self.objects, self.surroundings).await;
+                let matched = self.matcher.matches(webhook, self.forms.objects(), self.surroundings).await;
                 if webhook.shadow {
-                    shadows.extend(self.shadow(webhook, verdict).await);
+                    shadows.extend(self.shadow(webhook, matched).await);
                     continue;
                 }
-                let verdict = verdict?;
+                let matched = matched?;
                 // A webhook that was not called in the first round is not called in the second one either.
-                if verdict == Verdict::Skip || (round > 0 && !self.reinvocations.again.contains(&index)) {
+                if matched == RuleMatch::No || (round > 0 && !self.reinvocations.again.contains(&index)) {
                     continue;
                 }
-                self.call(webhook, verdict, CallPlace { round, index }).await?;
+                self.call_if_it_holds(webhook, matched, CallPlace { round, index }).await?;
             }
         }
+        self.convert_back().await?;
         join_all(shadows.into_iter().map(|call| self.surroundings.shadow(call))).await;
         Ok(Mutated { changed: self.reinvocations.changed })
+    }
+
+    /// The object that is written is in the form of the request.
+    async fn convert_back(&mut self) -> Result<(), Box<Status>> {
+        let converted = self.forms.convert_to_requested().await;
+        converted.map_err(|reason| {
+            let text = format!("the changes of admission webhooks cannot be converted back: {reason}");
+            internal_error(&text)
+        })
+    }
+
+    fn into_objects(self) -> SharedObjects {
+        let Self { forms, .. } = self;
+        forms.into_objects()
     }
 
     async fn shadow(
         &mut self,
         webhook: &Arc<Webhook>,
-        verdict: Result<Verdict, Box<Status>>,
+        matched: Result<RuleMatch, Box<Status>>,
     ) -> Option<ShadowCall> {
-        let Self { attributes, objects, texts, surroundings, .. } = self;
-        ShadowCall::prepare(webhook, verdict, (attributes, objects, texts), *surroundings).await
+        let Self { attributes, forms, matcher, surroundings, .. } = self;
+        ShadowCall::prepare(webhook, matched, (attributes, forms, matcher), *surroundings).await
+    }
+
+    /// Calls a webhook, if its match conditions hold.
+    async fn call_if_it_holds(
+        &mut self,
+        webhook: &Arc<Webhook>,
+        matched: RuleMatch,
+        place: CallPlace,
+    ) -> Result<(), Box<Status>> {
+        let is_converted = expected_form(&mut self.forms, &self.attributes, &matched).await;
+        if is_converted.is_ok() {
+            let seen = self.forms.condition_objects();
+            if !self.matcher.conditions_hold(webhook, seen, self.surroundings).await? {
+                return Ok(());
+            }
+        }
+        self.call(webhook, is_converted, place).await
     }
 
     async fn call(
         &mut self,
         webhook: &Arc<Webhook>,
-        verdict: Verdict,
+        is_converted: Result<(), String>,
         place: CallPlace,
     ) -> Result<(), Box<Status>> {
         let report = CallReport::start(self.surroundings, webhook, self.attributes.operation);
-        let result = self.review(webhook, verdict).await;
+        let result = match is_converted {
+            Ok(()) => self.review(webhook).await,
+            Err(reason) => Err(Rejection::Unconverted(reason)),
+        };
         let result = result.map(|patched| self.replace_object(webhook, place, patched));
         let changed = *result.as_ref().unwrap_or(&false);
         self.annotations.note_mutation(webhook, place, changed);
@@ -153,6 +185,7 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         match result {
             Ok(_) => Ok(()),
             Err(Rejection::Denied(status) | Rejection::Internal(status)) => Err(status),
+            Err(Rejection::Unconverted(reason)) => Err(internal_error(&failure_text(webhook, &reason))),
             Err(Rejection::Failed(error)) => {
                 let text = failure_text(webhook, &error);
                 if webhook.failure_policy == FailurePolicy::Ignore {
@@ -169,16 +202,9 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         }
     }
 
-    async fn review(
-        &mut self,
-        webhook: &Arc<Webhook>,
-        verdict: Verdict,
-    ) -> Result<Option<PatchedObject>, Rejection> {
-        if verdict == Verdict::NeedsConversion {
-            return Err(Rejection::needs_conversion());
-        }
-        let Self { attributes, objects, texts, surroundings, .. } = self;
-        let text = texts.of(attributes, objects, attributes.dry_run, *surroundings).await;
+    async fn review(&mut self, webhook: &Arc<Webhook>) -> Result<Option<PatchedObject>, Rejection> {
+        let Self { attributes, forms, surroundings, .. } = self;
+        let text = forms.text(attributes.dry_run, *surroundings).await;
         let text = text.map_err(Rejection::Failed)?;
         let response = review(webhook, attributes, &text, *surroundings).await;
         let response = response.map_err(Rejection::Failed)?;
@@ -189,8 +215,9 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         if response.patch.is_empty() {
             return Ok(None);
         }
-        let is_long = self.objects.are_large || response.patch.len() > LARGE;
-        let (webhook, object) = (Arc::clone(webhook), self.objects.object.clone());
+        let objects = self.forms.objects();
+        let is_long = objects.are_large || response.patch.len() > LARGE;
+        let (webhook, object) = (Arc::clone(webhook), objects.object.clone());
         let deadline = self.surroundings.deadline();
         let patch = move || patched(&webhook, &response, object.as_deref(), deadline);
         let patched = self.surroundings.compute(is_long, patch).await;
@@ -207,10 +234,24 @@ impl<S: Surroundings> MutatingPhase<'_, S> {
         let Some(PatchedObject { changed, patch }) = patched else { return false };
         self.annotations.note_patch(webhook, place, &patch);
         let Some(object) = changed else { return false };
-        self.objects.set_object(object);
-        self.matcher.forget_objects();
-        self.texts.forget();
+        self.forms.replace(object);
         true
+    }
+}
+
+/// Makes the form that a webhook expects the current one; the reason, if there is none.
+pub(super) async fn expected_form<C: Conversions>(
+    forms: &mut Forms<'_, C>,
+    attributes: &Attributes,
+    matched: &RuleMatch,
+) -> Result<(), String> {
+    match matched {
+        RuleMatch::No | RuleMatch::Exact => forms.convert_to_requested().await,
+        RuleMatch::Equivalent(to) => {
+            let converted = forms.convert(to).await;
+            converted.map_err(|reason| unconverted(&attributes.resource, to, &reason))
+        }
+        RuleMatch::Possible => Err(unknown(&attributes.resource)),
     }
 }
 

@@ -6,12 +6,13 @@ use std::time::Instant;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde_json::Value;
 
-use super::call::{Rejection, ReviewTexts, failure_text, send};
+use super::call::{Rejection, failure_text, send};
+use super::forms::{Forms, unconverted, unknown};
 use super::mutating::patched;
-use crate::matching::Verdict;
+use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{ReviewError, ReviewRequest, ReviewResponse, decode_value, denial, encode};
 use crate::{
-    Attributes, Caller, Event, Operation, ShadowOutcome, SharedObjects, SideEffects, Surroundings, Webhook,
+    Attributes, Caller, Conversions, Event, Operation, ShadowOutcome, SideEffects, Surroundings, Webhook,
     WebhookKind,
 };
 
@@ -27,28 +28,26 @@ pub struct ShadowCall {
 
 impl ShadowCall {
     /// Prepares the call; `None` if the webhook does not match.
-    pub(super) async fn prepare(
+    pub(super) async fn prepare<C: Conversions>(
         webhook: &Arc<Webhook>,
-        verdict: Result<Verdict, Box<Status>>,
-        (attributes, objects, texts): (&Arc<Attributes>, &SharedObjects, &mut ReviewTexts),
+        matched: Result<RuleMatch, Box<Status>>,
+        (attributes, forms, matcher): (&Arc<Attributes>, &mut Forms<'_, C>, &RequestMatcher<'_, C>),
         surroundings: &impl Surroundings,
     ) -> Option<Self> {
-        let review = match verdict {
-            Ok(Verdict::Skip) => return None,
-            Ok(Verdict::Call) => {
-                // A webhook that is not enforced must change nothing.
-                let dry_run = attributes.dry_run || webhook.side_effects != SideEffects::None;
-                let text = texts.of(attributes, objects, dry_run, surroundings).await;
-                text.map(|text| ReviewRequest::with_text(webhook.review_version, attributes, &text))
-                    .map_err(Rejection::Failed)
+        let review = match matched {
+            Ok(RuleMatch::No) => return None,
+            Ok(matched) => {
+                let parts = (attributes, &mut *forms, matcher);
+                Self::review(webhook, &matched, parts, surroundings).await.transpose()?
             }
-            Ok(Verdict::NeedsConversion) => Err(Rejection::needs_conversion()),
             Err(status) => Err(Rejection::Denied(status)),
         };
         let review = review.map_err(|rejection| match rejection {
             Rejection::Failed(error) => failure_text(webhook, &error),
+            Rejection::Unconverted(reason) => failure_text(webhook, &reason),
             Rejection::Denied(status) | Rejection::Internal(status) => status.message.unwrap_or_default(),
         });
+        let objects = forms.objects();
         let object = match (webhook.kind, &objects.object) {
             (WebhookKind::Mutating, Some(object)) => {
                 let object = Arc::clone(object);
@@ -57,6 +56,37 @@ impl ShadowCall {
             _ => None,
         };
         Some(Self { webhook: Arc::clone(webhook), operation: attributes.operation, review, object })
+    }
+
+    /// What the webhook is sent; `None` if its match conditions do not hold. No object is converted for it: the request would wait.
+    async fn review<C: Conversions>(
+        webhook: &Webhook,
+        matched: &RuleMatch,
+        (attributes, forms, matcher): (&Arc<Attributes>, &mut Forms<'_, C>, &RequestMatcher<'_, C>),
+        surroundings: &impl Surroundings,
+    ) -> Result<Option<ReviewRequest>, Rejection> {
+        let requested = Arc::new(attributes.requested());
+        let (of, reason) = match matched {
+            RuleMatch::Equivalent(of) => (of, "the gateway converts nothing for shadow webhooks alone"),
+            _ => (&requested, "another webhook has changed the object in another version"),
+        };
+        if *matched == RuleMatch::Possible {
+            return Err(Rejection::Unconverted(unknown(&attributes.resource)));
+        }
+        let unconverted =
+            |reason: &str| Rejection::Unconverted(unconverted(&attributes.resource, of, reason));
+        if !forms.is_known(of) {
+            return Err(unconverted(reason));
+        }
+        forms.convert(of).await.map_err(|reason| unconverted(&reason))?;
+        let holds = matcher.conditions_hold(webhook, forms.condition_objects(), surroundings).await;
+        if !holds.map_err(Rejection::Denied)? {
+            return Ok(None);
+        }
+        // A webhook that is not enforced must change nothing.
+        let dry_run = attributes.dry_run || webhook.side_effects != SideEffects::None;
+        let text = forms.text(dry_run, surroundings).await.map_err(Rejection::Failed)?;
+        Ok(Some(ReviewRequest::with_text(webhook.review_version, attributes, &text)))
     }
 
     /// The call of a webhook that may match a request of which there is nothing to show: it fails.
@@ -110,6 +140,7 @@ fn outcome(webhook: &Webhook, response: ReviewResponse, object: Option<&[u8]>) -
         Ok(Some(patched)) if patched.changed.is_some() => ShadowOutcome::Change,
         Ok(_) => ShadowOutcome::Allow,
         Err(Rejection::Failed(error)) => ShadowOutcome::Fail(failure_text(webhook, &error)),
+        Err(Rejection::Unconverted(reason)) => ShadowOutcome::Fail(failure_text(webhook, &reason)),
         Err(Rejection::Denied(status) | Rejection::Internal(status)) => ShadowOutcome::Deny(status),
     }
 }

@@ -12,16 +12,16 @@ use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::matching::ServedResources;
 use crate::review::ReviewRequest;
 use crate::{
-    Attributes, CallError, Caller, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, MatchPolicy,
-    Objects, Operation, ReinvocationPolicy, ReviewVersion, ShadowOutcome, SideEffects, Surroundings,
-    UserInfo, Webhook, WebhookKind, WebhookResponse,
+    Attributes, CallError, Caller, Conversions, Event, FailurePolicy, GroupVersionKind, GroupVersionResource,
+    MatchPolicy, Objects, Operation, ReinvocationPolicy, ReviewVersion, ServedResource, ShadowOutcome,
+    SideEffects, Surroundings, UserInfo, Webhook, WebhookKind, WebhookResponse,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use std::sync::Arc;
 
+mod converting;
 mod mutating;
 mod validating;
 
@@ -138,18 +138,53 @@ impl Surroundings for FakeSurroundings {
     }
 }
 
-/// Every resource is served at two versions.
-struct TwoVersions;
+/// An API server that serves every resource as v1, v2 and v3, but v9 only to those who do not ask.
+#[derive(Debug, Default)]
+struct FakeConversions {
+    /// Whether it does not say what it serves.
+    silent: bool,
+    /// What it has converted.
+    log: Mutex<Vec<String>>,
+}
 
-impl ServedResources for TwoVersions {
-    fn versions(&self, _: &str, _: &str, _: &str) -> Option<Vec<String>> {
-        Some(vec!["v1".to_owned(), "v2".to_owned()])
+impl FakeConversions {
+    fn answer(&self, what: &str, object: &Value, to: &ServedResource) -> Result<Value, String> {
+        let from = object["apiVersion"].as_str().unwrap_or_default();
+        self.log.lock().unwrap().push(format!("{what} {from} {}", to.kind.version));
+        if to.kind.version == "v3" {
+            return Err("it is broken".to_owned());
+        }
+        let mut converted = object.clone();
+        converted["apiVersion"] = to.kind.version.clone().into();
+        Ok(converted)
+    }
+
+    fn log(&self) -> Vec<String> {
+        std::mem::take(&mut self.log.lock().unwrap())
     }
 }
 
-const SERVED: Option<&dyn ServedResources> = Some(&TwoVersions);
+impl Conversions for FakeConversions {
+    async fn equivalents(&self, attributes: &Attributes) -> Option<Vec<ServedResource>> {
+        let served = ["v1", "v2", "v3"].map(|version| {
+            let mut served = attributes.requested();
+            served.resource.version = version.to_owned();
+            served.kind.version = version.to_owned();
+            served
+        });
+        (!self.silent).then(|| served.into())
+    }
 
-/// A webhook of the name and the path. `selects` is `*` for every request, `equivalent` for requests by another version, `error`
+    async fn convert(&self, object: &Value, to: &ServedResource) -> Result<Value, String> {
+        self.answer("new", object, to)
+    }
+
+    async fn convert_old(&self, old: &Value, to: &ServedResource) -> Result<Value, String> {
+        self.answer("old", old, to)
+    }
+}
+
+/// A webhook of the name and the path. `selects` is `*` for every request, a version for requests by another one, `error`
 /// for those in a namespace that cannot be read, empty for none, or the label that the object must have.
 fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
     let selector = |selector: Value| {
@@ -158,7 +193,7 @@ fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
     let (mut version, mut namespaces, mut objects) = ("*", json!({}), json!({}));
     match selects {
         "" | "*" => {}
-        "equivalent" => version = "v2",
+        "v2" | "v3" | "v9" => version = selects,
         "error" => namespaces = json!({"matchLabels": {"a": "b"}}),
         label => objects = json!({"matchExpressions": [{"key": label, "operator": "Exists"}]}),
     }
@@ -304,7 +339,8 @@ fn non_mutating_rows() -> Vec<Row> {
 fn run_validating(surroundings: &FakeSurroundings, webhooks: Vec<Webhook>) -> Result<(), (i32, String)> {
     let webhooks: Vec<_> = webhooks.into_iter().map(Arc::new).collect();
     let (attributes, mut objects) = (attributes(), objects(&[]));
-    let result = validate(&webhooks, &attributes, &mut objects, SERVED, surroundings).now_or_never();
+    let conversions = FakeConversions::default();
+    let result = validate(&webhooks, &attributes, &mut objects, &conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 
@@ -315,6 +351,7 @@ fn run_mutating(
 ) -> Result<Mutated, (i32, String)> {
     let mutating = |webhook| Arc::new(Webhook { kind: WebhookKind::Mutating, ..webhook });
     let webhooks: Vec<_> = webhooks.into_iter().map(mutating).collect();
-    let result = mutate(&webhooks, &attributes(), objects, SERVED, surroundings).now_or_never();
+    let conversions = FakeConversions::default();
+    let result = mutate(&webhooks, &attributes(), objects, &conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }

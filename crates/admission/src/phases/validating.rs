@@ -9,82 +9,108 @@ use futures_util::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, ReviewTexts, failure_text, review};
+use super::call::{CallReport, Rejection, failure_text, review};
+use super::forms::Forms;
+use super::mutating::expected_form;
 use super::shadow::ShadowCall;
-use crate::matching::{RequestMatcher, ServedResources, Verdict};
-use crate::review::{ReviewError, ReviewText, denial, internal_error, timeout};
-use crate::{Attributes, CallOutcome, Event, FailurePolicy, Objects, SharedObjects, Surroundings, Webhook};
+use crate::matching::{RequestMatcher, RuleMatch};
+use crate::review::{ReviewText, denial, internal_error, timeout};
+use crate::{
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, Objects, SharedObjects, Surroundings, Webhook,
+};
 
-/// Runs the validating phase; `served` as for the mutating one. All webhooks that match are called, and all are waited for; of
-/// several refusals the first one to arrive is returned. `objects` are the same afterwards.
-pub async fn validate<S: Surroundings>(
+/// Runs the validating phase. All webhooks that match are called, and all are waited for; of several refusals the first one to
+/// arrive is returned. `objects` are the same afterwards.
+pub async fn validate<S: Surroundings, C: Conversions>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
     objects: &mut Objects,
-    served: Option<&dyn ServedResources>,
+    conversions: &C,
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
     let shared = SharedObjects::take(objects);
-    let validated = validate_shared(webhooks, attributes, &shared, served, surroundings).await;
-    shared.give_back(objects);
+    let requested = shared.clone();
+    let validated = validate_shared(webhooks, attributes, shared, conversions, surroundings).await;
+    requested.give_back(objects);
     validated
 }
 
-async fn validate_shared<S: Surroundings>(
+/// A webhook, and what it is sent.
+type MatchedWebhook<'a> = (&'a Webhook, Result<ReviewText, Rejection>);
+
+async fn validate_shared<S: Surroundings, C: Conversions>(
     webhooks: &[Arc<Webhook>],
     attributes: &Attributes,
-    objects: &SharedObjects,
-    served: Option<&dyn ServedResources>,
+    objects: SharedObjects,
+    conversions: &C,
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
-    let matcher = RequestMatcher::new(attributes, served);
+    let matcher = RequestMatcher::new(attributes, conversions);
     let attributes = &Arc::new(attributes.clone());
-    let mut texts = ReviewTexts::default();
+    let mut forms = Forms::new(attributes, objects.clone(), conversions);
     let (mut matched, mut shadows) = (Vec::new(), Vec::new());
     for webhook in webhooks {
-        let verdict = matcher.should_call(webhook, objects, surroundings).await;
+        let rules = matcher.matches(webhook, &objects, surroundings).await;
         if webhook.shadow {
-            let parts = (attributes, objects, &mut texts);
-            shadows.extend(ShadowCall::prepare(webhook, verdict, parts, surroundings).await);
+            let parts = (attributes, &mut forms, &matcher);
+            shadows.extend(ShadowCall::prepare(webhook, rules, parts, surroundings).await);
             continue;
         }
-        match verdict? {
-            Verdict::Skip => {}
-            verdict => matched.push((&**webhook, verdict)),
+        let rules = rules?;
+        if rules == RuleMatch::No {
+            continue;
         }
+        let is_converted = expected_form(&mut forms, attributes, &rules).await;
+        if is_converted.is_ok() {
+            let seen = forms.condition_objects();
+            if !matcher.conditions_hold(webhook, seen, surroundings).await? {
+                continue;
+            }
+        }
+        matched.push((&**webhook, rules, is_converted));
     }
     if !matched.is_empty() && surroundings.is_late() {
         return Err(timeout());
     }
-    drop(matcher);
-    // Once for all webhooks.
-    let text = if matched.iter().any(|(_, verdict)| *verdict == Verdict::Call) {
-        Some(texts.of(attributes, objects, attributes.dry_run, surroundings).await)
-    } else {
-        None
-    };
-    let phase =
-        ValidatingPhase { attributes, text, surroundings, annotations: Annotations::new(surroundings) };
+    drop((matcher, objects));
+    let mut reviewed = Vec::with_capacity(matched.len());
+    for (webhook, rules, is_converted) in matched {
+        reviewed
+            .push((webhook, text_for(&mut forms, attributes, (&rules, is_converted), surroundings).await));
+    }
+    drop(forms);
+    let phase = ValidatingPhase { attributes, surroundings, annotations: Annotations::new(surroundings) };
     join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
-    phase.run(matched).await
+    phase.run(reviewed).await
+}
+
+/// What a webhook is sent. All that expect the same form share one text.
+async fn text_for<C: Conversions>(
+    forms: &mut Forms<'_, C>,
+    attributes: &Attributes,
+    (rules, is_converted): (&RuleMatch, Result<(), String>),
+    surroundings: &impl Surroundings,
+) -> Result<ReviewText, Rejection> {
+    is_converted.map_err(Rejection::Unconverted)?;
+    // Known by now.
+    expected_form(forms, attributes, rules).await.map_err(Rejection::Unconverted)?;
+    forms.text(attributes.dry_run, surroundings).await.map_err(Rejection::Failed)
 }
 
 struct ValidatingPhase<'a, S: Surroundings> {
     attributes: &'a Attributes,
-    /// The review; `None` if no webhook is sent one.
-    text: Option<Result<ReviewText, ReviewError>>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
 }
 
 impl<S: Surroundings> ValidatingPhase<'_, S> {
-    async fn run(&self, matched: Vec<(&Webhook, Verdict)>) -> Result<(), Box<Status>> {
+    async fn run(&self, matched: Vec<MatchedWebhook<'_>>) -> Result<(), Box<Status>> {
         if matched.is_empty() {
             return Ok(());
         }
         let calls = matched.into_iter().enumerate();
-        let calls = calls
-            .map(|(index, (webhook, verdict))| self.call(webhook, verdict, CallPlace { round: 0, index }));
+        let calls =
+            calls.map(|(index, (webhook, text))| self.call(webhook, text, CallPlace { round: 0, index }));
         let mut calls: FuturesUnordered<_> = calls.collect();
         let mut first = Ok(());
         while let Some(result) = calls.next().await {
@@ -94,13 +120,22 @@ impl<S: Surroundings> ValidatingPhase<'_, S> {
         if self.surroundings.is_late() { Err(timeout()) } else { first }
     }
 
-    async fn call(&self, webhook: &Webhook, verdict: Verdict, place: CallPlace) -> Result<(), Box<Status>> {
+    async fn call(
+        &self,
+        webhook: &Webhook,
+        text: Result<ReviewText, Rejection>,
+        place: CallPlace,
+    ) -> Result<(), Box<Status>> {
         let report = CallReport::start(self.surroundings, webhook, self.attributes.operation);
-        let result = self.review(webhook, verdict).await;
+        let result = match text {
+            Ok(text) => self.review(webhook, &text).await,
+            Err(rejection) => Err(rejection),
+        };
         report.finish(result.as_ref().err().map_or(CallOutcome::Allowed, Rejection::outcome));
         match result {
             Ok(()) => Ok(()),
             Err(Rejection::Denied(status) | Rejection::Internal(status)) => Err(status),
+            Err(Rejection::Unconverted(reason)) => Err(internal_error(&failure_text(webhook, &reason))),
             Err(Rejection::Failed(error)) => {
                 let text = failure_text(webhook, &error);
                 if webhook.failure_policy == FailurePolicy::Fail {
@@ -113,11 +148,7 @@ impl<S: Surroundings> ValidatingPhase<'_, S> {
         }
     }
 
-    async fn review(&self, webhook: &Webhook, verdict: Verdict) -> Result<(), Rejection> {
-        let Some(text) = self.text.as_ref().filter(|_| verdict == Verdict::Call) else {
-            return Err(Rejection::needs_conversion());
-        };
-        let text = text.as_ref().map_err(|error| Rejection::Failed(error.clone()))?;
+    async fn review(&self, webhook: &Webhook, text: &ReviewText) -> Result<(), Rejection> {
         let response = review(webhook, self.attributes, text, self.surroundings).await;
         let response = response.map_err(Rejection::Failed)?;
         self.annotations.note_response(webhook, &response);

@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, SharedObjects,
-    UserInfo,
+    Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, ReviewVersion, ServedResource,
+    SharedObjects, UserInfo,
 };
 
 /// A review to send.
@@ -56,16 +56,20 @@ struct AdmissionRequest<'a> {
 }
 
 impl ReviewText {
-    /// The text for these objects. `dry_run` is that of the attributes, except for a shadow webhook.
-    pub(crate) fn new(attributes: &Attributes, objects: &SharedObjects, dry_run: bool) -> Self {
-        // Objects are not converted here, so both kinds are the request's own.
-        let Attributes { kind, resource, subresource, .. } = attributes;
+    /// The text for these objects, which are in the form of `seen`. `dry_run` is that of the attributes, except for a shadow webhook.
+    pub(crate) fn new(
+        attributes: &Attributes,
+        seen: &ServedResource,
+        objects: &SharedObjects,
+        dry_run: bool,
+    ) -> Self {
+        let subresource = &attributes.subresource;
         let request = AdmissionRequest {
-            kind,
-            resource,
+            kind: &seen.kind,
+            resource: &seen.resource,
             sub_resource: subresource,
-            request_kind: kind,
-            request_resource: resource,
+            request_kind: &attributes.kind,
+            request_resource: &attributes.resource,
             request_sub_resource: subresource,
             name: &attributes.name,
             namespace: &attributes.namespace,
@@ -86,7 +90,8 @@ impl ReviewRequest {
     /// A review with a new UID. `dry_run` is that of the attributes, except for a shadow webhook.
     pub fn new(version: ReviewVersion, attributes: &Attributes, objects: &Objects, dry_run: bool) -> Self {
         let objects = SharedObjects::take(&mut objects.clone());
-        Self::with_text(version, attributes, &ReviewText::new(attributes, &objects, dry_run))
+        let text = ReviewText::new(attributes, &attributes.requested(), &objects, dry_run);
+        Self::with_text(version, attributes, &text)
     }
 
     /// A review with a new UID, whose text other webhooks receive as well.

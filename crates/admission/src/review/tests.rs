@@ -312,7 +312,8 @@ fn review(
     mut objects: Objects,
     dry_run: bool,
 ) -> ReviewRequest {
-    let text = ReviewText::new(attributes, &SharedObjects::take(&mut objects), dry_run);
+    let text =
+        ReviewText::new(attributes, &attributes.requested(), &SharedObjects::take(&mut objects), dry_run);
     ReviewRequest::with_uid("u".to_owned(), version, attributes, &text)
 }
 

@@ -131,29 +131,19 @@ fn scopes_match_as_in_the_reference() {
     check(Scope::Namespaced, "ns", &[("g", "v1", "namespaces", ""), ("", "v2", "namespaces", "")], true);
 }
 
-/// Serves what is listed: group, resource, subresource, versions.
-struct Served(&'static [(&'static str, &'static str, &'static str, &'static [&'static str])]);
-
-impl ServedResources for Served {
-    fn versions(&self, group: &str, resource: &str, subresource: &str) -> Option<Vec<String>> {
-        let known = self.0.iter().find(|known| (known.0, known.1, known.2) == (group, resource, subresource));
-        known.map(|known| strings(known.3))
-    }
-}
-
 #[test]
 fn other_versions_and_groups_of_the_same_objects_may_match() {
-    use RuleMatch::{EquivalentOnly, Exact, No};
+    use RuleMatch::{Exact, No, Possible};
     type Row =
         (Request, &'static [&'static str], &'static [&'static str], &'static [&'static str], RuleMatch);
     const CASES: &[Row] = &[
         (("g", "v1", "r", ""), &["g"], &["v1"], &["r"], Exact),
-        (("g", "v1", "r", ""), &["g"], &["v1beta1"], &["r"], EquivalentOnly),
-        (("g", "v1", "r", ""), &["g"], &["v1beta1"], &["*"], EquivalentOnly),
-        (("g", "v1", "r", ""), &["*"], &["v1beta1"], &["r"], EquivalentOnly),
+        (("g", "v1", "r", ""), &["g"], &["v1beta1"], &["r"], Possible),
+        (("g", "v1", "r", ""), &["g"], &["v1beta1"], &["*"], Possible),
+        (("g", "v1", "r", ""), &["*"], &["v1beta1"], &["r"], Possible),
         (("g", "v1", "r", ""), &["*"], &["v1beta1"], &["r2"], No),
         (("g", "v1", "r", "s"), &["g"], &["v1beta1"], &["r"], No),
-        (("g", "v1", "r", "s"), &["g"], &["v1beta1"], &["r/*"], EquivalentOnly),
+        (("g", "v1", "r", "s"), &["g"], &["v1beta1"], &["r/*"], Possible),
         (("g", "v1", "r", ""), &["g2"], &["v1", "v2"], &["r"], No),
         (("g", "v1", "r", ""), &[], &["*"], &["*"], No),
         (("g", "v1", "r", ""), &["*"], &[], &["*"], No),
@@ -162,29 +152,23 @@ fn other_versions_and_groups_of_the_same_objects_may_match() {
         (("", "v1", "pods", ""), &["*"], &["v1beta1"], &["*"], No),
         (("", "v1", "namespaces", ""), &[""], &["v2"], &["namespaces"], No),
         // Groups with the same storage.
-        (("apps", "v1", "deployments", ""), &["extensions"], &["v1beta1"], &["deployments"], EquivalentOnly),
-        (("apps", "v1", "deployments", ""), &["extensions"], &["*"], &["*"], EquivalentOnly),
-        (("apps", "v1", "deployments", ""), &["extensions"], &["v1"], &["deployments"], EquivalentOnly),
-        (("apps", "v1", "deployments", "scale"), &["extensions"], &["v1"], &["*/scale"], EquivalentOnly),
+        (("apps", "v1", "deployments", ""), &["extensions"], &["v1beta1"], &["deployments"], Possible),
+        (("apps", "v1", "deployments", ""), &["extensions"], &["*"], &["*"], Possible),
+        (("apps", "v1", "deployments", ""), &["extensions"], &["v1"], &["deployments"], Possible),
+        (("apps", "v1", "deployments", "scale"), &["extensions"], &["v1"], &["*/scale"], Possible),
         (("apps", "v1", "statefulsets", ""), &["extensions"], &["v1"], &["statefulsets"], No),
         (("apps", "v1", "deployments", ""), &["networking.k8s.io"], &["v1"], &["deployments"], No),
-        (("extensions", "v1beta1", "daemonsets", ""), &["apps"], &["v1"], &["daemonsets"], EquivalentOnly),
-        (("apps", "v1", "replicasets", ""), &["extensions"], &["v1"], &["replicasets"], EquivalentOnly),
-        (("", "v1", "events", ""), &["events.k8s.io"], &["v1"], &["events"], EquivalentOnly),
-        (("events.k8s.io", "v1", "events", ""), &[""], &["v1"], &["events"], EquivalentOnly),
+        (("extensions", "v1beta1", "daemonsets", ""), &["apps"], &["v1"], &["daemonsets"], Possible),
+        (("apps", "v1", "replicasets", ""), &["extensions"], &["v1"], &["replicasets"], Possible),
+        (("", "v1", "events", ""), &["events.k8s.io"], &["v1"], &["events"], Possible),
+        (("events.k8s.io", "v1", "events", ""), &[""], &["v1"], &["events"], Possible),
         (("events.k8s.io", "v1", "events", ""), &[""], &["v1beta1"], &["events"], No),
         (("events.k8s.io", "v1", "events", ""), &["g"], &["v1"], &["events"], No),
         (("g", "v1", "events", ""), &[""], &["v1"], &["events"], No),
-        (("networking.k8s.io", "v1", "ingresses", ""), &["extensions"], &["v1"], &["*"], EquivalentOnly),
-        (
-            ("networking.k8s.io", "v1", "networkpolicies", ""),
-            &["extensions"],
-            &["v1"],
-            &["*"],
-            EquivalentOnly,
-        ),
-        (("", "v1", "replicationcontrollers", ""), &["extensions"], &["v1"], &["*"], EquivalentOnly),
-        (("policy", "v1", "podsecuritypolicies", ""), &["extensions"], &["v1"], &["*"], EquivalentOnly),
+        (("networking.k8s.io", "v1", "ingresses", ""), &["extensions"], &["v1"], &["*"], Possible),
+        (("networking.k8s.io", "v1", "networkpolicies", ""), &["extensions"], &["v1"], &["*"], Possible),
+        (("", "v1", "replicationcontrollers", ""), &["extensions"], &["v1"], &["*"], Possible),
+        (("policy", "v1", "podsecuritypolicies", ""), &["extensions"], &["v1"], &["*"], Possible),
     ];
     for (request, groups, versions, resources, expected) in CASES {
         let (group, version, on, subresource) = request;
@@ -209,7 +193,7 @@ fn scope_and_operation_count_for_equivalent_resources() {
     let request = attributes("g", "v1", "r", "");
     let with = |rule: Rule| Webhook { match_policy: MatchPolicy::Equivalent, ..webhook(vec![rule]) };
     let other = rule(&["g"], &["v2"], &["r"]);
-    assert_eq!(rule_match(&with(other.clone()), &request, None), RuleMatch::EquivalentOnly);
+    assert_eq!(rule_match(&with(other.clone()), &request, None), RuleMatch::Possible);
     let cluster = Rule { scope: Scope::Cluster, ..other.clone() };
     assert_eq!(rule_match(&with(cluster), &request, None), RuleMatch::No);
     let delete = Rule { operations: Some(vec![Operation::Delete]), ..other.clone() };
@@ -223,31 +207,55 @@ fn scope_and_operation_count_for_equivalent_resources() {
     assert_eq!(rule_match(&halves, &request, None), RuleMatch::No);
 }
 
+/// What the API server serves: group, version, resource.
+fn served(resources: &[(&str, &str, &str)]) -> Vec<Arc<ServedResource>> {
+    resources
+        .iter()
+        .map(|(group, version, on)| Arc::new(attributes(group, version, on, "").requested()))
+        .collect()
+}
+
 #[test]
-fn only_served_versions_match_if_they_are_known() {
-    let served = Served(&[
-        ("g", "r", "", &["v1", "v1beta1"]),
-        ("g", "r", "s", &["v1"]),
-        ("extensions", "deployments", "", &[]),
-        ("events.k8s.io", "events", "", &["v1"]),
-        ("", "events", "", &["v1"]),
-    ]);
-    let ask = |request: Request, groups: &[&str], versions: &[&str], resources: &[&str]| {
+fn only_served_resources_match_if_they_are_known() {
+    type Row<'a> =
+        (Request, &'a [(&'a str, &'a str)], &'a [&'a str], &'a [&'a str], Option<(&'a str, &'a str)>);
+    let (main, events) = (("g", "v1", "r", ""), ("events.k8s.io", "v1", "events", ""));
+    let cases: &[Row<'_>] = &[
+        (main, &[("g", "v1"), ("g", "v2")], &["g"], &["v2"], Some(("g", "v2"))),
+        (main, &[("g", "v1"), ("g", "v2")], &["g"], &["v3"], None),
+        (main, &[("g", "v1")], &["g"], &["v2"], None),
+        (main, &[], &["g"], &["v2"], None),
+        // Of several, the first one that is served.
+        (main, &[("g", "v1"), ("g", "v3"), ("g", "v2")], &["g"], &["v2", "v3"], Some(("g", "v3"))),
+        (events, &[("events.k8s.io", "v1"), ("", "v1")], &[""], &["v1"], Some(("", "v1"))),
+        (events, &[("events.k8s.io", "v1"), ("", "v1")], &["", "x"], &["*"], Some(("", "v1"))),
+        (("apps", "v1", "deployments", ""), &[("apps", "v1")], &["extensions"], &["*"], None),
+    ];
+    for (request, served_at, groups, versions, expected) in cases {
         let (group, version, on, subresource) = request;
+        let known: Vec<_> = served_at.iter().map(|(group, version)| (*group, *version, *on)).collect();
         let webhook = Webhook {
             match_policy: MatchPolicy::Equivalent,
-            ..webhook(vec![rule(groups, versions, resources)])
+            ..webhook(vec![rule(groups, versions, &["*"])])
         };
-        rule_match(&webhook, &attributes(group, version, on, subresource), Some(&served))
-    };
-    let main = ("g", "v1", "r", "");
-    assert_eq!(ask(main, &["g"], &["v1beta1"], &["r"]), RuleMatch::EquivalentOnly);
-    assert_eq!(ask(main, &["g"], &["v1alpha1"], &["r"]), RuleMatch::No);
-    assert_eq!(ask(("g", "v1", "r", "s"), &["g"], &["v1beta1"], &["r/s"]), RuleMatch::No);
-    let deployments = ("apps", "v1", "deployments", "");
-    assert_eq!(ask(deployments, &["extensions"], &["*"], &["deployments"]), RuleMatch::No);
-    assert_eq!(ask(deployments, &["apps"], &["v1beta1"], &["deployments"]), RuleMatch::EquivalentOnly);
-    let events = ("events.k8s.io", "v1", "events", "");
-    assert_eq!(ask(events, &[""], &["v1"], &["events"]), RuleMatch::EquivalentOnly);
-    assert_eq!(ask(("", "v1", "events", ""), &[""], &["v1beta1"], &["events"]), RuleMatch::No);
+        let found = rule_match(&webhook, &attributes(group, version, on, subresource), Some(&served(&known)));
+        let expected = match expected {
+            Some((group, version)) => RuleMatch::Equivalent(Arc::clone(&served(&[(group, version, on)])[0])),
+            None => RuleMatch::No,
+        };
+        assert_eq!(found, expected, "{request:?} {served_at:?} {groups:?} {versions:?}");
+    }
+}
+
+#[test]
+fn earlier_rules_are_honored_first() {
+    let known = served(&[("g", "v1", "r"), ("g", "v2", "r"), ("g", "v3", "r")]);
+    let rules = vec![rule(&["g"], &["v3"], &["r"]), rule(&["g"], &["v2"], &["r"])];
+    let webhook = Webhook { match_policy: MatchPolicy::Equivalent, ..webhook(rules) };
+    let request = attributes("g", "v1", "r", "");
+    assert_eq!(rule_match(&webhook, &request, Some(&known)), RuleMatch::Equivalent(Arc::clone(&known[2])));
+    // A rule for the resource as requested is before all of them.
+    let exact =
+        Webhook { rules: [webhook.rules.clone(), vec![rule(&["*"], &["v1"], &["r"])]].concat(), ..webhook };
+    assert_eq!(rule_match(&exact, &request, Some(&known)), RuleMatch::Exact);
 }

@@ -305,19 +305,19 @@ fn namespaces_are_read_once_and_errors_count_only_for_webhooks_that_match() {
     let request = Attributes { namespace: "absent".to_owned(), ..attributes("", "v1", "pods", "") };
     let objects = Objects { object: Some(json!({"metadata": {"labels": {"a": "b"}}})), old_object: None };
     let objects = shared(&objects);
-    let matcher = RequestMatcher::new(&request, None);
+    let matcher = RequestMatcher::new(&request, &NoConversions);
     let of = |resource: &str, object_selector: Value| Webhook {
         namespace_selector: selector(json!({"matchLabels": {"runlevel": "1"}})),
         object_selector: selector(object_selector),
         ..webhook(vec![rule(&["*"], &["*"], &[resource])])
     };
     let other_rule = of("secrets", json!({}));
-    assert_eq!(finish(matcher.should_call(&other_rule, &objects, &fake)).unwrap(), Verdict::Skip);
+    assert_eq!(verdict(&matcher, &other_rule, &objects, &fake).unwrap(), Verdict::Skip);
     let other_object = of("pods", json!({"matchLabels": {"a": "c"}}));
-    assert_eq!(finish(matcher.should_call(&other_object, &objects, &fake)).unwrap(), Verdict::Skip);
+    assert_eq!(verdict(&matcher, &other_object, &objects, &fake).unwrap(), Verdict::Skip);
     assert!(fake.log().is_empty());
     for _ in 0..2 {
-        let error = finish(matcher.should_call(&of("pods", json!({})), &objects, &fake)).unwrap_err();
+        let error = verdict(&matcher, &of("pods", json!({})), &objects, &fake).unwrap_err();
         assert_eq!(
             (error.code, error.message.as_deref()),
             (Some(404), Some("namespaces \"absent\" not found"))
@@ -326,12 +326,9 @@ fn namespaces_are_read_once_and_errors_count_only_for_webhooks_that_match() {
     assert_eq!(fake.log(), ["namespace absent"]);
 
     let request = Attributes { namespace: "1".to_owned(), ..request };
-    let matcher = RequestMatcher::new(&request, None);
+    let matcher = RequestMatcher::new(&request, &NoConversions);
     for _ in 0..2 {
-        assert_eq!(
-            finish(matcher.should_call(&of("pods", json!({})), &objects, &fake)).unwrap(),
-            Verdict::Call
-        );
+        assert_eq!(verdict(&matcher, &of("pods", json!({})), &objects, &fake).unwrap(), Verdict::Call);
     }
     assert_eq!(fake.log(), ["namespace 1"]);
 }

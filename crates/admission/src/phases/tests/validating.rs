@@ -55,21 +55,6 @@ fn a_late_request_calls_no_webhook() {
 }
 
 #[test]
-fn a_webhook_that_needs_a_conversion_is_decided_by_its_failure_policy() {
-    let equivalent = |failure_policy| Webhook { failure_policy, ..webhook("a", "allow", "equivalent") };
-    let surroundings = FakeSurroundings::default();
-    let (code, text) = run_validating(&surroundings, vec![equivalent(FailurePolicy::Fail)]).unwrap_err();
-    assert!(
-        code == 500 && text.starts_with("Internal error occurred: failed calling webhook \"a\": its rules"),
-        "{text}"
-    );
-    run_validating(&surroundings, vec![equivalent(FailurePolicy::Ignore)]).unwrap();
-    let record = surroundings.record();
-    assert!(record.calls.is_empty());
-    assert_eq!(record.failed_open, 1);
-}
-
-#[test]
 fn shadow_webhooks_are_reported_and_not_enforced() {
     let surroundings = FakeSurroundings::default();
     let webhooks = vec![
