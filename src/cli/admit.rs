@@ -448,13 +448,9 @@ impl AdmitReport {
 
 impl ListReport {
     fn table(&self) -> String {
-        let mut text = String::new();
-        for item in &self.items {
-            text.push_str(&format!("# {}\n{}\n", item.request, item.table()));
-        }
         let refused = self.items.iter().filter(|item| !item.allowed).count();
-        text.push_str(&format!("{} of {} refused\n", refused, self.items.len()));
-        text
+        let tables = self.items.iter().map(|item| format!("# {}\n{}\n", item.request, item.table()));
+        tables.chain([format!("{refused} of {} refused\n", self.items.len())]).collect()
     }
 }
 

@@ -80,23 +80,32 @@ impl ProcessState {
 }
 
 /// A number of a metric, which are floating-point numbers.
-#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point numbers")]
 fn float(number: u64) -> f64 {
-    number as f64
+    const HALF: f64 = 4_294_967_296.0;
+    let half = |bits: u64| u32::try_from(bits).map_or(0.0, f64::from);
+    half(number >> 32) * HALF + half(number & u64::from(u32::MAX))
 }
 
 #[cfg(test)]
 mod tests {
+    use portcullis_system::clock::Clock;
+
     use super::*;
+
+    #[test]
+    fn numbers_are_exact_as_far_as_they_can_be() {
+        assert_eq!(
+            [0, 1, 1 << 32, (1 << 53) - 1].map(float),
+            [0.0, 1.0, 4_294_967_296.0, 9_007_199_254_740_991.0]
+        );
+    }
 
     #[test]
     fn the_process_is_seen() {
         let metrics = ProcessMetrics::new(&Registrar::default()).unwrap();
         metrics.update();
-        let is_recent = |started: f64| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            (0.0..86_400.0).contains(&(now.as_secs_f64() - started))
-        };
+        let is_recent =
+            |started: f64| (-1.0..86_400.0).contains(&(Clock::system().now().as_secs_f64() - started));
         assert!(is_recent(metrics.started.get()), "{}", metrics.started.get());
         assert!(metrics.resident.get() > 1e6 && metrics.virtual_memory.get() >= metrics.resident.get());
         assert!(metrics.open_files.get() >= 3.0 && metrics.max_files.get() > metrics.open_files.get());

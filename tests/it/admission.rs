@@ -588,6 +588,9 @@ async fn request_level_shows_what_the_client_has_sent() {
     assert!(admitting.lines().is_empty());
 }
 
+/// A request for the object of a name, and why it is refused.
+type CreationCase<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
+
 /// With `requestLevel` and `Ignore`, a client cannot create an object by a form that webhooks are not shown.
 #[tokio::test]
 async fn a_creation_is_shown_to_webhooks_or_refused() {
@@ -596,7 +599,7 @@ async fn a_creation_is_shown_to_webhooks_or_refused() {
     let gateway = admitting.gateway("requestLevel");
     let apply = [("content-type", "application/apply-patch+yaml")];
     let merge = [("content-type", "application/merge-patch+json")];
-    let table: [(Method, &str, &[(&str, &str)], Option<&str>); 6] = [
+    let table: [CreationCase<'_>; 6] = [
         (Method::PUT, "m", &[JSON], None),
         (Method::PATCH, "m", &apply, None),
         (Method::PUT, "absent", &[JSON], Some("only objects that POST creates")),

@@ -43,7 +43,7 @@ impl Reviewer<'_> {
             Ok(response) => Ok(Some(response.object()?)),
             Err(Stop::Response(response)) if response.status == StatusCode::NOT_FOUND => Ok(None),
             Err(Stop::Response(refused)) if refused.status == StatusCode::FORBIDDEN && !with_subresource => {
-                self.read_by_another_right(authorized, path).await?.map_or(Err(Stop::Response(refused)), Ok)
+                self.read_by_another_right(authorized, path).await?.ok_or(Stop::Response(refused))
             }
             Err(stop) => Err(stop),
         }

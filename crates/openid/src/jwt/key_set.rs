@@ -20,7 +20,6 @@ use portcullis_go::json::Object;
 use portcullis_limits::Owner;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
@@ -229,7 +228,7 @@ fn parse(json: &[u8]) -> Result<ParsedKeys, String> {
         match VerificationKey::from_jwk(key) {
             Ok(key) => parsed.usable.push(key),
             Err(problem) if parsed.unusable.len() < MAX_EXPLAINED_KEYS => {
-                let id = key.get("kid").and_then(Value::as_str).unwrap_or_default();
+                let id = key.get("kid").and_then(|id| id.as_str()).unwrap_or_default();
                 parsed.unusable.push((id.chars().take(MAX_EXPLAINED_ID).collect(), problem));
             }
             Err(_) => {}
