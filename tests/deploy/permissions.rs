@@ -55,6 +55,8 @@ enum Feature {
     Impersonation,
     /// A write that an admission webhook with a namespaceSelector may concern.
     NamespaceSelector,
+    /// The creation of a custom resource that a webhook sees in another version.
+    Conversion,
     /// A bootstrap token.
     BootstrapToken,
     /// A certificate request that an administrator has approved.
@@ -87,8 +89,8 @@ const fn row(
 }
 
 use Feature::{
-    AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, EndpointSlices, Impersonating,
-    Impersonation, NamespaceSelector, PublishedKeys, SecretToken, Signing, TokenCleaning,
+    AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, Conversion, EndpointSlices,
+    Impersonating, Impersonation, NamespaceSelector, PublishedKeys, SecretToken, Signing, TokenCleaning,
 };
 
 const ACCOUNT: &str = "system:serviceaccount:default:app";
@@ -97,7 +99,7 @@ const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 38] = [
+static ROWS: [Row; 39] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -114,6 +116,14 @@ static ROWS: [Row; 38] = [
         NamespaceSelector,
         "201 Created",
         "the gateway cannot read the namespace",
+    ),
+    row(
+        "",
+        "ClusterRole/portcullis",
+        Some(4),
+        Conversion,
+        "failed to call webhook",
+        "the gateway cannot read its CustomResourceDefinition",
     ),
     row(
         "",
@@ -436,7 +446,7 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
     const OWN: (&str, &str) = ("", "portcullis");
     match feature {
         Feature::Request => &[READER],
-        AccountToken | Impersonation | NamespaceSelector => &[READER, OWN],
+        AccountToken | Impersonation | NamespaceSelector | Conversion => &[READER, OWN],
         PublishedKeys => &[READER, OWN, ("", "portcullis-service-account-issuer-discovery")],
         BootstrapToken => &[READER, ("-bootstrap-tokens", "portcullis-bootstrap-tokens")],
         Signing => &[READER, ("-controllers", "portcullis-csrsigning")],
@@ -739,6 +749,10 @@ impl<'a> Attempt<'a> {
             Feature::Request => self.curl("selfsubjectreviews", &[], "alice"),
             Impersonation => self.curl("selfsubjectreviews", &["--header", "Impersonate-User: bob"], "admin"),
             NamespaceSelector => self.curl("configmaps", &[], "admin"),
+            Conversion => {
+                self.running.apply("things", THINGS, &[])?;
+                self.curl("things", &[], "admin")
+            }
             _ if token.is_empty() => String::new(),
             _ => self.curl("selfsubjectreviews", &["--header", &header], ""),
         })
@@ -766,10 +780,12 @@ impl<'a> Attempt<'a> {
 
     /// Posts an object to the gateway; the response with its status line, empty without one.
     fn curl(&self, resource: &str, more: &[&str], user: &str) -> String {
-        let (path, body) = if resource == "configmaps" {
-            ("/api/v1/namespaces/default/configmaps", r#"{"metadata":{"generateName":"made-"}}"#)
-        } else {
-            ("/apis/authentication.k8s.io/v1/selfsubjectreviews", REVIEW)
+        let (path, body) = match resource {
+            "configmaps" => {
+                ("/api/v1/namespaces/default/configmaps", r#"{"metadata":{"generateName":"made-"}}"#)
+            }
+            "things" => ("/apis/deploy.test/v1/namespaces/default/things", THING),
+            _ => ("/apis/authentication.k8s.io/v1/selfsubjectreviews", REVIEW),
         };
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--insecure", "--http1.1", "--include", "--max-time", "20"]);
@@ -793,7 +809,7 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
         PublishedKeys => vec![issuer],
         Impersonating => vec![issuer, keys, "--identity=impersonate".to_owned()],
         BootstrapToken => vec!["--enable-bootstrap-token-auth".to_owned()],
-        NamespaceSelector => {
+        NamespaceSelector | Conversion => {
             fs::create_dir_all(running.dir.join("webhooks")).unwrap();
             fs::write(running.dir.join("webhooks/labels.yaml"), WEBHOOK).unwrap();
             let config = include_str!("../../config/admission/admission.yaml")
@@ -821,11 +837,22 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
     }
 }
 
-/// A webhook for the namespaces with a label that `default` has not.
+/// A webhook for the namespaces with a label that `default` has not, and one for a version of a custom resource.
 const WEBHOOK: &str = r#"{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
 "metadata": {"name": "labels.static.k8s.io"}, "webhooks": [{"name": "labels.static.k8s.io", "admissionReviewVersions": ["v1"],
 "sideEffects": "None", "clientConfig": {"url": "https://127.0.0.1:1/"}, "namespaceSelector": {"matchLabels": {"checked": "yes"}},
-"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]}]}"#;
+"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]},
+{"name": "things.static.k8s.io", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+"clientConfig": {"url": "https://127.0.0.1:1/"},
+"rules": [{"operations": ["CREATE"], "apiGroups": ["deploy.test"], "apiVersions": ["v2"], "resources": ["things"]}]}]}"#;
+
+/// A custom resource of two versions, and an object of one of them.
+const THINGS: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+"metadata": {"name": "things.deploy.test"}, "spec": {"group": "deploy.test", "scope": "Namespaced",
+"names": {"plural": "things", "kind": "Thing"}, "versions": [
+{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}},
+{"name": "v2", "served": true, "storage": false, "schema": {"openAPIV3Schema": {"type": "object"}}}]}}"#;
+const THING: &str = r#"{"apiVersion":"deploy.test/v1","kind":"Thing","metadata":{"generateName":"made-"}}"#;
 
 fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.contains("\"level\":\"DEBUG\"")).collect();
