@@ -66,7 +66,7 @@ struct ReadDocument {
     /// `None` if the group is not served in this version.
     operations: Option<Arc<Operations>>,
     /// Whether kube-apiserver is known to serve the group in this version itself.
-    is_local: bool,
+    is_local: Option<bool>,
 }
 
 /// A resource, a subresource, and a method.
@@ -141,7 +141,7 @@ impl DryRunSupport {
 impl ReadDocument {
     fn support(&self, wanted: &Wanted) -> DryRun {
         match self.listed(wanted) {
-            DryRun::Absent if self.is_local => DryRun::Supported,
+            DryRun::Absent if self.is_local == Some(true) => DryRun::Supported,
             support => support,
         }
     }
@@ -153,7 +153,12 @@ impl ReadDocument {
 
     /// Whether the document is new enough to tell.
     fn is_fresh_for(&self, wanted: &Wanted) -> bool {
-        let is_missing = matches!(self.listed(wanted), DryRun::Absent | DryRun::NoMethod);
+        let listed = self.listed(wanted);
+        if listed == DryRun::Absent && self.is_local.is_none() {
+            // Read for another resource: the `APIService` decides about this one.
+            return false;
+        }
+        let is_missing = matches!(listed, DryRun::Absent | DryRun::NoMethod);
         let ttl = if is_missing { MISSING_TTL } else { TTL };
         self.read.elapsed() < ttl
     }
@@ -227,9 +232,9 @@ async fn read_document(
     let read = Instant::now();
     let document = reader.read::<OpenApiDocument>(path).await?;
     let operations = document.map(|document| Arc::new(Operations::of(document)));
-    let mut known = ReadDocument { read, operations, is_local: false };
+    let mut known = ReadDocument { read, operations, is_local: None };
     if known.listed(wanted) == DryRun::Absent {
-        known.is_local = is_local(reader, service).await;
+        known.is_local = Some(is_local(reader, service).await);
     }
     Ok(known)
 }
@@ -292,7 +297,7 @@ mod tests {
         let known = |age: Duration| ReadDocument {
             read: Instant::now().checked_sub(age).unwrap(),
             operations: Some(Arc::new(Operations { all: operations.all.clone(), ..Operations::default() })),
-            is_local: false,
+            is_local: Some(false),
         };
         let support =
             |known: ReadDocument, wanted: &Wanted| known.is_fresh_for(wanted).then(|| known.support(wanted));
@@ -302,7 +307,7 @@ mod tests {
         assert_eq!(support(known(Duration::ZERO), &wanted("b")), Some(DryRun::Absent));
         assert_eq!(support(known(MISSING_TTL), &wanted("b")), None);
         // What kube-apiserver serves has dry runs, also if it is too new for the document.
-        let local = |age| ReadDocument { is_local: true, ..known(age) };
+        let local = |age| ReadDocument { is_local: Some(true), ..known(age) };
         assert_eq!(support(local(Duration::ZERO), &wanted("b")), Some(DryRun::Supported));
         assert_eq!(support(local(MISSING_TTL), &wanted("b")), None);
         assert_eq!(support(local(Duration::ZERO), &wanted("a")), Some(DryRun::Unsupported));

@@ -87,7 +87,10 @@ impl<'a> IdToken<'a> {
             let text = format!("failed to verify signature: {error}");
             match error {
                 KeySetError::NotSigned => {
-                    AuthnError::Invalid(format!("{text}: {}", unsigned(&error, &jwt, keys)))
+                    // The error is also a `TokenReview`'s, which has kube-apiserver's words.
+                    let (issuer, reason) = (&settings.issuer.url, unsigned(&error, &jwt, keys));
+                    tracing::debug!(issuer, reason, "no key of the issuer verifies a token");
+                    AuthnError::Invalid(text)
                 }
                 KeySetError::Unavailable(_) => AuthnError::Unavailable(text),
             }
@@ -115,7 +118,7 @@ pub(super) struct VerifiedIdToken {
 }
 
 /// Explains why the signature is not valid, in more detail than kube-apiserver.
-fn unsigned(error: &KeySetError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
+pub(super) fn unsigned(error: &KeySetError, jwt: &Jwt<'_>, keys: &KeySet) -> String {
     if matches!(error, KeySetError::Unavailable(_)) {
         return error.to_string();
     }

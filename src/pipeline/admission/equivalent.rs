@@ -138,7 +138,11 @@ impl<'a> RequestConversions<'a> {
         let path = self.path(&to.resource, Some(&old.name), "")?;
         let target: PathAndQuery = path.parse().map_err(|_| reason("its path is not valid"))?;
         let object = self.object(Rehearsal::read(target), to, "get").await?;
-        if StoredObject::of(&object) == old { Ok(object) } else { Err(Stop::Again.into()) }
+        let shown = StoredObject::of(&object);
+        // After the write, it may have changed again: its next version is shown.
+        let is_same =
+            if self.is_written { (&shown.name, &shown.uid) == (&old.name, &old.uid) } else { shown == old };
+        if is_same { Ok(object) } else { Err(Stop::Again.into()) }
     }
 
     async fn converted(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
@@ -379,14 +383,18 @@ fn with_metadata_of(mut converted: Value, object: &Value) -> Option<Value> {
     Some(converted)
 }
 
-/// Removes the fields of an object that another form of it does not have. Its metadata stays.
+/// The fields that stay as they are: a version may have no status of its own to reset, and what is stored is shown.
+const KEPT: [&str; 2] = ["metadata", "status"];
+
+/// Removes the fields of an object that another form of it does not have, except for [`KEPT`].
 fn prune(object: &mut Value, shown: &Value) {
     let (Some(fields), Some(shown)) = (object.as_object_mut(), shown.as_object()) else { return };
     fields.retain(|field, value| {
-        if field != "metadata" {
+        let is_kept = KEPT.contains(&field.as_str());
+        if !is_kept {
             prune_field(value, shown.get(field));
         }
-        field == "metadata" || shown.contains_key(field)
+        is_kept || shown.contains_key(field)
     });
 }
 

@@ -59,7 +59,15 @@ impl Reviewer<'_> {
             return Ok(Some(found));
         }
         match self.subject.action {
-            Action::Patch(_) => Ok(allowed(self.patch_nothing(authorized).await)?.map(Some)),
+            // A dry run that stores nothing for certain.
+            Action::Patch(_) if self.require_dry_run(authorized).await.is_ok() => {
+                match self.patch_nothing(authorized).await {
+                    Err(Stop::Response(response)) if response.status == StatusCode::NOT_FOUND => {
+                        Ok(Some(None))
+                    }
+                    patched => Ok(allowed(patched)?.map(Some)),
+                }
+            }
             _ => Ok(None),
         }
     }

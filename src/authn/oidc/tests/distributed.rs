@@ -130,7 +130,7 @@ async fn responses_are_verified_like_tokens() {
         (
             OTHER_RSA.token("RS256", &claims(&list)),
             Err(
-                "oidc: could not expand distributed claims: verify distributed claim token: failed to verify signature: failed to verify id token signature: not signed by key \"key\"",
+                "oidc: could not expand distributed claims: verify distributed claim token: failed to verify signature: failed to verify id token signature",
             ),
         ),
         (
@@ -286,7 +286,7 @@ async fn revoked_keys_of_claim_issuers_are_removed_by_the_periodic_refresh() {
         tokio::time::sleep(Duration::from_secs(301)).await;
         for authenticator in [&*authenticator, &changed] {
             let error = authenticate(authenticator, &token).await.unwrap_err().to_string();
-            assert!(error.contains("failed to verify id token signature: no key has the ID"), "{error}");
+            assert!(error.ends_with("failed to verify id token signature"), "{error}");
         }
     };
     tokio::select! {
