@@ -446,7 +446,8 @@ mod tests {
         prune(&mut object, &shown);
         assert_eq!(
             object,
-            json!({"kind": "K", "metadata": {"name": "n"}, "spec": {"a": 1, "list": [{"a": 1}], "shorter": [1, 2]}})
+            json!({"kind": "K", "metadata": {"name": "n"}, "spec": {"a": 1, "list": [{"a": 1}], "shorter": [1, 2]},
+                "status": {"a": 1}})
         );
     }
 }
