@@ -16,11 +16,11 @@ fn in_group() -> Attributes {
 
 fn run_converting(
     surroundings: &FakeSurroundings,
-    webhooks: Vec<Arc<Webhook>>,
+    webhooks: &[Arc<Webhook>],
     objects: &mut Objects,
     conversions: &FakeConversions,
 ) -> Result<Mutated, (i32, String)> {
-    let result = mutate(&webhooks, &in_group(), objects, conversions, surroundings).now_or_never();
+    let result = mutate(webhooks, &in_group(), objects, conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 
@@ -64,9 +64,9 @@ fn changes_are_converted_to_the_next_webhook_and_back() {
         webhook("c", "addLabel", "*"),
         webhook("d", "removeLabel", "v2"),
     ];
-    let webhooks = webhooks.into_iter().map(mutating).collect();
+    let webhooks: Vec<_> = webhooks.into_iter().map(mutating).collect();
     let mut objects = objects(&["remove"]);
-    assert!(run_converting(&surroundings, webhooks, &mut objects, &conversions).unwrap().changed);
+    assert!(run_converting(&surroundings, &webhooks, &mut objects, &conversions).unwrap().changed);
     // The stored object is converted once; what c has changed for d, and what d has changed back.
     assert_eq!(conversions.log(), ["new v1 v2", "old v1 v2", "new v1 v2", "new v2 v1"]);
     let record = surroundings.record();
@@ -100,8 +100,7 @@ fn what_cannot_be_converted_is_refused_whatever_the_failure_policy_is() {
             let webhook = Webhook { failure_policy, ..webhook("a", "allow", version) };
             let expected = (500, text(error, "g/v1").replace("serves;", "serves:"));
             let mut of = objects(&[]);
-            let mutated =
-                run_converting(&surroundings, vec![mutating(webhook.clone())], &mut of, &conversions);
+            let mutated = run_converting(&surroundings, &[mutating(webhook.clone())], &mut of, &conversions);
             assert_eq!(mutated.unwrap_err(), expected);
             let (webhooks, attributes, mut of) = ([Arc::new(webhook)], in_group(), objects(&[]));
             let validated = validate(&webhooks, &attributes, &mut of, &conversions, &surroundings);
@@ -117,8 +116,8 @@ fn what_cannot_be_converted_is_refused_whatever_the_failure_policy_is() {
 #[test]
 fn a_version_that_is_not_served_does_not_match() {
     let (surroundings, conversions) = (FakeSurroundings::default(), FakeConversions::default());
-    let webhooks = vec![mutating(webhook("a", "disallow", "v9"))];
-    run_converting(&surroundings, webhooks, &mut objects(&[]), &conversions).unwrap();
+    let webhooks = [mutating(webhook("a", "disallow", "v9"))];
+    run_converting(&surroundings, &webhooks, &mut objects(&[]), &conversions).unwrap();
     assert!(surroundings.record().calls.is_empty() && conversions.log().is_empty());
 }
 
@@ -127,8 +126,8 @@ fn nothing_is_converted_for_a_shadow_webhook_alone() {
     let (surroundings, conversions) = (FakeSurroundings::default(), FakeConversions::default());
     let alone = Webhook { shadow: true, ..webhook("alone", "allow", "v2") };
     let beside = Webhook { name: "beside".to_owned(), ..alone.clone() };
-    let webhooks = vec![mutating(alone), mutating(webhook("a", "allow", "v2")), mutating(beside)];
-    run_converting(&surroundings, webhooks, &mut objects(&[]), &conversions).unwrap();
+    let webhooks = [mutating(alone), mutating(webhook("a", "allow", "v2")), mutating(beside)];
+    run_converting(&surroundings, &webhooks, &mut objects(&[]), &conversions).unwrap();
     let record = surroundings.record();
     assert!(
         matches!(&record.shadows[0].1, ShadowOutcome::Fail(text) if text.contains("match pod of g/v2 only"))
