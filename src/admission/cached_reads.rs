@@ -24,7 +24,6 @@ use super::AdmissionPlace;
 use crate::backend::kube_client;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_DOCUMENT_BYTES: usize = 32 << 20;
 const MAX_ENTRIES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// Reads of all caches of a cluster.
@@ -71,14 +70,18 @@ impl DocumentReader {
         Self { client, runtime: place.runtime.clone(), shares: FairLimiter::new(SHARES) }
     }
 
-    /// A document in JSON; `None` if there is none.
-    pub(super) async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, String> {
-        let read = timeout(READ_TIMEOUT, self.read_text(path)).await;
+    /// A document in JSON of at most `max_bytes`; `None` if there is none.
+    pub(super) async fn read<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        max_bytes: usize,
+    ) -> Result<Option<T>, String> {
+        let read = timeout(READ_TIMEOUT, self.read_text(path, max_bytes)).await;
         let Some(text) = read.map_err(|_| "no response in time".to_owned())?? else { return Ok(None) };
         serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string())
     }
 
-    async fn read_text(&self, path: &str) -> Result<Option<Bytes>, String> {
+    async fn read_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
         let request = http::Request::get(path).header(http::header::ACCEPT, "application/json");
         let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
         let response = self.client.send(request).await.map_err(|error| error.to_string())?;
@@ -87,7 +90,7 @@ impl DocumentReader {
             StatusCode::NOT_FOUND => return Ok(None),
             status => return Err(format!("status {}", status.as_u16())),
         }
-        let body = Limited::new(response.into_body(), MAX_DOCUMENT_BYTES).collect().await;
+        let body = Limited::new(response.into_body(), max_bytes).collect().await;
         body.map(|body| Some(body.to_bytes())).map_err(|error| error.to_string())
     }
 }

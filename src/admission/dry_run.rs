@@ -29,6 +29,8 @@ const TTL: Duration = Duration::from_mins(1);
 /// How long a document counts for a resource or method that it does not have: a custom resource may be new.
 const MISSING_TTL: Duration = Duration::from_secs(2);
 
+const MAX_DOCUMENT_BYTES: usize = 32 << 20;
+
 /// What a dry run of a request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DryRun {
@@ -230,7 +232,7 @@ async fn read_document(
     wanted: &Wanted,
 ) -> Result<ReadDocument, String> {
     let read = Instant::now();
-    let document = reader.read::<OpenApiDocument>(path).await?;
+    let document = reader.read::<OpenApiDocument>(path, MAX_DOCUMENT_BYTES).await?;
     let operations = document.map(|document| Arc::new(Operations::of(document)));
     let mut known = ReadDocument { read, operations, is_local: None };
     if known.listed(wanted) == DryRun::Absent {
@@ -253,7 +255,7 @@ struct ApiServiceSpec {
 
 /// Whether kube-apiserver serves a group and version itself. Not known without the right to read it.
 async fn is_local(reader: &DocumentReader, path: &str) -> bool {
-    let service = reader.read::<ApiService>(path).await;
+    let service = reader.read::<ApiService>(path, MAX_DOCUMENT_BYTES).await;
     matches!(service, Ok(Some(service)) if service.spec.service.is_none())
 }
 

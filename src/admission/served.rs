@@ -25,6 +25,8 @@ use super::cached_reads::{CachedReads, DocumentReader, ReadError};
 const TTL: Duration = Duration::from_secs(2);
 /// The most versions of a group.
 const MAX_VERSIONS: usize = 64;
+/// The largest list, and the largest definition: etcd holds 1.5 MiB of one.
+const MAX_BYTES: usize = 4 << 20;
 
 /// What the API servers of a cluster serve, by group; and how they convert custom resources, by resource and group.
 #[derive(Debug)]
@@ -154,7 +156,7 @@ impl ServedResources {
         let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource}.{group}");
         let read = move |reader: DocumentReader| async move {
             let read = Instant::now();
-            let definition = reader.read::<Definition>(&path).await?;
+            let definition = reader.read::<Definition>(&path, MAX_BYTES).await?;
             Ok(Dated { read, value: strategy_of(definition.as_ref())? })
         };
         let key = (resource.clone(), group.clone());
@@ -185,18 +187,19 @@ fn is_segment(name: &str) -> bool {
 
 async fn read_group(reader: &DocumentReader, group: &str) -> Result<ServedGroup, String> {
     let (path, versions) = if group.is_empty() {
-        let core = reader.read::<CoreVersions>("/api").await?;
+        let core = reader.read::<CoreVersions>("/api", MAX_BYTES).await?;
         ("/api".to_owned(), core.map(|core| core.versions).unwrap_or_default())
     } else {
         let path = format!("/apis/{group}");
-        let known = reader.read::<ApiGroup>(&path).await?.map(|known| known.versions).unwrap_or_default();
+        let known =
+            reader.read::<ApiGroup>(&path, MAX_BYTES).await?.map(|known| known.versions).unwrap_or_default();
         (path, known.into_iter().map(|known| known.version).collect())
     };
     if versions.len() > MAX_VERSIONS || !versions.iter().all(|version| is_segment(version)) {
         return Err("the list of versions is not valid".to_owned());
     }
     let lists = versions.into_iter().map(async |version| {
-        let list = reader.read::<ApiResourceList>(&format!("{path}/{version}")).await?;
+        let list = reader.read::<ApiResourceList>(&format!("{path}/{version}"), MAX_BYTES).await?;
         let list = list.ok_or_else(|| format!("{version} is listed and absent"))?;
         let kinds = list.resources.into_iter().map(|resource| resource.kind_in(group, &version)).collect();
         Ok::<_, String>((version, kinds))
