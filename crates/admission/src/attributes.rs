@@ -43,6 +43,25 @@ pub struct GroupVersionResource {
     pub resource: String,
 }
 
+impl GroupVersionKind {
+    /// The group and version as objects write them.
+    pub fn api_version(&self) -> String {
+        group_version(&self.group, &self.version)
+    }
+}
+
+impl GroupVersionResource {
+    /// The group and version as objects write them.
+    pub fn api_version(&self) -> String {
+        group_version(&self.group, &self.version)
+    }
+}
+
+// apimachinery: pkg/runtime/schema/group_version.go, GroupVersion.String
+fn group_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+}
+
 // apimachinery: pkg/runtime/schema/group_version.go, GroupVersionResource.String
 impl fmt::Display for GroupVersionResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -24,7 +24,7 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::{
-    Attributes, Conversions, GroupVersionKind, GroupVersionResource, ServedResource, Surroundings as _,
+    Attributes, Conversions, GroupVersionResource, ServedResource, Surroundings as _,
 };
 use portcullis_go::url::path_segment;
 use portcullis_system::sync::lock;
@@ -179,7 +179,7 @@ impl<'a> RequestConversions<'a> {
     async fn renamed(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
         let mut renamed = object.clone();
         if let Some(object) = renamed.as_object_mut() {
-            object.insert("apiVersion".to_owned(), api_version(&to.kind).into());
+            object.insert("apiVersion".to_owned(), to.kind.api_version().into());
         }
         let mut sent = renamed.clone();
         let subject = self.reviewer.subject;
@@ -267,9 +267,11 @@ impl<'a> RequestConversions<'a> {
         match self.reviewer.surroundings.strategy(&to.resource).await {
             Ok(strategy) => Ok(strategy),
             Err(ReadError::Busy) => Err(busy().into()),
-            Err(ReadError::Unreadable(error)) => Err(Unconverted::Reason(format!(
-                "the gateway cannot read its CustomResourceDefinition: {error}"
-            ))),
+            Err(ReadError::Unreadable(error)) => {
+                let (cluster, resource) = (&*self.authorized.cluster().name, &to.resource);
+                tracing::warn!(cluster, %resource, error, "cannot read a CustomResourceDefinition");
+                Err(reason("the gateway cannot read its CustomResourceDefinition"))
+            }
         }
     }
 
@@ -362,10 +364,6 @@ fn refused(verb: &str, status: StatusCode, response: &RehearsalResponse) -> Stri
         status.as_u16(),
         message.unwrap_or_default()
     )
-}
-
-fn api_version(GroupVersionKind { group, version, .. }: &GroupVersionKind) -> String {
-    if group.is_empty() { version.clone() } else { format!("{group}/{version}") }
 }
 
 /// A converted object with the metadata of the object that was converted, except for what conversions change. The dry run has made

@@ -147,7 +147,7 @@ pub(super) fn unknown(requested: &GroupVersionResource) -> String {
         "its rules may match another version or group of {} than {} only, and the gateway cannot tell which ones the API server \
          serves: {}",
         requested.resource,
-        group_version(requested),
+        requested.api_version(),
         advice(requested)
     )
 }
@@ -157,19 +157,14 @@ pub(super) fn unconverted(requested: &GroupVersionResource, to: &ServedResource,
     format!(
         "its rules match {} of {} only, and the gateway cannot show it the request for {}: {reason}; {}",
         to.resource.resource,
-        group_version(&to.resource),
-        group_version(requested),
+        to.resource.api_version(),
+        requested.api_version(),
         advice(requested)
     )
 }
 
-// apimachinery: pkg/runtime/schema/group_version.go, GroupVersion.String
-fn group_version(GroupVersionResource { group, version, .. }: &GroupVersionResource) -> String {
-    if group.is_empty() { version.clone() } else { format!("{group}/{version}") }
-}
-
 fn advice(requested: &GroupVersionResource) -> String {
-    let requested = group_version(requested);
+    let requested = requested.api_version();
     format!(
         "give the webhook a rule for {requested}, or \"matchPolicy: Exact\" if it need not see {requested}"
     )
