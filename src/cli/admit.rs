@@ -343,7 +343,7 @@ fn items_of(mut given: Value) -> Result<Items, String> {
         Some(Value::Null) => Vec::new(),
         // A kind whose name ends so.
         None => return Ok(Items::Object(given)),
-        Some(_) => return Err(format!("the items of the {kind} are no list")),
+        Some(_) => return Err(format!("the items of the {kind} are not a list")),
     };
     let complete = |(index, mut item): (usize, Value)| {
         let fields =
@@ -524,7 +524,7 @@ mod tests {
             ),
             (
                 json!({"apiVersion": "v1", "kind": "List", "items": {}}),
-                vec!["the items of the List are no list"],
+                vec!["the items of the List are not a list"],
             ),
             (json!({"apiVersion": "x/v1", "kind": "AllowList", "spec": {}}), vec!["one AllowList"]),
         ];

@@ -79,11 +79,9 @@ impl ProcessState {
     }
 }
 
-/// A number of a metric, which are floating-point numbers.
+#[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "numbers in this format are floats")]
 fn float(number: u64) -> f64 {
-    const HALF: f64 = 4_294_967_296.0;
-    let half = |bits: u64| u32::try_from(bits).map_or(0.0, f64::from);
-    half(number >> 32) * HALF + half(number & u64::from(u32::MAX))
+    number as f64
 }
 
 #[cfg(test)]

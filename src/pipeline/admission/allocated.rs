@@ -352,6 +352,7 @@ mod tests {
             .remove_allocated(&mut changed);
         assert_eq!(changed, shown);
     }
+
     #[test]
     fn a_job_keeps_the_labels_of_its_pods_except_the_generated_ones() {
         let generated = json!({"part": "once", "controller-uid": "u", "job-name": "n",

@@ -110,7 +110,7 @@ impl Reviewer<'_> {
 }
 
 /// Takes the objects out of a list, each with its kind.
-fn items(list: &mut Value) -> Result<Vec<Value>, Stop> {
+pub(super) fn items(list: &mut Value) -> Result<Vec<Value>, Stop> {
     let text = |field: &str| list.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let of_items = kind.strip_suffix("List").filter(|kind| !kind.is_empty());

@@ -77,7 +77,7 @@ const TOKEN_SPEC: Schema = &[
     (4, "expirationSeconds", NumberPointer),
 ];
 const TOKEN_STATUS: Schema = &[(1, "token", Text), (2, "expirationTimestamp", Time)];
-// Without the user, whom the API server sets.
+// The API server fills in the user; a client leaves it empty.
 const USER_STATUS: Schema = &[(1, "userInfo", Message(USER))];
 const USER: Schema = &[(1, "username", Text), (2, "uid", Text), (3, "groups", Texts)];
 const RULES_SPEC: Schema = &[(1, "namespace", Text)];

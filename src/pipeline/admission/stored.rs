@@ -15,7 +15,7 @@ use http::uri::PathAndQuery;
 use portcullis_go::url::path_segment;
 use serde_json::Value;
 
-use super::collection::name_selector;
+use super::collection::{items, name_selector};
 use super::document::metadata;
 use super::reviewer::{Reviewer, Stop};
 use super::subject::Action;
@@ -75,7 +75,7 @@ impl Reviewer<'_> {
     async fn list_one(&self, authorized: &Authorized, path: &str) -> Result<Option<Value>, Stop> {
         let target = collection_with(path, &self.subject.name);
         let response = self.rehearse(authorized, || target.clone().map(Rehearsal::read)).await?;
-        Ok(only_item(response.object()?, &self.subject.name))
+        only_item(response.object()?, &self.subject.name)
     }
 
     async fn patch_nothing(&self, authorized: &Authorized) -> Result<Value, Stop> {
@@ -107,19 +107,11 @@ fn collection_with(path: &str, name: &str) -> Option<PathAndQuery> {
     format!("{collection}?{}", name_selector(name)).parse().ok()
 }
 
-/// The only object of a list, if it has this name. Items of built-in kinds do not name their kind.
-fn only_item(mut list: Value, name: &str) -> Option<Value> {
-    let version = list.get("apiVersion")?.clone();
-    let kind = list.get("kind")?.as_str()?.strip_suffix("List")?.to_owned();
-    let mut items = match list.get_mut("items")?.take() {
-        Value::Array(items) if items.len() == 1 => items,
-        _ => return None,
-    };
-    let mut item = items.pop().filter(|item| metadata(item, "name") == name)?;
-    let fields = item.as_object_mut()?;
-    fields.entry("apiVersion").or_insert(version);
-    fields.entry("kind").or_insert_with(|| kind.into());
-    Some(item)
+/// The only object of a list, if it has this name.
+fn only_item(mut list: Value, name: &str) -> Result<Option<Value>, Stop> {
+    let mut items = items(&mut list)?;
+    let item = if items.len() == 1 { items.pop() } else { None };
+    Ok(item.filter(|item| metadata(item, "name") == name))
 }
 
 #[cfg(test)]
@@ -148,6 +140,7 @@ mod tests {
     fn the_object_of_a_list_has_its_kind() {
         let list = |items| json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items});
         let pod = json!({"metadata": {"name": "p"}});
+        let only_item = |list, name| only_item(list, name).ok().flatten();
         assert_eq!(
             only_item(list(json!([pod])), "p"),
             Some(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}))

@@ -48,12 +48,12 @@ const PREPARED: &[Declared] = &[
     ("allow", "DELETE", "pods", "/oldObject/metadata/generation"),
 ];
 
-/// As Helm 4 does unless it is told otherwise.
+/// The default of Helm 4.
 pub(super) fn on_the_server(clusters: &Clusters) -> Result<(), String> {
     release(clusters, "applied", "--server-side=true")
 }
 
-/// As Helm 3 does.
+/// The way of Helm 3, which Helm 4 still has.
 pub(super) fn from_the_client(clusters: &Clusters) -> Result<(), String> {
     release(clusters, "patched", "--server-side=false")
 }
