@@ -7,6 +7,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, missing_docs, reason = "the output of a test program")]
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use portcullis_cel::{Bindings, Environment, Expression, Outcome, ResourceTarget, ResultType};
@@ -473,47 +474,63 @@ fn one_kind() {
     println!("RESULT {end} {cost} {} {memory} {}", elapsed.as_millis(), evaluation.as_millis());
 }
 
+/// What the process of a kind came to.
+#[derive(Debug, Default)]
+struct Finding {
+    failures: Vec<String>,
+    /// The time with compilation, the memory in KiB, and a line about the end. `None` if the process did not end well.
+    measured: Option<(Duration, u64, String)>,
+}
+
+fn in_a_process(at: usize, (name, text, object): &Kind) -> Finding {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "--nocapture", "one_kind"])
+        .env(KIND, at.to_string())
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let shown: String = text.chars().take(80).collect();
+    let Some(line) = printed.lines().find_map(|line| line.split_once("RESULT ").map(|(_, line)| line)) else {
+        let problem = String::from_utf8_lossy(&output.stderr);
+        let problem = problem.lines().take(6).collect::<Vec<_>>().join(" ");
+        return Finding { failures: vec![format!("{name} ({object:?}): {shown}: {problem}")], measured: None };
+    };
+    let parts: Vec<&str> = line.split(' ').collect();
+    let [end, cost, elapsed, memory, evaluation] = parts.as_slice() else { panic!("{line}") };
+    let number = |text: &str| -> u64 { text.parse().unwrap() };
+    let mut failures = Vec::new();
+    if *end == "value" && number(cost) > COST_LIMIT {
+        failures.push(format!("{name}: {shown}: cost {cost}"));
+    }
+    if Duration::from_millis(number(evaluation)) > MAX_TIME {
+        failures.push(format!("{name}: {shown}: {evaluation} ms, cost {cost}"));
+    }
+    if number(memory) > MAX_MEMORY {
+        failures.push(format!("{name}: {shown}: {memory} KiB"));
+    }
+    let end = format!("{name} ({object:?}): {end} {cost}, evaluated in {evaluation} ms");
+    Finding { failures, measured: Some((Duration::from_millis(number(elapsed)), number(memory), end)) }
+}
+
 #[test]
 fn harm_ends() {
     let kinds = kinds();
     assert!(kinds.len() >= 65, "{}", kinds.len());
-    let mut times: Vec<(Duration, u64, String)> = Vec::new();
-    let mut failures = Vec::new();
-    for (at, (name, text, object)) in kinds.iter().enumerate() {
-        let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "one_kind"])
-            .env(KIND, at.to_string())
-            .output()
-            .unwrap();
-        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-        let shown: String = text.chars().take(80).collect();
-        let Some(line) = printed.lines().find_map(|line| line.split_once("RESULT ").map(|(_, line)| line))
-        else {
-            let problem = String::from_utf8_lossy(&output.stderr);
-            failures.push(format!(
-                "{name} ({object:?}): {shown}: {}",
-                problem.lines().take(6).collect::<Vec<_>>().join(" ")
-            ));
-            continue;
-        };
-        let parts: Vec<&str> = line.split(' ').collect();
-        let [end, cost, elapsed, memory, evaluation] = parts.as_slice() else { panic!("{line}") };
-        let number = |text: &str| -> u64 { text.parse().unwrap() };
-        if *end == "value" && number(cost) > COST_LIMIT {
-            failures.push(format!("{name}: {shown}: cost {cost}"));
-        }
-        if Duration::from_millis(number(evaluation)) > MAX_TIME {
-            failures.push(format!("{name}: {shown}: {evaluation} ms, cost {cost}"));
-        }
-        if number(memory) > MAX_MEMORY {
-            failures.push(format!("{name}: {shown}: {memory} KiB"));
-        }
-        times.push((
-            Duration::from_millis(number(elapsed)),
-            number(memory),
-            format!("{name} ({object:?}): {end} {cost}, evaluated in {evaluation} ms"),
-        ));
-    }
+    let next = AtomicUsize::new(0);
+    let take = || {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        kinds.get(at).map(|kind| (at, kind))
+    };
+    let run_some = || std::iter::from_fn(take).map(|(at, kind)| in_a_process(at, kind)).collect::<Vec<_>>();
+    // One process for each processor: what is measured is processor time and memory.
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let findings: Vec<Finding> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..processors).map(|_| scope.spawn(run_some)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(findings.len(), kinds.len());
+    let failures: Vec<&str> = findings.iter().flat_map(|finding| &finding.failures).map(String::as_str).collect();
+    let mut times: Vec<_> = findings.iter().filter_map(|finding| finding.measured.clone()).collect();
     times.sort_by(|left, right| right.cmp(left));
     for (elapsed, memory, name) in times.iter().take(40) {
         eprintln!("{elapsed:?} {} MiB {name}", memory >> 10);

@@ -11,9 +11,9 @@
 mod certificate;
 #[cfg(all(feature = "keyring", target_os = "linux"))]
 mod keyring;
-#[cfg(not(all(feature = "keyring", target_os = "linux")))]
-#[path = "cache/no_keyring.rs"]
-mod keyring;
+// Its tests are those of all builds.
+#[cfg(any(test, not(all(feature = "keyring", target_os = "linux"))))]
+mod no_keyring;
 mod store;
 
 use std::fmt::Display;
@@ -37,7 +37,10 @@ use super::error::LoginError;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use super::settings::{ClientSettings, Flow, TokenKind, roots};
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
-use keyring::{Keyring, KeyringError};
+#[cfg(all(feature = "keyring", target_os = "linux"))]
+use keyring::{IS_BUILT, Keyring, KeyringError};
+#[cfg(not(all(feature = "keyring", target_os = "linux")))]
+use no_keyring::{IS_BUILT, Keyring, KeyringError};
 pub(super) use portcullis_openid::SecretText;
 use store::{CredentialStore, FilePrivacy, FileStore};
 
@@ -306,6 +309,12 @@ fn directory_of(
     Ok(base.join("portcullis").join("login"))
 }
 
+/// The stores of a build with the keyring, or without.
+fn stores(has_keyring: bool) -> &'static [CredentialStoreKind] {
+    // First the one that may ask the user: Ctrl-C at the prompt leaves the other as it is.
+    if has_keyring { &[CredentialStoreKind::Keyring, CredentialStoreKind::File] } else { &[CredentialStoreKind::File] }
+}
+
 impl LoginCache {
     /// The cache in a store. `directory` is the one of `--cache-dir`, and `may_prompt` says whether the keyring may ask the
     /// user to unlock it.
@@ -335,11 +344,7 @@ impl LoginCache {
         directory: Option<&Path>,
         may_prompt: bool,
     ) -> impl Iterator<Item = Result<Self, CacheError>> {
-        // First the one that may ask the user: Ctrl-C at the prompt leaves the other as it is.
-        let kinds = [CredentialStoreKind::Keyring, CredentialStoreKind::File];
-        let is_built =
-            |kind: &CredentialStoreKind| keyring::IS_BUILT || *kind != CredentialStoreKind::Keyring;
-        kinds.into_iter().filter(is_built).map(move |kind| Self::open(directory, kind, may_prompt))
+        stores(IS_BUILT).iter().map(move |kind| Self::open(directory, *kind, may_prompt))
     }
 
     /// The entry of a login. Creates and checks the directory.

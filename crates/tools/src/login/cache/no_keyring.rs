@@ -1,5 +1,10 @@
 //! In place of the keyring, in a build without the cargo feature `keyring` and on systems without one: an error.
 
+#![cfg_attr(
+    all(feature = "keyring", target_os = "linux"),
+    allow(dead_code, reason = "this build has a keyring, and tests of the error alone")
+)]
+
 use std::future::Ready;
 
 use super::store::SecretDocument;
@@ -13,6 +18,13 @@ pub(super) const IS_BUILT: bool = false;
 pub(in crate::login) struct KeyringError(&'static str, &'static str);
 
 impl KeyringError {
+    pub(super) fn not_built() -> Self {
+        Self(
+            "this portcullis was built without the cargo feature `keyring`",
+            "build it with --features keyring, or use --credential-store=file",
+        )
+    }
+
     /// Whether the flags are at fault.
     #[expect(clippy::unused_self, reason = "the keyring's errors have it")]
     pub(super) fn is_usage(&self) -> bool {
@@ -43,10 +55,7 @@ impl Keyring {
                 "use --credential-store=file",
             )
         } else {
-            KeyringError(
-                "this portcullis was built without the cargo feature `keyring`",
-                "build it with --features keyring, or use --credential-store=file",
-            )
+            KeyringError::not_built()
         })
     }
 
