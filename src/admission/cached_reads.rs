@@ -1,5 +1,9 @@
 //! Reads of what the API servers of a cluster say about themselves, as the gateway: of each key one at a time, kept in a bounded
 //! cache, with fair shares of the reads. A client can name any key.
+//!
+//! Only a read takes a place of its flow. A request that waits for the read of another one takes none, or an aggregated API server
+//! that does not answer would take the places of all flows that ask for its group. And no request waits behind one that waits for
+//! a place. How many wait is bounded by the requests in flight.
 
 use std::fmt;
 use std::future::Future;
@@ -17,13 +21,14 @@ use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
 use crate::backend::kube_client;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+const TOO_SLOW: &str = "no response in time";
 const MAX_ENTRIES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// Reads of all caches of a cluster.
@@ -45,11 +50,11 @@ pub(super) struct CachedReads<K, V> {
     entries: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
 }
 
-/// Requests that need it at once share one read.
+/// Requests that need it at once share one read: `reading` is held by it.
 #[derive(Debug)]
 struct CacheEntry<V> {
     known: Mutex<Option<V>>,
-    reading: tokio::sync::Mutex<()>,
+    reading: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Why there is no document.
@@ -77,7 +82,7 @@ impl DocumentReader {
         max_bytes: usize,
     ) -> Result<Option<T>, String> {
         let read = timeout(READ_TIMEOUT, self.read_text(path, max_bytes)).await;
-        let Some(text) = read.map_err(|_| "no response in time".to_owned())?? else { return Ok(None) };
+        let Some(text) = read.map_err(|_| TOO_SLOW.to_owned())?? else { return Ok(None) };
         serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string())
     }
 
@@ -100,31 +105,43 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
         Self { reader: reader.clone(), entries: Mutex::new(LruCache::new(MAX_ENTRIES)) }
     }
 
-    /// What is known of a key, if it is fresh, or else what `read` reads.
+    /// What is known of a key, if it is fresh for a request that comes now, or else what `read` reads. A read that others have begun
+    /// counts from its begin, however long it lasts.
     pub(super) async fn get<F>(
         &self,
         flow: &str,
         key: K,
-        is_fresh: impl Fn(&V) -> bool + Send + 'static,
+        is_fresh: impl Fn(&V, Instant) -> bool,
         read: impl FnOnce(DocumentReader) -> F + Send + 'static,
     ) -> Result<V, ReadError>
     where
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
         let entry = Arc::clone(lock(&self.entries).get_or_insert(key, Arc::default));
-        // Without waiting for a read that others have caused.
-        if let Some(known) = entry.known(&is_fresh) {
-            return Ok(known);
-        }
-        let until = Instant::now() + QUEUE_TIMEOUT;
-        let permit = self.reader.shares.acquire(flow.into(), 1, until).await.map_err(|_| ReadError::Busy)?;
-        let reader = self.reader.clone();
-        let reading = AbortOnDropHandle::new(self.reader.runtime.spawn(async move {
-            let _permit = permit;
-            let _reading = entry.reading.lock().await;
-            if let Some(known) = entry.known(&is_fresh) {
+        let now = Instant::now();
+        let until = now + QUEUE_TIMEOUT;
+        let shares = &self.reader.shares;
+        let known = || lock(&entry.known).as_ref().filter(|known| is_fresh(known, now)).cloned();
+        let (permit, reading) = loop {
+            if let Some(known) = known() {
                 return Ok(known);
             }
+            let permit = shares.acquire(flow.into(), 1, until).await.map_err(|_| ReadError::Busy)?;
+            if let Ok(reading) = Arc::clone(&entry.reading).try_lock_owned() {
+                break (permit, reading);
+            }
+            drop(permit);
+            timeout_at(until, entry.reading.lock())
+                .await
+                .map_err(|_| ReadError::Unreadable(TOO_SLOW.to_owned()))?;
+        };
+        // A read may have ended between the two.
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let (reader, entry) = (self.reader.clone(), Arc::clone(&entry));
+        let reading = AbortOnDropHandle::new(self.reader.runtime.spawn(async move {
+            let _held = (permit, reading);
             let value = read(reader).await?;
             *lock(&entry.known) = Some(value.clone());
             Ok(value)
@@ -136,13 +153,7 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
 
 impl<V> Default for CacheEntry<V> {
     fn default() -> Self {
-        Self { known: Mutex::new(None), reading: tokio::sync::Mutex::new(()) }
-    }
-}
-
-impl<V: Clone> CacheEntry<V> {
-    fn known(&self, is_fresh: impl Fn(&V) -> bool) -> Option<V> {
-        lock(&self.known).as_ref().filter(|known| is_fresh(known)).cloned()
+        Self { known: Mutex::new(None), reading: Arc::default() }
     }
 }
 
@@ -155,5 +166,95 @@ impl fmt::Debug for DocumentReader {
 impl<K, V> fmt::Debug for CachedReads<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CachedReads").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::pending;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const SLOW: Duration = Duration::from_secs(3);
+
+    /// What is read is when it was read.
+    type Reads = CachedReads<&'static str, Instant>;
+
+    fn reads() -> Arc<Reads> {
+        let unused =
+            tower::service_fn(|_: http::Request<Body>| pending::<Result<http::Response<Body>, Infallible>>());
+        let client = kube::Client::new(unused, "default");
+        let shares = FairLimiter::new(SHARES);
+        Arc::new(CachedReads::new(&DocumentReader { client, runtime: Handle::current(), shares }))
+    }
+
+    /// Asks for a key, whose read takes this long. What was read more than a second before counts no more.
+    async fn ask(
+        reads: &Reads,
+        flow: &str,
+        key: &'static str,
+        takes: Duration,
+    ) -> Result<Instant, ReadError> {
+        let is_fresh =
+            |read: &Instant, then: Instant| then.saturating_duration_since(*read) < Duration::from_secs(1);
+        let read = move |_| async move {
+            let read = Instant::now();
+            tokio::time::sleep(takes).await;
+            Ok(read)
+        };
+        reads.get(flow, key, is_fresh, read).await
+    }
+
+    fn spawn(
+        reads: &Arc<Reads>,
+        flow: impl ToString,
+        key: &'static str,
+    ) -> tokio::task::JoinHandle<Result<Instant, ReadError>> {
+        let (reads, flow) = (Arc::clone(reads), flow.to_string());
+        tokio::spawn(async move { ask(&reads, &flow, key, Duration::MAX).await })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_wait_for_the_read_of_another_take_no_places() {
+        let reads = reads();
+        let hanging: Vec<_> = (0..64).map(|flow| spawn(&reads, flow, "hanging")).collect();
+        tokio::task::yield_now().await;
+        let before = Instant::now();
+        assert!(ask(&reads, "0", "good", Duration::ZERO).await.is_ok());
+        assert!(ask(&reads, "other", "also good", Duration::ZERO).await.is_ok());
+        assert!(before.elapsed() < SLOW);
+        for waited in join_all(hanging.into_iter().skip(1)).await {
+            assert_eq!(waited.unwrap(), Err(ReadError::Unreadable(TOO_SLOW.to_owned())));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_request_waits_behind_one_that_waits_for_a_place() {
+        let reads = reads();
+        let _hanging = ["a", "b", "c", "d"].map(|key| spawn(&reads, "greedy", key));
+        tokio::task::yield_now().await;
+        let waiting = spawn(&reads, "greedy", "good");
+        tokio::task::yield_now().await;
+        let before = Instant::now();
+        assert!(ask(&reads, "other", "good", Duration::ZERO).await.is_ok());
+        assert!(before.elapsed() < SLOW);
+        assert!(!waiting.is_finished(), "its flow has no place left");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_lasts_counts_for_all_that_came_soon_after_its_begin() {
+        let reads = reads();
+        let begun = Instant::now();
+        let late = async {
+            tokio::time::sleep(SLOW / 2).await;
+            ask(&reads, "late", "slow", SLOW).await
+        };
+        let ask = |flow| ask(&reads, flow, "slow", SLOW);
+        let (first, second, late) = tokio::join!(ask("first"), ask("second"), late);
+        assert_eq!((first, second), (Ok(begun), Ok(begun)));
+        assert_eq!(late, Ok(begun + SLOW), "for it, the first read is too old");
     }
 }

@@ -132,8 +132,8 @@ impl DryRunSupport {
         let Some(path) = path_of(group, version) else { return Ok(DryRun::Absent) };
         let service = format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}");
         let wanted = (resource.clone(), subresource.to_owned(), method.as_str().to_ascii_lowercase());
-        let (fresh_for, read_for) = (wanted.clone(), wanted.clone());
-        let is_fresh = move |known: &ReadDocument| known.is_fresh_for(&fresh_for);
+        let read_for = wanted.clone();
+        let is_fresh = |known: &ReadDocument, then| known.is_fresh_for(&wanted, then);
         let read = move |reader| async move { read_document(&reader, [&path, &service], &read_for).await };
         let document = self.documents.get(flow, (group.clone(), version.clone()), is_fresh, read).await?;
         Ok(document.support(&wanted))
@@ -153,8 +153,8 @@ impl ReadDocument {
         self.operations.as_ref().map_or(DryRun::Absent, |operations| operations.support(wanted))
     }
 
-    /// Whether the document is new enough to tell.
-    fn is_fresh_for(&self, wanted: &Wanted) -> bool {
+    /// Whether the document is new enough to tell, for a request that came then.
+    fn is_fresh_for(&self, wanted: &Wanted, then: Instant) -> bool {
         let listed = self.listed(wanted);
         if listed == DryRun::Absent && self.is_local.is_none() {
             // Read for another resource: the `APIService` decides about this one.
@@ -162,7 +162,7 @@ impl ReadDocument {
         }
         let is_missing = matches!(listed, DryRun::Absent | DryRun::NoMethod);
         let ttl = if is_missing { MISSING_TTL } else { TTL };
-        self.read.elapsed() < ttl
+        then.saturating_duration_since(self.read) < ttl
     }
 }
 
@@ -301,8 +301,9 @@ mod tests {
             operations: Some(Arc::new(Operations { all: operations.all.clone(), ..Operations::default() })),
             is_local: Some(false),
         };
-        let support =
-            |known: ReadDocument, wanted: &Wanted| known.is_fresh_for(wanted).then(|| known.support(wanted));
+        let support = |known: ReadDocument, wanted: &Wanted| {
+            known.is_fresh_for(wanted, Instant::now()).then(|| known.support(wanted))
+        };
         assert_eq!(support(known(Duration::ZERO), &wanted("a")), Some(DryRun::Unsupported));
         assert_eq!(support(known(MISSING_TTL), &wanted("a")), Some(DryRun::Unsupported));
         assert_eq!(support(known(TTL), &wanted("a")), None);

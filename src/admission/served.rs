@@ -53,8 +53,9 @@ struct Dated<T> {
 }
 
 impl<T> Dated<T> {
-    fn is_fresh(&self) -> bool {
-        self.read.elapsed() < TTL
+    /// Whether it counts for a request that came then.
+    fn is_fresh(&self, then: Instant) -> bool {
+        then.saturating_duration_since(self.read) < TTL
     }
 }
 
@@ -287,8 +288,10 @@ mod tests {
 
     #[test]
     fn a_list_counts_for_its_time() {
-        let dated = |age| Dated { read: Instant::now().checked_sub(age).unwrap(), value: () };
-        assert!(dated(Duration::ZERO).is_fresh() && !dated(TTL).is_fresh());
+        let read = Instant::now();
+        let dated = Dated { read, value: () };
+        assert!(dated.is_fresh(read) && dated.is_fresh(read + TTL / 2) && !dated.is_fresh(read + TTL));
+        assert!(dated.is_fresh(read.checked_sub(TTL * 2).unwrap()), "it is newer than the request");
     }
 
     #[test]

@@ -493,7 +493,10 @@ fn in_a_process(at: usize, (name, text, object): &Kind) -> Finding {
     let Some(line) = printed.lines().find_map(|line| line.split_once("RESULT ").map(|(_, line)| line)) else {
         let problem = String::from_utf8_lossy(&output.stderr);
         let problem = problem.lines().take(6).collect::<Vec<_>>().join(" ");
-        return Finding { failures: vec![format!("{name} ({object:?}): {shown}: {problem}")], measured: None };
+        return Finding {
+            failures: vec![format!("{name} ({object:?}): {shown}: {problem}")],
+            measured: None,
+        };
     };
     let parts: Vec<&str> = line.split(' ').collect();
     let [end, cost, elapsed, memory, evaluation] = parts.as_slice() else { panic!("{line}") };
@@ -529,7 +532,8 @@ fn harm_ends() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(findings.len(), kinds.len());
-    let failures: Vec<&str> = findings.iter().flat_map(|finding| &finding.failures).map(String::as_str).collect();
+    let failures: Vec<&str> =
+        findings.iter().flat_map(|finding| &finding.failures).map(String::as_str).collect();
     let mut times: Vec<_> = findings.iter().filter_map(|finding| finding.measured.clone()).collect();
     times.sort_by(|left, right| right.cmp(left));
     for (elapsed, memory, name) in times.iter().take(40) {

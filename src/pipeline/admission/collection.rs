@@ -50,22 +50,17 @@ impl Reviewer<'_> {
             response = self.dry_run_in_encoding_of_client(authorized, &request).await?;
         }
         let options = request.given.unwrap_or_else(|| delete_options_of_query(raw));
-        let stores = options.get("dryRun").and_then(Value::as_array).is_none_or(Vec::is_empty);
         for item in items(&mut list)? {
             let mut next = Some(item);
             let mut tries = 0;
-            while let Some(old) = next.take() {
+            while let Some(item) = next.take() {
                 tries += 1;
-                let old = self.unless_revoked(self.review_delete(authorized, &options, old)).await??;
-                if !stores {
-                    break;
-                }
-                let pinned = pinned_options(options.clone(), &old).ok_or_else(|| unexpressible("options"))?;
-                match self.delete_one(authorized, &old, pinned).await? {
+                let name = metadata(&item, "name").to_owned();
+                match self.review_and_delete(authorized, &options, item).await? {
                     Deleted::Gone => {}
                     Deleted::Refused(response) => return Ok(*response),
                     Deleted::Changed if tries < MAX_TRIES && !is_extension(authorized) => {
-                        next = self.read_item(authorized, &old).await?;
+                        next = self.read_item(authorized, &name).await?;
                     }
                     Deleted::Changed => return Err(Stop::Again),
                 }
@@ -74,13 +69,23 @@ impl Reviewer<'_> {
         Ok(response.into_response())
     }
 
-    async fn delete_one(
+    /// Reviews an object, and deletes it unless the client asks for a dry run.
+    async fn review_and_delete(
         &self,
         authorized: &Authorized,
-        old: &Value,
-        options: Bytes,
+        options: &Value,
+        item: Value,
     ) -> Result<Deleted, Stop> {
-        let name = metadata(old, "name");
+        let old = match self.unless_revoked(self.review_delete(authorized, options, item)).await? {
+            // A webhook sees it in another version, in which it has changed.
+            Err(Stop::Again) => return Ok(Deleted::Changed),
+            reviewed => reviewed?,
+        };
+        if options.get("dryRun").and_then(Value::as_array).is_some_and(|stages| !stages.is_empty()) {
+            return Ok(Deleted::Gone);
+        }
+        let name = metadata(&old, "name");
+        let options = pinned_options(options.clone(), &old).ok_or_else(|| unexpressible("options"))?;
         let target =
             if is_extension(authorized) { own(authorized, name) } else { selecting(authorized, name) };
         let target = target.ok_or_else(|| unexpressible("name"))?;
@@ -101,8 +106,8 @@ impl Reviewer<'_> {
     }
 
     /// The object of this name as it is now, if it is still in the collection.
-    async fn read_item(&self, authorized: &Authorized, old: &Value) -> Result<Option<Value>, Stop> {
-        let target = selecting(authorized, metadata(old, "name")).ok_or_else(|| unexpressible("name"))?;
+    async fn read_item(&self, authorized: &Authorized, name: &str) -> Result<Option<Value>, Stop> {
+        let target = selecting(authorized, name).ok_or_else(|| unexpressible("name"))?;
         let response = self.dry_run_at(authorized, &target).await?;
         let mut list = self.decode(&response.body).await?;
         Ok(items(&mut list)?.into_iter().next())

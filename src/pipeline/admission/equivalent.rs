@@ -288,8 +288,9 @@ impl<'a> RequestConversions<'a> {
         let response = sent.map_err(Stop::from)?;
         match response.status {
             status if status.is_success() => {}
-            // The object has changed, or is gone or there meanwhile.
-            StatusCode::CONFLICT | StatusCode::NOT_FOUND => return Err(Stop::Again.into()),
+            // The object has changed, or is there meanwhile.
+            StatusCode::CONFLICT => return Err(Stop::Again.into()),
+            StatusCode::NOT_FOUND if names_an_object(&response) => return Err(Stop::Again.into()),
             status => return Err(Unconverted::Reason(refused(verb, status, &response))),
         }
         let object = self.reviewer.decode(&response.body).await?;
@@ -355,6 +356,13 @@ impl Conversions for RequestConversions<'_> {
 
 fn reason(text: &str) -> Unconverted {
     Unconverted::Reason(text.to_owned())
+}
+
+/// Whether the API server has found no object, and not that it does not serve the version.
+// apimachinery: pkg/api/errors/errors.go, NewNotFound
+fn names_an_object(response: &RehearsalResponse) -> bool {
+    let status = serde_json::from_slice::<meta::Status>(&response.body).unwrap_or_default();
+    status.details.and_then(|details| details.name).is_some_and(|name| !name.is_empty())
 }
 
 fn refused(verb: &str, status: StatusCode, response: &RehearsalResponse) -> String {

@@ -312,7 +312,11 @@ fn directory_of(
 /// The stores of a build with the keyring, or without.
 fn stores(has_keyring: bool) -> &'static [CredentialStoreKind] {
     // First the one that may ask the user: Ctrl-C at the prompt leaves the other as it is.
-    if has_keyring { &[CredentialStoreKind::Keyring, CredentialStoreKind::File] } else { &[CredentialStoreKind::File] }
+    if has_keyring {
+        &[CredentialStoreKind::Keyring, CredentialStoreKind::File]
+    } else {
+        &[CredentialStoreKind::File]
+    }
 }
 
 impl LoginCache {
