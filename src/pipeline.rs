@@ -28,7 +28,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::Either;
 use http::header::{HOST, HeaderValue, USER_AGENT};
 use http::uri::{Authority, PathAndQuery};
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use portcullis_go::url::decode_path;
 use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
@@ -169,6 +169,10 @@ impl Gateway {
         self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = self.route(snapshot, connection, scope, &mut received)?;
+        scope.allowed_origin = snapshot.allowed_origins.find(received.request().headers());
+        if scope.allowed_origin.is_some() && received.request().method() == Method::OPTIONS {
+            return Ok(respond::to_preflight(scope.log.audit_id().clone()));
+        }
         // From here on no credential is in the request, so none can be forwarded.
         let routed = received.take_credentials(route);
         let mut identified = self.authenticate(snapshot, connection, scope, routed).await?;

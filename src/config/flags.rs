@@ -131,6 +131,11 @@ pub struct ServingFlags {
     /// preload. Default: the header is not sent.
     #[arg(long, value_name = "DIRECTIVES", value_delimiter = ',')]
     pub strict_transport_security_directives: Vec<String>,
+    /// The origins whose scripts may read responses in a browser (CORS), comma-separated regular expressions of Go's
+    /// syntax. Each must match the whole host name: begin with `^` or `//`, end with `$` or `:`, such as
+    /// `//example\.com(:|$)`. A preflight request of such an origin is answered before authentication. Default: none.
+    #[arg(long, value_name = "PATTERNS", value_delimiter = ',')]
+    pub cors_allowed_origins: Vec<String>,
     /// The PROXY protocol, by which a layer-4 load balancer names the client of each connection. `v1`, `v2`, `any`:
     /// connections from --proxy-protocol-trusted-networks must begin with a header of that version; other connections
     /// must not. `off`: no connection has one.

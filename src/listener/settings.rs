@@ -10,6 +10,8 @@ use std::time::Duration;
 use portcullis_http::peer::IpNetwork;
 use portcullis_pki::x509::CertificateKeyPair;
 
+use crate::request::cors::AllowedOrigins;
+
 /// The address, the certificates and the limits that the gateway serves with.
 #[derive(Debug, Clone)]
 pub struct ServingSettings {
@@ -29,6 +31,8 @@ pub struct ServingSettings {
     pub limits: ClientLimits,
     /// The value of the `Strict-Transport-Security` header, if it is sent.
     pub strict_transport_security: Option<http::HeaderValue>,
+    /// The origins whose scripts may read responses in a browser.
+    pub(crate) allowed_origins: AllowedOrigins,
     /// The load balancers that name their clients in a PROXY protocol header.
     pub proxy_protocol: Option<Arc<ProxyProtocol>>,
 }

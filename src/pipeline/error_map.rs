@@ -100,6 +100,11 @@ impl Refusal {
         Self::Forward(ForwardError::Timeout)
     }
 
+    /// Whether the deadline of the request has passed.
+    pub(super) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Forward(ForwardError::Timeout))
+    }
+
     /// The response to the client. `audit_id` lets an operator find the cause in the log.
     pub(super) fn response(&self, audit_id: &str) -> RefusalResponse<'_> {
         RefusalResponse::Status(match self {

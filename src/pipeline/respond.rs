@@ -89,6 +89,14 @@ fn with_audit_id(mut response: Response<Body>, audit_id: HeaderValue) -> Respons
     response
 }
 
+/// The response to a browser that asks whether it may send a request of another origin.
+// apiserver: pkg/server/config.go, DefaultBuildHandlerChain — WithCORS is outside authentication, and inside the deadline
+pub(super) fn to_preflight(audit_id: HeaderValue) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    with_common_headers(response, audit_id)
+}
+
 /// Adds the headers that every response has, also one of the backend.
 pub(super) fn add_headers(
     headers: &mut HeaderMap,

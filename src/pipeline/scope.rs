@@ -30,6 +30,7 @@ use crate::cluster::router::RouteError;
 use crate::limits::InflightPermit;
 use crate::listener::{Connection, RequestGuard};
 use crate::metrics::Metrics;
+use crate::request::cors::AllowedOrigin;
 use crate::request::info::RequestInfo;
 use crate::telemetry::ClientLogThrottle;
 use crate::traces::{ActiveSpan, SpanScope};
@@ -39,6 +40,8 @@ pub(super) struct RequestScope {
     pub(super) log: AccessLog,
     /// Until there is a response: a stream must not keep the configuration of its cluster.
     cluster: Option<Arc<Cluster>>,
+    /// The origin whose scripts may read the response, once the request has passed what kube-apiserver does before it looks at it.
+    pub(super) allowed_origin: Option<AllowedOrigin>,
     /// Warnings for the client, until there is a response.
     pub(super) warnings: Vec<String>,
     /// Whether the request is long-running, or upgrades its connection.
@@ -74,6 +77,7 @@ impl RequestScope {
         Self {
             log: AccessLog::begin(connection, request, metrics, throttle),
             cluster: None,
+            allowed_origin: None,
             warnings: Vec::new(),
             is_stream: false,
             credential: None,
@@ -205,6 +209,10 @@ impl RequestScope {
                 response
             }
             Err(refusal) => {
+                if refusal.is_timeout() {
+                    // kube-apiserver's time limit is outside of the filter for origins.
+                    self.allowed_origin = None;
+                }
                 self.log.log_refusal(&refusal, self.cluster.as_deref());
                 let response = renderer.render(&refusal, self.log.audit_id().clone(), connection.http2);
                 if let Some(audited) = &self.audited {
@@ -217,6 +225,9 @@ impl RequestScope {
         // kube-apiserver writes the header of an upgraded connection past its warnings.
         let warnings = if upgraded { &[] } else { self.warnings.as_slice() };
         respond::add_headers(response.headers_mut(), warnings, strict_transport_security);
+        if let Some(origin) = self.allowed_origin.take().filter(|_| !upgraded) {
+            origin.allow_in(response.headers_mut());
+        }
         let closes = connection.is_draining() || connection.refuses_requests();
         if !connection.http2 && !upgraded && closes {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -25,6 +25,7 @@ use crate::config::page_settings::PageSettings;
 use crate::config::settings::{MaxBufferedBytes, Shutdown};
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
+use crate::request::cors::AllowedOrigins;
 
 /// One generation of the configuration.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub(crate) struct Snapshot {
     pub(crate) proxy_protocol: Option<Arc<ProxyProtocol>>,
     /// The value of `Strict-Transport-Security`.
     pub(crate) strict_transport_security: Option<HeaderValue>,
+    /// The origins whose scripts may read responses in a browser.
+    pub(crate) allowed_origins: AllowedOrigins,
     /// How long a request may take, unless it is long-running.
     pub(crate) request_timeout: Duration,
     /// The requests of all clusters in flight; 0: no limit.
@@ -146,6 +149,7 @@ impl Snapshot {
             limits: serving.limits,
             proxy_protocol: serving.proxy_protocol.clone(),
             strict_transport_security: serving.strict_transport_security.clone(),
+            allowed_origins: serving.allowed_origins.clone(),
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
             max_buffered_bytes: settings.operation.max_buffered_bytes,

@@ -89,6 +89,7 @@ pub(crate) fn flags(dir: &Path, mint: &Mint, setting: Setting) -> Vec<String> {
             "--oidc-groups-prefix=oidc:".to_owned(),
             "--oidc-required-claim=hd=example.com".to_owned(),
             "--oidc-required-claim=tier=gold".to_owned(),
+            r"--cors-allowed-origins=^https://app\.example\.com(:|$),//localhost:".to_owned(),
         ]),
     }
     flags

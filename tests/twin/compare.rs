@@ -23,6 +23,10 @@ const HEADERS: &[&str] = &[
     "upgrade",
     "strict-transport-security",
     "access-control-allow-origin",
+    "access-control-allow-methods",
+    "access-control-allow-headers",
+    "access-control-expose-headers",
+    "access-control-allow-credentials",
 ];
 
 pub(crate) type Outcome = Result<Answer, Broken>;

@@ -1,6 +1,6 @@
 //! What the comparison with kube-apiserver's own code needs, and nothing else does.
 
-use portcullis_go::hex;
+use portcullis_go::{hex, regexp};
 use serde_json::{Value as Json, json};
 
 use super::access::{AccessDecision, AccessReview};
@@ -9,7 +9,7 @@ use super::environment::Environment;
 use super::expression::{Expression, Outcome};
 use super::libraries::time;
 use super::value::Datum;
-use super::{float, pattern};
+use super::float;
 
 /// The overloads of a function in the reference's format.
 pub fn overloads(function: &str) -> Option<Vec<String>> {
@@ -75,12 +75,12 @@ fn describe(value: &Datum) -> Json {
 
 /// All matches of a pattern in texts, to compare with Go's `regexp`.
 pub fn pattern_matches(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
-    pattern::find_all(pattern, texts)
+    regexp::find_all(pattern, texts)
 }
 
 /// The characters that a pattern for one character matches, as ranges; `None` for other patterns.
 pub fn pattern_characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
-    pattern::characters(pattern)
+    regexp::characters(pattern)
 }
 
 /// The names of the bundled time zones.

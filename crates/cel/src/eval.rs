@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
 use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
-use super::pattern::Patterns;
+use super::patterns::Patterns;
 use super::price::{self, LIST, MAP};
 use super::registry::Callee;
 use super::tree::{ExprNode, NodeKind, Selection};

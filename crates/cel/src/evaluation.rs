@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
-use super::pattern::{Pattern, Patterns};
+use super::patterns::Patterns;
 use super::value::Datum;
 
 /// The cost limit of one evaluation, as in the reference.

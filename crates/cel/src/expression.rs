@@ -9,7 +9,7 @@ use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
 use super::evaluation::{COST_LIMIT, Halt};
 use super::faults::{CompileError, CompileFault};
-use super::pattern::Patterns;
+use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
 use super::value::Datum;
 use super::{check, plan, stack, syntax};

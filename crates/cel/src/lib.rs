@@ -52,7 +52,7 @@
 //! | `time` | durations and timestamps |
 //! | `number` | conversions between numbers, and their texts |
 //! | `float` | doubles, as Go parses them |
-//! | `pattern` | regular expressions, as Go parses them |
+//! | `patterns` | the regular expressions of an expression, as Go parses them |
 //! | `access` | access reviews for the authorizer, and its decisions |
 //! | `faults` | errors of compilation, as the reference words them |
 //! | `stack` | threads with a larger stack |
@@ -96,7 +96,7 @@ mod libraries;
 mod library;
 mod native;
 mod number;
-mod pattern;
+mod patterns;
 mod plan;
 mod price;
 mod registry;

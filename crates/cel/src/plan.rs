@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::eval::Evaluator;
 use super::evaluation::Halt;
 use super::faults::CompileFault;
-use super::pattern::Patterns;
+use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
 use super::value::{Datum, MapKey};
 

@@ -10,6 +10,7 @@
 //! | [`pem`] | `encoding/pem` | `tests/it/parsers` |
 //! | [`number`] | `strconv.Atoi` | a table that Go printed |
 //! | [`quote`] | `strconv.Quote` | twin groups whose messages quote |
+//! | [`regexp`] | `regexp`, with bounds | `crates/cel/tests/reference/patterns.rs` |
 //! | [`time`] | `time.Parse`, `time.Time` | a table that Go printed; `crates/cel/tests/reference` |
 //! | [`url`] | `net/url` | `tests/it/parsers`; `crates/cel/tests/reference` |
 //!
@@ -24,5 +25,6 @@ pub mod number;
 pub mod octets;
 pub mod pem;
 pub mod quote;
+pub mod regexp;
 pub mod time;
 pub mod url;

@@ -18,6 +18,7 @@ use crate::config::sections::{KeyLocation, MergedSection};
 use crate::listener::settings::{
     ClientLimits, ProxyProtocol, ProxyProtocolVersions, ServingCertificate, ServingSettings,
 };
+use crate::request::cors::AllowedOrigins;
 
 impl ConfigResolver<'_> {
     pub(super) fn serving(&mut self, given: &MergedSection<ServingFlags>) -> Option<ServingSettings> {
@@ -46,6 +47,8 @@ impl ConfigResolver<'_> {
             &given.key("strict-transport-security-directives"),
             &listed(&flags.strict_transport_security_directives),
         );
+        let allowed_origins =
+            self.allowed_origins(&given.key("cors-allowed-origins"), &listed(&flags.cors_allowed_origins));
         let proxy_protocol = self.proxy_protocol(
             (&given.key("proxy-protocol"), flags.proxy_protocol),
             (&given.key("proxy-protocol-trusted-networks"), &flags.proxy_protocol_trusted_networks),
@@ -59,6 +62,7 @@ impl ConfigResolver<'_> {
             versions: versions?,
             limits: limits(flags),
             strict_transport_security,
+            allowed_origins,
             proxy_protocol,
         })
     }
@@ -219,6 +223,14 @@ impl ConfigResolver<'_> {
             self.warnings.push(format!("{key}: no suite for TLS 1.2 remains; only TLS 1.3 is offered"));
         }
         Arc::new(provider)
+    }
+
+    fn allowed_origins(&mut self, key: &str, patterns: &[String]) -> AllowedOrigins {
+        AllowedOrigins::new(patterns).unwrap_or_else(|errors| {
+            let fix = "match the whole host name: begin with '^' or '//', end with '$' or ':', such as '//example\\.com(:|$)'";
+            self.errors.extend(errors.into_iter().map(|error| ConfigError::new(key, error.to_string()).fix(fix)));
+            AllowedOrigins::default()
+        })
     }
 
     fn hsts(&mut self, key: &str, directives: &[String]) -> Option<http::HeaderValue> {

@@ -5,6 +5,7 @@ mod answers;
 mod audit;
 mod authorization;
 mod bootstrap;
+mod cors;
 mod credentials;
 mod front_proxy;
 mod health;
@@ -45,6 +46,7 @@ pub(crate) fn all() -> Vec<Case> {
         audit::cases(),
         paths::cases(),
         answers::cases(),
+        cors::cases(),
         writes::cases(),
         streams::cases(),
         health::cases(),

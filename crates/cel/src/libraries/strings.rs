@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use portcullis_go::regexp::{self, Pattern};
+
 use crate::evaluation::{EvalResult, Evaluation, Halt, error};
 use crate::library::{Call, Library};
 use crate::number::length;
-use crate::pattern::{self, Pattern};
 use crate::price::{Price, tenth};
 use crate::value::Datum;
 
@@ -157,8 +158,8 @@ fn pattern_for(evaluation: &mut Evaluation<'_>, text: &str) -> Result<Arc<Patter
     let classes = text.matches("\\p").count() + text.matches("\\P").count();
     let reading = text.len().saturating_mul(30).saturating_add(classes.saturating_mul(250));
     evaluation.charge(reading)?;
-    let compiled = pattern::computed(text);
-    let size = compiled.as_ref().map_or(pattern::MAX_COMPUTED, |compiled| compiled.memory_usage());
+    let compiled = regexp::computed(text);
+    let size = compiled.as_ref().map_or(regexp::MAX_COMPUTED, |compiled| compiled.memory_usage());
     evaluation.charge(size / 32)?;
     let compiled = compiled.map_err(Halt::Error)?;
     evaluation.keep_pattern(text, Arc::clone(&compiled));

@@ -10,27 +10,26 @@ mod parse;
 mod reader;
 mod unicode;
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use regex_automata::meta::Regex;
 use regex_syntax::hir::Hir;
 
-/// Maximum size of a compiled literal pattern, in bytes.
+/// Maximum size of a compiled pattern of a configuration, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
 /// Maximum size of a compiled pattern from a token; also bounds the compile time, to about half a millisecond.
-pub(super) const MAX_COMPUTED: usize = 1 << 16;
+pub const MAX_COMPUTED: usize = 1 << 16;
 /// Maximum size of the search cache of a pattern, in bytes.
 const MAX_SEARCH_CACHE: usize = 1 << 20;
 
 /// A compiled pattern. Share it as an `Arc`: a cloned [`Regex`] starts with an empty search cache, which costs more than
 /// most searches.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub struct Pattern {
     regex: Regex,
-    /// The length of the longest text that it matches, if there is one.
-    pub(super) longest: Option<usize>,
+    /// The length of the longest text that it matches, in bytes, if there is one.
+    pub longest: Option<usize>,
 }
 
 impl Deref for Pattern {
@@ -41,29 +40,13 @@ impl Deref for Pattern {
     }
 }
 
-/// The compiled literal patterns of an expression.
-#[derive(Debug, Default)]
-pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
-
-impl Patterns {
-    pub(super) fn add(&mut self, pattern: &str) -> Result<(), String> {
-        self.0.insert(pattern.to_owned(), Arc::new(build(pattern, MAX_COMPILED)?));
-        Ok(())
-    }
-
-    /// Whether a pattern is not a literal of the expression.
-    pub(super) fn is_new(&self, pattern: &str) -> bool {
-        !self.0.contains_key(pattern)
-    }
-
-    /// The compiled pattern of a literal.
-    pub(super) fn find(&self, pattern: &str) -> Option<Arc<Pattern>> {
-        self.0.get(pattern).map(Arc::clone)
-    }
+/// Compiles a pattern of a configuration. The error is Go's text.
+pub fn compile(pattern: &str) -> Result<Arc<Pattern>, String> {
+    build(pattern, MAX_COMPILED).map(Arc::new)
 }
 
-/// Compiles a pattern that is not a literal.
-pub(super) fn computed(pattern: &str) -> Result<Arc<Pattern>, String> {
+/// Compiles a pattern that is computed from what a client sends, to at most [`MAX_COMPUTED`] bytes. The error is Go's text.
+pub fn computed(pattern: &str) -> Result<Arc<Pattern>, String> {
     build(pattern, MAX_COMPUTED).map(Arc::new)
 }
 
@@ -93,7 +76,7 @@ fn refused(pattern: &str, why: &str) -> String {
 }
 
 /// All matches of a pattern in texts, for conformance tests against Go.
-pub(super) fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
+pub fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String>>, String> {
     let compiled = build(pattern, MAX_COMPILED)?;
     let all = |text: &String| {
         compiled.find_iter(text).filter_map(|found| Some(text.get(found.range())?.to_owned())).collect()
@@ -103,7 +86,7 @@ pub(super) fn find_all(pattern: &str, texts: &[String]) -> Result<Vec<Vec<String
 
 /// The characters that a pattern for one character matches, as ranges, for conformance tests against Go; `None` for
 /// other patterns.
-pub(super) fn characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
+pub fn characters(pattern: &str) -> Result<Option<Vec<(char, char)>>, String> {
     Ok(characters::of(&read(pattern)?))
 }
 
