@@ -14,10 +14,9 @@ mod webhook;
 
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
+use portcullis_go::base64 as go_base64;
 use portcullis_http::identity::IdentityMode;
 use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_pki::x509::CaBundle;
@@ -238,7 +237,8 @@ impl KubeconfigReader<'_> {
             return Some((cluster, AuthInfo::default()));
         };
         let user = config.auth_infos.iter().find(|named| named.name == user_name);
-        let user = user.and_then(|named| named.auth_info.clone());
+        // As client-go: a user without fields is one without a credential.
+        let user = user.map(|named| named.auth_info.clone().unwrap_or_default());
         let missing = format!("user {user_name:?} of context {name:?} does not exist");
         let user = self.checked(user.ok_or(missing), "add it to users")?;
         Some((cluster, user))
@@ -300,7 +300,7 @@ impl KubeconfigReader<'_> {
         if let Some(data) = data.filter(|data| !data.is_empty()) {
             let name = format!("{field}-data");
             // The decoder's error would quote a byte of a key.
-            let decoded = STANDARD.decode(data).map_err(|_| format!("{name} is not base64"));
+            let decoded = go_base64::decode(data).map_err(|_| format!("{name} is not base64"));
             return self.checked(decoded, "give base64").map(|bytes| Some(NamedContent { name, bytes }));
         }
         match path.filter(|path| !path.is_empty()) {

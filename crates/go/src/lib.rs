@@ -2,6 +2,7 @@
 //!
 //! | file | Go | compared with Go by |
 //! |---|---|---|
+//! | [`base64`] | `encoding/base64` | a table that Go printed |
 //! | [`duration`] | `time.ParseDuration` | a table that Go printed; twin group `paths`; `crates/cel/tests/reference` |
 //! | [`csv`] | `encoding/csv` | tables that Go printed; twin group `token_file` |
 //! | [`hex`] | `encoding/hex` | – |
@@ -16,6 +17,7 @@
 //!
 //! [`octets!`] is what their tests of texts are made with.
 
+pub mod base64;
 pub mod csv;
 pub mod duration;
 pub mod hex;

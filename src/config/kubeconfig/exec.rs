@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::config::{ExecAuthCluster, ExecConfig, ExecInteractiveMode};
 use portcullis_go::time;
+use portcullis_kubernetes::yaml;
 use portcullis_system::clock::{Clock, UnixTime};
 use serde::{Deserialize, Serialize};
 
@@ -210,11 +211,8 @@ impl ExecPlugin {
     // client-go: plugin/pkg/client/auth/exec/exec.go, refreshCredsLocked
     fn read(&self, output: &[u8], now: UnixTime) -> Result<PluginCredential, PluginError> {
         let wrong = |problem: String| PluginError::Output { command: self.command.clone(), problem };
-        // serde_json's error would quote a value of the wrong type, so only its position is shown.
-        let given: ExecCredential = serde_json::from_slice(output).map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            wrong(format!("did not print an ExecCredential in JSON: error at line {line}, column {column}"))
-        })?;
+        let given = decode(output)
+            .map_err(|problem| wrong(format!("did not print an ExecCredential in JSON or YAML: {problem}")))?;
         if given.kind != "ExecCredential" {
             return Err(wrong("printed an object of another kind than ExecCredential".to_owned()));
         }
@@ -255,4 +253,15 @@ impl ExecPlugin {
         }
         Ok(PluginCredential { credential, expires })
     }
+}
+
+/// Decodes JSON or YAML. No error quotes a value.
+// apimachinery: pkg/runtime/serializer/json/json.go, Decode
+fn decode(output: &[u8]) -> Result<ExecCredential, String> {
+    if output.trim_ascii_start().starts_with(b"{") {
+        let place = |error: serde_json::Error| format!("error at line {}, column {}", error.line(), error.column());
+        return serde_json::from_slice(output).map_err(place);
+    }
+    let value = yaml::value(output).map_err(|_| "it cannot be read".to_owned())?;
+    ExecCredential::deserialize(value).map_err(|_| "a field has another type".to_owned())
 }

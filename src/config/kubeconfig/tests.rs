@@ -44,6 +44,31 @@ fn only_text_in_utf_8_is_a_kubeconfig() {
     }
 }
 
+// As client-go's loader.
+#[test]
+fn files_of_other_tools_are_read() {
+    let pem = Ca::new("webhook").cert_pem();
+    let data = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, pem);
+    let lines: Vec<&str> = data.as_bytes().chunks(76).map(|line| str::from_utf8(line).unwrap()).collect();
+    let block = format!("|\n      {}", lines.join("\n      "));
+    let quoted = format!("\"{}\\r\\n\"", lines.join("\\r\\n"));
+    for (end, data) in [("\n", &data), ("\n", &block), ("\n", &quoted), ("\r\n", &block)] {
+        // aws-iam-authenticator writes a user without fields.
+        let text = format!(
+            "clusters:\n- name: hook\n  cluster:\n    server: https://hook.test\n    certificate-authority-data: {data}\n\
+             users:\n- name: apiserver\ncurrent-context: webhook\ncontexts:\n- name: webhook\n  \
+             context: {{cluster: hook, user: apiserver}}\n"
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text.replace('\n', end)).unwrap();
+        let mut errors = Vec::new();
+        let loaded = load_remote("key", file.path(), &mut InputReader::default(), &mut errors);
+        let loaded = loaded.unwrap_or_else(|| panic!("{errors:?}\n{text}"));
+        assert_eq!(loaded.tls.roots.0.len(), 1);
+        assert!(loaded.bearer_token.is_none() && loaded.tls.client_certificate.is_none());
+    }
+}
+
 type Environment = &'static [(&'static str, &'static str)];
 
 const CLUSTER: [(&str, &str); 2] =

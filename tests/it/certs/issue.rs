@@ -319,6 +319,25 @@ fn inspect_and_sign_parse_the_same_request() {
     }
 }
 
+// keytool heads a request otherwise, and Windows ends lines otherwise.
+#[test]
+fn a_request_of_another_tool_is_signed() {
+    let directory = authorities();
+    let dir = directory.path();
+    request(dir, "plain", "/O=dev/CN=plain", "");
+    let plain = std::fs::read_to_string(dir.join("plain.csr")).unwrap();
+    let new = plain.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST");
+    for (name, text) in [("new", new.clone()), ("windows", plain.replace('\n', "\r\n")), ("both", new.replace('\n', "\r\n"))] {
+        let file = format!("{name}.csr");
+        std::fs::write(dir.join(&file), text).unwrap();
+        certs(dir, &["sign", &file, "--profile", "client"]).succeeds();
+        let output = certs(dir, &["inspect", &file]);
+        assert!(output.code == 0 && output.out.contains("CN=plain"), "{name}: {output:?}");
+    }
+    std::fs::write(dir.join("two.csr"), format!("{new}{plain}")).unwrap();
+    certs(dir, &["sign", "two.csr", "--profile", "client"]).fails(1, &["not one PEM block alone"]);
+}
+
 #[test]
 fn an_external_ca_signs_a_front_proxy_certificate_as_in_the_readme() {
     let directory = tempfile::tempdir().unwrap();

@@ -36,6 +36,15 @@ fn a_plugins_certificate_is_sent_to_the_backend() {
     assert_eq!(case.due_in(), Some(800), "without an expirationTimestamp the certificate's own end counts");
 }
 
+// As client-go's decoder.
+#[test]
+fn a_plugin_may_print_yaml() {
+    let mut case = Case::with_plugin(IMPERSONATE, "");
+    let version = "# of a shell script\napiVersion: client.authentication.k8s.io/v1\nkind: ExecCredential\n";
+    case.pki.write("answer", &format!("{version}status:\n  token: \"t1\"\n  expirationTimestamp: null\n"));
+    assert_eq!(case.token(), "t1");
+}
+
 #[test]
 fn plugin_errors_do_not_contain_the_plugins_output() {
     const V1: &str = r#""apiVersion": "client.authentication.k8s.io/v1""#;
@@ -98,16 +107,24 @@ fn plugin_errors_do_not_contain_the_plugins_output() {
             never,
             "",
             "s3cr3t",
-            "did not print an ExecCredential in JSON: error at line 1, column 1",
+            "did not print an ExecCredential in JSON or YAML: a field has another type",
         ),
-        ("a bare string", never, "", r#""s3cr3t""#, "did not print an ExecCredential in JSON"),
-        ("nothing", never, "", "", "did not print an ExecCredential in JSON"),
+        (
+            "broken JSON",
+            never,
+            "",
+            r#"{"kind": "s3cr3t""#,
+            "did not print an ExecCredential in JSON or YAML: error at line 1, column 16",
+        ),
+        ("broken YAML", never, "", "kind: [s3cr3t", "did not print an ExecCredential in JSON or YAML: it cannot be read"),
+        ("a bare string", never, "", r#""s3cr3t""#, "did not print an ExecCredential in JSON or YAML"),
+        ("nothing", never, "", "", "did not print an ExecCredential in JSON or YAML"),
         (
             "a field of another type",
             never,
             "",
             &credential("v1", r#"{"token": "a", "expirationTimestamp": "s3cr3t"}"#),
-            "did not print an ExecCredential in JSON",
+            "did not print an ExecCredential in JSON or YAML",
         ),
         ("another kind", never, "", r#"{"kind": "s3cr3t"}"#, "another kind than ExecCredential"),
         (

@@ -4,18 +4,14 @@
 use std::fmt;
 
 use base64::Engine as _;
-use base64::alphabet::STANDARD;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use base64::engine::general_purpose::STANDARD;
+use portcullis_go::base64::decode;
 use portcullis_kubernetes::labels::LabelSelector;
 use portcullis_kubernetes::metadata::{ListMeta, ObjectMeta};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
 use crate::WebhookKind;
-
-/// The decoder of `encoding/base64`: unused bits of the last digit may be set.
-const BASE64: GeneralPurpose =
-    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true));
 
 /// A `MutatingWebhookConfiguration` or `ValidatingWebhookConfiguration`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -117,7 +113,7 @@ impl fmt::Debug for Octets {
 
 impl Serialize for Octets {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        BASE64.encode(&self.0).serialize(serializer)
+        STANDARD.encode(&self.0).serialize(serializer)
     }
 }
 
@@ -125,6 +121,6 @@ impl<'de> Deserialize<'de> for Octets {
     // encoding/base64: line breaks are ignored
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?.replace(['\r', '\n'], "");
-        BASE64.decode(text).map(Self).map_err(|_| de::Error::custom("not base64"))
+        decode(text).map(Self).map_err(|_| de::Error::custom("not base64"))
     }
 }

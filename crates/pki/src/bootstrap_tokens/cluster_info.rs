@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::config::Kubeconfig;
-use portcullis_go::pem;
+use portcullis_go::{base64 as go_base64, pem};
 use rustls_pki_types::CertificateDer;
 
 use super::jws;
@@ -118,7 +118,7 @@ impl ClusterLocation {
         let server = cluster.server.clone().ok_or(ClusterInfoError::Malformed("has no server URL"))?;
         let no_ca = ClusterInfoError::Malformed("has no CA certificate");
         let ca = cluster.certificate_authority_data.as_deref().ok_or_else(|| no_ca.clone())?;
-        let ca_pem = STANDARD.decode(ca).map_err(|_| no_ca.clone())?;
+        let ca_pem = go_base64::decode(ca).map_err(|_| no_ca.clone())?;
         let authorities = pem::authorities(&ca_pem);
         if authorities.is_empty() {
             return Err(no_ca);

@@ -25,6 +25,8 @@ pub const MAX_REQUEST_BYTES: usize = 64 * 1024;
 
 /// The type of the PEM block.
 pub const REQUEST_PEM_TYPE: &[u8] = b"CERTIFICATE REQUEST";
+/// The type in files of some programs. No API server takes it.
+const NEW_REQUEST_PEM_TYPE: &[u8] = b"NEW CERTIFICATE REQUEST";
 /// 1.2.840.113549.1.9.14, the attribute that carries the requested extensions (RFC 2985 §5.4.2).
 pub const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 /// 2.5.29.17
@@ -98,6 +100,17 @@ impl CertificateRequest {
             return Err(RequestError::NotBare);
         }
         Self::from_der(&block.content)
+    }
+
+    /// Parses a PEM file of a request, which Java's keytool and others head `NEW CERTIFICATE REQUEST`.
+    pub fn from_pem_file(pem: &[u8]) -> Result<Self, RequestError> {
+        match pem::decode(pem) {
+            Some((block, _)) if block.kind == NEW_REQUEST_PEM_TYPE => {
+                let is_bare = pem::is_bare(pem, NEW_REQUEST_PEM_TYPE);
+                if is_bare { Self::from_der(&block.content) } else { Err(RequestError::NotBare) }
+            }
+            _ => Self::from_pem(pem),
+        }
     }
 
     /// Parses a request; `der` must have no trailing data.

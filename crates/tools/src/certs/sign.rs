@@ -70,7 +70,7 @@ pub struct SignFlags {
 pub(super) fn run(flags: &SignFlags, read_profiles: ReadSignerProfiles) -> Result<ExitCode, CommandError> {
     let name = flags.request.display();
     let bytes = std::fs::read(&flags.request).map_err(|error| CommandError::about(&name, error))?;
-    let parsed = match CertificateRequest::from_pem(&bytes) {
+    let parsed = match CertificateRequest::from_pem_file(&bytes) {
         Err(RequestError::NotPem) if bytes.starts_with(DER) => CertificateRequest::from_der(&bytes),
         parsed => parsed,
     };

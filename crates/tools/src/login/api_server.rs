@@ -4,9 +4,8 @@
 
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::Uri;
+use portcullis_go::base64;
 use portcullis_http::client_tls::{ClientTls, TrustedRoots};
 use portcullis_pki::x509::CaBundle;
 use portcullis_system::input_file;
@@ -64,7 +63,7 @@ impl ApiServer {
         let authorities =
             match (given(&entry.certificate_authority_data), given(&entry.certificate_authority)) {
                 (Some(data), _) => {
-                    let pem = STANDARD.decode(data);
+                    let pem = base64::decode(data);
                     Some(pem.map_err(|_| "certificate-authority-data is not base64".to_owned())?)
                 }
                 (None, Some(file)) => {

@@ -3,9 +3,8 @@
 
 use std::path::Path;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use kube::config::Kubeconfig;
+use portcullis_go::base64;
 use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_system::clock::UnixTime;
 use secrecy::ExposeSecret;
@@ -97,7 +96,7 @@ type KubeconfigData = Result<Vec<u8>, String>;
 /// Inline data takes precedence over the file, as for client-go.
 fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<KubeconfigData> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        return Some(STANDARD.decode(data).map_err(|_| "it is not base64".to_owned()));
+        return Some(base64::decode(data).map_err(|_| "it is not base64".to_owned()));
     }
     // `kube` joins even an empty path with the directory.
     let file = file.filter(|file| !file.is_empty() && Some(Path::new(file)) != base)?;
