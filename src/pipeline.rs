@@ -97,7 +97,8 @@ impl RequestHandler for Gateway {
         let renderer = RefusalRenderer::of(&request);
         let buffers = request.body().buffers().cloned();
         let request = Box::new(request);
-        let (is_read, write) = (request.method().is_safe(), scope.write.clone());
+        let (is_read, is_head) = (request.method().is_safe(), request.method() == Method::HEAD);
+        let write = scope.write.clone();
         let own_write = write.clone();
         let handling = async move {
             // One snapshot for the whole request, released before the response body streams.
@@ -115,7 +116,15 @@ impl RequestHandler for Gateway {
                 // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
                 connection.close_gracefully();
             }
-            scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref())
+            let audited = scope.audited.clone();
+            let response =
+                scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref());
+            match audited {
+                Some(audited) => {
+                    Box::pin(audited.store_before_end(response, is_head, snapshot.request_timeout)).await
+                }
+                None => response,
+            }
         };
         // A read has no write to finish, and needs no allocation.
         if is_read { Either::Left(handling) } else { Either::Right(FinishedIfWriting::new(handling, write)) }

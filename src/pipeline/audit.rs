@@ -1,7 +1,8 @@
 //! The audit of one request: makes its events, stage by stage, and hands them to the sinks of its cluster.
 //!
 //! The event `ResponseComplete` is made when the last [`AuditedRequest`] of a request is dropped: at the end of the response body
-//! or of the tunnel, however it ends. So no early exit of the request path can miss it.
+//! or of the tunnel, however it ends. So no early exit of the request path can miss it. Where requests wait for a backend, it is
+//! stored before the client has the end of the response.
 //!
 //! Whether a backend that cannot store an event refuses the request is decided in `crates/audit/src/sink.rs`.
 //! Rules match the client, never the impersonated user. What differs from kube-apiserver is in `docs/conformance.md`.
@@ -18,15 +19,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use portcullis_admission::Annotation;
 use portcullis_audit::event::{AuthenticationMetadata, Event, Level, ResponseStatus, Stage};
 use portcullis_audit::policy::Decision;
-use portcullis_audit::sink::{EventOwner, NotStored};
-use portcullis_http::body::Body;
+use portcullis_audit::sink::{EventOwner, NotStored, Storing};
+use portcullis_http::body::{Body, BodyEnd};
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::Form;
 use portcullis_kubernetes::status::render::{self, StatusObject};
@@ -34,6 +36,7 @@ use portcullis_kubernetes::user::EncodedUser;
 use portcullis_limits::budget::BudgetPermit;
 use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
+use tokio::time::timeout;
 
 use super::error_map::{Refusal, RefusalResponse};
 use crate::audit::{ClusterAudit, attributes, event_owner};
@@ -106,7 +109,7 @@ impl AuditedRequest {
     pub(super) fn store_received(&self) -> Option<impl Future<Output = Result<(), NotStored>>> {
         let Self(record) = self;
         if record.audit.sinks.never_wait() {
-            record.store(Stage::RequestReceived);
+            record.store(&record.parts(), Stage::RequestReceived);
             return None;
         }
         let is_omitted = record.decision.omitted.contains(Stage::RequestReceived);
@@ -237,7 +240,7 @@ impl AuditedRequest {
         };
         drop(parts);
         if is_started {
-            self.0.store(Stage::ResponseStarted);
+            self.0.store_started();
         }
     }
 
@@ -261,8 +264,42 @@ impl AuditedRequest {
         }
         drop(parts);
         if record.is_long_running() && !waits_for_status {
-            record.store(Stage::ResponseStarted);
+            record.store_started();
         }
+    }
+}
+
+impl AuditedRequest {
+    /// Stores the last event before the client has the end of the response, if requests wait for a backend: for at most `limit`.
+    // apiserver: pkg/endpoints/filters/audit.go, WithAudit — the last event is processed before the handler returns, and Go's server
+    // then sends the end of the response
+    pub(super) async fn store_before_end(
+        self,
+        response: Response<Body>,
+        is_head: bool,
+        limit: Duration,
+    ) -> Response<Body> {
+        if self.0.audit.sinks.never_wait() {
+            return response;
+        }
+        let started = self.0.parts().started.take();
+        let _late = timeout(limit, finished(started)).await;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return response;
+        }
+        let has_body = !matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if is_head || !has_body || response.body().is_end_stream() {
+            let stored = self.0.complete(&mut self.0.parts());
+            let _late = timeout(limit, finished(stored)).await;
+            return response;
+        }
+        let stored = move || -> BodyEnd {
+            let stored = self.0.complete(&mut self.0.parts());
+            Box::pin(async move {
+                let _late = timeout(limit, finished(stored)).await;
+            })
+        };
+        response.map(|body| body.with_last_step(Box::new(stored)))
     }
 }
 
@@ -271,8 +308,13 @@ impl Record {
         lock(&self.parts)
     }
 
-    fn store(&self, stage: Stage) {
-        self.subject.store(&self.parts(), stage);
+    /// Stores the event of the start of the response. Who waits for backends waits for it.
+    fn store_started(&self) {
+        let mut parts = self.parts();
+        let Some(event) = self.event_of(&parts, Stage::ResponseStarted) else { return };
+        let stored = self.audit.sinks.store_awaited(&self.owner, &event);
+        drop(event);
+        parts.started = Some(stored);
     }
 
     /// The response of a long-running request is no `Status`: nothing of its body is awaited.
@@ -283,7 +325,7 @@ impl Record {
         }
         parts.last_stage = LastStage::Complete;
         drop(parts);
-        self.store(Stage::ResponseStarted);
+        self.store_started();
     }
 
     /// Copies the body of the request, if the event needs a part of it.
@@ -351,6 +393,28 @@ impl Subject {
         }
     }
 
+    /// Stores the events with which the request ends, once.
+    fn complete(&self, parts: &mut Parts) -> impl Iterator<Item = Storing> + use<> {
+        parts.read_request();
+        parts.read_response();
+        parts.note_omitted();
+        if parts.response_status.is_none() {
+            parts.response_status = Some(status::of_no_response());
+            if self.is_long_running() && parts.last_stage == LastStage::Complete {
+                parts.last_stage = LastStage::StartedAndComplete;
+            }
+        }
+        let stages = match std::mem::replace(&mut parts.last_stage, LastStage::Nothing) {
+            LastStage::Nothing | LastStage::Started => [None, None],
+            LastStage::Panic => [None, Some(Stage::Panic)],
+            LastStage::Complete => [None, Some(Stage::ResponseComplete)],
+            LastStage::StartedAndComplete => [Some(Stage::ResponseStarted), Some(Stage::ResponseComplete)],
+        };
+        let stored = stages
+            .map(|stage| Some(self.audit.sinks.store_awaited(&self.owner, &self.event_of(parts, stage?)?)));
+        stored.into_iter().flatten().chain(parts.started.take())
+    }
+
     /// What the event takes from the body of the request.
     // apiserver: pkg/endpoints/handlers/{create,update,patch,delete}.go
     fn request_object(&self, method: &Method) -> Option<RequestObject> {
@@ -398,24 +462,15 @@ impl Drop for Record {
         let Self { subject, parts } = self;
         // Nothing else holds it any more, so it needs no lock.
         let parts = parts.get_mut().unwrap_or_else(PoisonError::into_inner);
-        parts.read_request();
-        parts.read_response();
-        parts.note_omitted();
-        if parts.response_status.is_none() {
-            parts.response_status = Some(status::of_no_response());
-            if subject.is_long_running() && parts.last_stage == LastStage::Complete {
-                parts.last_stage = LastStage::StartedAndComplete;
-            }
-        }
-        match parts.last_stage {
-            LastStage::Nothing | LastStage::Started => {}
-            LastStage::Panic => subject.store(parts, Stage::Panic),
-            LastStage::Complete => subject.store(parts, Stage::ResponseComplete),
-            LastStage::StartedAndComplete => {
-                subject.store(parts, Stage::ResponseStarted);
-                subject.store(parts, Stage::ResponseComplete);
-            }
-        }
+        // Where nobody waits any more, the events are on their way.
+        drop(subject.complete(parts));
+    }
+}
+
+/// Waits until the events are stored.
+async fn finished(storing: impl IntoIterator<Item = Storing>) {
+    for storing in storing {
+        storing.finished().await;
     }
 }
 

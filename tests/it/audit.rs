@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use http::{Request, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
 use testkit::body::fed;
-use testkit::{FakeBackend, Gateway, H2, Pki, flags, full, text, until};
+use testkit::{BoxedBody, FakeBackend, Gateway, H2, Pki, flags, full, text, until};
 use tokio::io::AsyncWriteExt as _;
 
 use crate::gateway::InProcess as _;
@@ -98,6 +99,72 @@ async fn a_request_is_in_the_file_before_the_backend_has_it() {
     assert_eq!(events[1]["objectRef"]["name"], "one");
     assert_eq!(events[1]["requestObject"], json!({"metadata": {"name": "one"}}));
     assert_eq!(events[1]["responseStatus"]["code"], 200);
+}
+
+/// What the backend sends to a path: nothing, a body whose length is known, one of many frames whose length is not.
+fn answer_of(path: &str) -> http::Response<BoxedBody> {
+    let builder = http::Response::builder().header("content-type", "application/json");
+    match path {
+        "/api/v1/namespaces/n/empty" => builder.status(204).body(full("")).unwrap(),
+        "/api/v1/namespaces/n/long" => {
+            let frames = (0..40).map(|_| Ok(http_body::Frame::data(vec![b'x'; 9_000].into())));
+            builder.body(StreamBody::new(futures_util::stream::iter(frames)).boxed()).unwrap()
+        }
+        "/api/v1/namespaces/n/known" => builder.body(full("x".repeat(100_000))).unwrap(),
+        _ => builder.body(full("{}")).unwrap(),
+    }
+}
+
+// apiserver: pkg/endpoints/filters/audit.go — the last event is processed before the handler returns, and thus before the end of the
+// response leaves the server.
+#[tokio::test]
+async fn a_client_that_has_a_response_finds_its_event_in_the_file() {
+    let pki = Pki::new();
+    let backend = FakeBackend::start(&pki, H2, |request: Request<hyper::body::Incoming>| {
+        let response = answer_of(request.uri().path());
+        Box::pin(async move { response })
+    })
+    .await;
+    let rules = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata"}]});
+    let (policy, log) = (pki.write("policy.yaml", rules.to_string()), pki.directory.path().join("audit.log"));
+    let mut given = flags(&pki, backend.address);
+    given.push(format!("--audit-policy-file={}", policy.display()));
+    given.push(format!("--audit-log-path={}", log.display()));
+    let gateway = Gateway::with(given);
+    gateway.checked().await;
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let (mut http2, mut http1) = (gateway.http2(Some(&alice)).await, gateway.http1(Some(&alice)).await);
+    let mut asked = 0;
+    let mut check = async |what: String, response: http::Response<hyper::body::Incoming>| {
+        let code = response.status().as_u16();
+        text(response).await;
+        let events = events(&log);
+        asked += 1;
+        assert_eq!(events.len(), asked, "{what} {code}");
+        assert_eq!(events[asked - 1]["responseStatus"]["code"], code, "{what}");
+    };
+    let request = |method: &str, path: &str, token: &str| {
+        let request = Request::builder().method(method).uri(format!("https://localhost{path}"));
+        request.header("authorization", token).body(full("")).unwrap()
+    };
+    for _ in 0..20 {
+        for (method, path) in [
+            ("GET", "/api/v1/namespaces/n/known"),
+            ("GET", "/api/v1/namespaces/n/long"),
+            ("HEAD", "/api/v1/namespaces/n/known"),
+            ("DELETE", "/api/v1/namespaces/n/empty"),
+            ("POST", MAPS),
+            ("GET", "/livez"),
+        ] {
+            let request = || request(method, path, "");
+            check(format!("HTTP/2 {method} {path}"), http2.send(request()).await.unwrap()).await;
+            check(format!("HTTP/1.1 {method} {path}"), http1.send(request()).await.unwrap()).await;
+        }
+        let forged = || request("GET", "/api/v1/pods?watch=true", "Bearer forged");
+        check("refused over HTTP/2".to_owned(), gateway.http2(None).await.send(forged()).await.unwrap()).await;
+        check("refused over HTTP/1.1".to_owned(), gateway.http1(None).await.send(forged()).await.unwrap()).await;
+    }
 }
 
 #[tokio::test]

@@ -77,6 +77,20 @@ struct Outlet {
 #[error("failed to store audit event")]
 pub struct NotStored;
 
+/// An event that backends are storing, of those that requests wait for.
+#[derive(Debug, Default)]
+pub struct Storing(Vec<oneshot::Receiver<bool>>);
+
+impl Storing {
+    /// Waits until all have stored it, or have given up. Dropping it takes nothing back.
+    pub async fn finished(self) {
+        for stored in self.0 {
+            // Dropped without a value, it was not stored.
+            let _ = stored.await;
+        }
+    }
+}
+
 impl Sinks {
     fn new(log: Option<Outlet>, webhook: Option<Outlet>, observer: Arc<dyn Observer>) -> Self {
         let is_empty = log.is_none() && webhook.is_none();
@@ -137,6 +151,16 @@ impl Sinks {
             }
             stored
         }
+    }
+
+    /// Stores the event of a later stage, for which the end of the response waits.
+    // apiserver: pkg/endpoints/filters/audit.go, WithAudit; pkg/audit/union.go
+    pub fn store_awaited(&self, owner: &EventOwner, event: &Event<'_>) -> Storing {
+        let Some(outlets) = &self.0 else { return Storing::default() };
+        outlets.observer.event();
+        let encodings = Encodings::new(event);
+        let store = |outlet: &Outlet| outlet.store_awaited(owner, outlet.line(owner, &encodings)?);
+        Storing(self.outlets().filter_map(store).collect())
     }
 
     /// Stores the event of a later stage, without waiting. It is called from destructors.
@@ -203,6 +227,16 @@ impl Outlet {
         self.queue.push(owner, &line, Some(sender)).await;
         let stored = stored.await.unwrap_or(false);
         if stored || self.mode != Mode::BlockingStrict { Ok(()) } else { Err(NotStored) }
+    }
+
+    fn store_awaited(&self, owner: &EventOwner, line: &[u8]) -> Option<oneshot::Receiver<bool>> {
+        if self.mode == Mode::Batch {
+            self.store(owner, line);
+            return None;
+        }
+        let (sender, stored) = oneshot::channel();
+        self.queue.push_awaited(owner, line, HARD_LIMIT, Some(sender));
+        Some(stored)
     }
 
     fn store(&self, owner: &EventOwner, line: &[u8]) {

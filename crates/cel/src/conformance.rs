@@ -7,9 +7,9 @@ use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::environment::Environment;
 use super::expression::{Expression, Outcome};
+use super::float;
 use super::libraries::time;
 use super::value::Datum;
-use super::float;
 
 /// The overloads of a function in the reference's format.
 pub fn overloads(function: &str) -> Option<Vec<String>> {

@@ -3,6 +3,7 @@
 
 mod counted;
 mod events;
+mod last_step;
 mod replay;
 
 use std::future::{Future, poll_fn};
@@ -23,9 +24,11 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use tokio_util::task::AbortOnDropHandle;
 
 pub use events::EventTracker;
+pub use last_step::LastStep;
 pub use replay::{REPLAY_SHARES, Replay};
 
 use counted::note_polled_by_http1;
+use last_step::HeldEnd;
 use replay::ReplayedBody;
 
 use crate::hop_by_hop::strip_hop_by_hop;
@@ -64,6 +67,7 @@ struct Watchers {
     observer: Option<Box<dyn BodyObserver>>,
     revocation: Option<Revocation>,
     events: Option<EventTracker>,
+    end: Option<HeldEnd>,
 }
 
 /// When the client may receive no more of a body.
@@ -252,6 +256,18 @@ impl Body {
         self.watchers.get_or_insert_default().observer = Some(observer);
     }
 
+    /// Does a step before the end of the body is passed on, after all else that looks at the body.
+    #[must_use]
+    pub fn with_last_step(mut self, step: LastStep) -> Self {
+        let length = self.size_hint().exact();
+        self.watchers.get_or_insert_default().end = Some(HeldEnd::new(step, length));
+        self
+    }
+
+    fn held_end(&mut self) -> Option<&mut HeldEnd> {
+        self.watchers.as_mut()?.end.as_mut()
+    }
+
     /// Attaches a guard, which is dropped when the body ends.
     #[must_use]
     pub fn with_guard(mut self, guard: EndGuard) -> Self {
@@ -269,6 +285,39 @@ impl HttpBody for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        if let Some(held) = this.held_end().and_then(|end| end.poll_held(cx)) {
+            return held;
+        }
+        let polled = this.poll_passing(cx);
+        let is_end_stream = this.is_at_end();
+        match this.held_end() {
+            Some(end) => end.pass(polled, is_end_stream, cx),
+            None => polled,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let is_to_come = |watchers: &Watchers| watchers.end.as_ref().is_some_and(HeldEnd::is_to_come);
+        self.is_at_end() && !self.watchers.as_deref().is_some_and(is_to_come)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let left = self.size_left();
+        let held = self
+            .watchers
+            .as_deref()
+            .and_then(|watchers| watchers.end.as_ref())
+            .map_or(0, HeldEnd::held_bytes);
+        match left.exact() {
+            Some(exact) if held > 0 => SizeHint::with_exact(exact.saturating_add(held)),
+            _ => left,
+        }
+    }
+}
+
+impl Body {
+    fn poll_passing(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self;
         let mut revocation = this.watchers.as_mut().and_then(|watchers| watchers.revocation.as_mut());
         let is_revoked = revocation.as_mut().map(|revocation| revocation.poll(cx));
         if is_revoked == Some(Revoked::Now) {
@@ -332,7 +381,8 @@ impl HttpBody for Body {
         polled
     }
 
-    fn is_end_stream(&self) -> bool {
+    /// Whether nothing more is to be polled.
+    fn is_at_end(&self) -> bool {
         match &self.kind {
             BodyKind::Bytes(bytes) => bytes.is_none(),
             BodyKind::Read(read) => {
@@ -350,7 +400,8 @@ impl HttpBody for Body {
         }
     }
 
-    fn size_hint(&self) -> SizeHint {
+    /// The size of what is still to be polled.
+    fn size_left(&self) -> SizeHint {
         match &self.kind {
             BodyKind::Bytes(bytes) => SizeHint::with_exact(
                 bytes.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap_or(u64::MAX)),

@@ -211,8 +211,9 @@ impl ExecPlugin {
     // client-go: plugin/pkg/client/auth/exec/exec.go, refreshCredsLocked
     fn read(&self, output: &[u8], now: UnixTime) -> Result<PluginCredential, PluginError> {
         let wrong = |problem: String| PluginError::Output { command: self.command.clone(), problem };
-        let given = decode(output)
-            .map_err(|problem| wrong(format!("did not print an ExecCredential in JSON or YAML: {problem}")))?;
+        let given = decode(output).map_err(|problem| {
+            wrong(format!("did not print an ExecCredential in JSON or YAML: {problem}"))
+        })?;
         if given.kind != "ExecCredential" {
             return Err(wrong("printed an object of another kind than ExecCredential".to_owned()));
         }
@@ -259,7 +260,8 @@ impl ExecPlugin {
 // apimachinery: pkg/runtime/serializer/json/json.go, Decode
 fn decode(output: &[u8]) -> Result<ExecCredential, String> {
     if output.trim_ascii_start().starts_with(b"{") {
-        let place = |error: serde_json::Error| format!("error at line {}, column {}", error.line(), error.column());
+        let place =
+            |error: serde_json::Error| format!("error at line {}, column {}", error.line(), error.column());
         return serde_json::from_slice(output).map_err(place);
     }
     let value = yaml::value(output).map_err(|_| "it cannot be read".to_owned())?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::StatusCode;
 use portcullis_audit::event::{Level, ResponseStatus};
 use portcullis_audit::policy::Decision;
+use portcullis_audit::sink::Storing;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::render;
 use portcullis_limits::budget::BudgetPermit;
@@ -34,6 +35,8 @@ pub(super) struct Parts {
     pub(super) response_object: Option<Arc<RawValue>>,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) last_stage: LastStage,
+    /// The event of the start of the response, until somebody waits for it.
+    pub(super) started: Option<Storing>,
     // Boxed: few requests have them.
     pub(super) request: Option<Box<RequestCapture>>,
     pub(super) response: Option<Box<ResponseCapture>>,
@@ -99,6 +102,7 @@ impl Parts {
             response_object: None,
             annotations,
             last_stage: LastStage::Complete,
+            started: None,
             request: None,
             response: None,
             omit_managed_fields: decision.omit_managed_fields,

@@ -327,7 +327,9 @@ fn a_request_of_another_tool_is_signed() {
     request(dir, "plain", "/O=dev/CN=plain", "");
     let plain = std::fs::read_to_string(dir.join("plain.csr")).unwrap();
     let new = plain.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST");
-    for (name, text) in [("new", new.clone()), ("windows", plain.replace('\n', "\r\n")), ("both", new.replace('\n', "\r\n"))] {
+    for (name, text) in
+        [("new", new.clone()), ("windows", plain.replace('\n', "\r\n")), ("both", new.replace('\n', "\r\n"))]
+    {
         let file = format!("{name}.csr");
         std::fs::write(dir.join(&file), text).unwrap();
         certs(dir, &["sign", &file, "--profile", "client"]).succeeds();

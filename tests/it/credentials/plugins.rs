@@ -116,7 +116,13 @@ fn plugin_errors_do_not_contain_the_plugins_output() {
             r#"{"kind": "s3cr3t""#,
             "did not print an ExecCredential in JSON or YAML: error at line 1, column 16",
         ),
-        ("broken YAML", never, "", "kind: [s3cr3t", "did not print an ExecCredential in JSON or YAML: it cannot be read"),
+        (
+            "broken YAML",
+            never,
+            "",
+            "kind: [s3cr3t",
+            "did not print an ExecCredential in JSON or YAML: it cannot be read",
+        ),
         ("a bare string", never, "", r#""s3cr3t""#, "did not print an ExecCredential in JSON or YAML"),
         ("nothing", never, "", "", "did not print an ExecCredential in JSON or YAML"),
         (

@@ -144,7 +144,18 @@ impl Queue {
 
     /// Adds an event if there is room for it in the share of its owner, in `times` the bounds. Counts it as lost if not.
     pub(super) fn push_now(&self, owner: &EventOwner, line: &[u8], times: usize) -> bool {
-        let pushed = self.lock().push(owner, line, &mut None, times);
+        self.push_awaited(owner, line, times, None)
+    }
+
+    /// The same; `stored` is as in [`Self::push`].
+    pub(super) fn push_awaited(
+        &self,
+        owner: &EventOwner,
+        line: &[u8],
+        times: usize,
+        mut stored: Option<Sender<bool>>,
+    ) -> bool {
+        let pushed = self.lock().push(owner, line, &mut stored, times);
         match pushed {
             Ok(pushed) => {
                 self.pushed(pushed);
