@@ -18,6 +18,8 @@ use super::status;
 
 /// The objects that an event lacks, and why.
 const OMITTED: &str = "audit.portcullis.dev/omitted";
+/// Why an object lacks all other fields.
+const IN_PROTOBUF: &str = "all but kind and metadata, of an object in protobuf";
 /// Why an event does not name an object that the gateway cannot read, although the API server may.
 const UNREADABLE: &str = "the object cannot be read";
 
@@ -153,7 +155,10 @@ impl Parts {
         }
         if with_object {
             match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-                Ok(object) => self.request_object = self.held(object, memory, "requestObject"),
+                Ok(object) => {
+                    self.request_object = self.held(object, memory, "requestObject");
+                    self.note_encoding("requestObject", encoding);
+                }
                 Err(reason) => self.omit("requestObject", reason),
             }
         }
@@ -209,8 +214,18 @@ impl Parts {
             return;
         }
         match objects::as_json(encoding, &bytes, self.omit_managed_fields) {
-            Ok(object) => self.response_object = self.held(object, memory, "responseObject"),
+            Ok(object) => {
+                self.response_object = self.held(object, memory, "responseObject");
+                self.note_encoding("responseObject", encoding);
+            }
             Err(reason) => self.omit("responseObject", reason),
+        }
+    }
+
+    /// An object that lacks its content must not look as if it had none.
+    fn note_encoding(&mut self, field: &'static str, encoding: Encoding) {
+        if encoding == Encoding::Protobuf {
+            self.omit(field, IN_PROTOBUF);
         }
     }
 
