@@ -25,6 +25,9 @@ pub(crate) fn server_config(
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Early data could be replayed.
     config.max_early_data_size = 0;
+    // wolfSSL before 5.6 fails at the ticket of TLS 1.3, whose nonce is longer than it takes. No client of Go, kubectl among
+    // them, resumes sessions, and those of TLS 1.2 are resumed without tickets.
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

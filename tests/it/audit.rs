@@ -162,8 +162,10 @@ async fn a_client_that_has_a_response_finds_its_event_in_the_file() {
             check(format!("HTTP/1.1 {method} {path}"), http1.send(request()).await.unwrap()).await;
         }
         let forged = || request("GET", "/api/v1/pods?watch=true", "Bearer forged");
-        check("refused over HTTP/2".to_owned(), gateway.http2(None).await.send(forged()).await.unwrap()).await;
-        check("refused over HTTP/1.1".to_owned(), gateway.http1(None).await.send(forged()).await.unwrap()).await;
+        check("refused over HTTP/2".to_owned(), gateway.http2(None).await.send(forged()).await.unwrap())
+            .await;
+        check("refused over HTTP/1.1".to_owned(), gateway.http1(None).await.send(forged()).await.unwrap())
+            .await;
     }
 }
 

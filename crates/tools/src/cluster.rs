@@ -2,6 +2,8 @@
 //!
 //! A kubeconfig may contain credentials: errors never quote it.
 
+mod retry;
+
 use std::error::Error as _;
 use std::future::Future;
 use std::io::ErrorKind;
@@ -10,11 +12,14 @@ use std::time::Duration;
 
 use clap::Args;
 use http::Uri;
+use kube::client::ClientBuilder;
 use kube::config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
-use secrecy::SecretString;
-
 use portcullis_kubernetes::kubeconfig::unreadable;
+use secrecy::SecretString;
+use tower::retry::RetryLayer;
+
+use retry::RetryAfter;
 
 const VARIABLE: &str = "KUBECONFIG";
 /// Timeout for the TCP and TLS connection.
@@ -108,11 +113,17 @@ fn in_words(error: &KubeconfigError) -> String {
     }
 }
 
+/// A client that repeats requests as client-go does.
+pub(crate) fn client(config: &Config) -> kube::Result<Client> {
+    let config = Config { default_retry: false, ..config.clone() };
+    Ok(ClientBuilder::try_from(config)?.with_layer(&RetryLayer::new(RetryAfter::default())).build())
+}
+
 impl ClusterClient {
     fn of(mut config: Config) -> Result<Self, ClusterError> {
         config.connect_timeout = Some(DIAL_TIMEOUT);
         let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
-        let client = Client::try_from(config.clone()).map_err(unusable)?;
+        let client = client(&config).map_err(unusable)?;
         Ok(Self { client, config })
     }
 
