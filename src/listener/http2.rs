@@ -3,7 +3,9 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
@@ -14,6 +16,7 @@ use portcullis_http::transport::{
     ConnectionBuffers, CorkedStream, Direction, ExchangeBuffers, Http2Body, Http2KeepAlive, Incoming,
     ResponseAccount, SentBytes, StreamWindows, UploadGuard, send_response_body, set_content_length,
 };
+use tokio::time::timeout;
 use tracing::debug;
 
 use super::RequestHandler;
@@ -30,6 +33,9 @@ const MAX_SHORT_FRAMES: usize = 1 << 20;
 /// A request body that may be longer counts, and so does a larger header.
 const MAX_UNCOUNTED_BODY: u64 = 4 << 10;
 const MAX_UNCOUNTED_HEADER: usize = 16 << 10;
+/// How long the rest of a request body may come after the end of the response, before it is refused. libcurl before 8 loses the
+/// response if the end of the stream and its reset come together, as h2 would send them.
+const UNREAD_LINGER: Duration = Duration::from_millis(100);
 /// Streams that the client has reset before h2 returned them from `poll_accept`.
 const MAX_PENDING_RESETS: usize = 20;
 /// Streams that h2 may reset because of errors of the client.
@@ -161,7 +167,9 @@ impl<H: RequestHandler> Exchange<H> {
     async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<SentBytes>) {
         let (head, stream) = request.into_parts();
         let is_head = head.method == Method::HEAD;
-        let mut incoming = Incoming::Http2(Http2Body::new(&head.headers, stream, None));
+        let unread = self.upload.is_some().then(Arc::<AtomicBool>::default);
+        let body = Http2Body::new(&head.headers, stream, None).with_unread_flag(unread.clone());
+        let mut incoming = Incoming::Http2(body);
         let exchange = self.count(&head, &mut incoming);
         let response = {
             let request = Request::from_parts(head, incoming);
@@ -200,7 +208,7 @@ impl<H: RequestHandler> Exchange<H> {
         }
         account.note_header(size);
         let sent = match respond.send_response(Response::from_parts(head, ()), is_empty) {
-            Ok(_) if is_empty => return,
+            Ok(_) if is_empty => Ok(()),
             Ok(stream) => send_response_body(body, stream, account).await.map_err(|error| error.to_string()),
             Err(error) => {
                 respond.send_reset(Reason::INTERNAL_ERROR);
@@ -209,6 +217,10 @@ impl<H: RequestHandler> Exchange<H> {
         };
         if let Err(error) = sent {
             debug!(%error, "response aborted");
+        } else if unread.is_some_and(|unread| unread.load(Ordering::Relaxed)) {
+            // h2 resets the stream when the last handle is dropped.
+            let reset = poll_fn(|cx| respond.poll_reset(cx));
+            let _elapsed = timeout(UNREAD_LINGER, reset).await;
         }
     }
 

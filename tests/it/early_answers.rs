@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use testkit::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame, header_block};
 use testkit::pki::Issued;
 use testkit::wire::head;
 use testkit::{FakeBackend, Gateway, H2, Pki, full, in_time};
@@ -143,4 +144,52 @@ async fn a_refused_client_gets_no_100_continue() {
     stream.write_all(request.as_bytes()).await.unwrap();
     let head = head(&mut stream).await.unwrap().to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 401 ") && head.contains("connection: close"), "{head}");
+}
+
+/// libcurl before 8 loses a response over HTTP/2 whose end comes together with the reset of the stream: Go sends one after the other.
+// Go: net/http/h2_bundle.go, wroteFrame
+#[tokio::test]
+async fn over_http2_the_stream_is_reset_some_time_after_the_response() {
+    let pki = Pki::new();
+    let backend = FakeBackend::start(&pki, H2, |_| {
+        let mut response = Response::new(full("no"));
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        Box::pin(async { response })
+    })
+    .await;
+    let gateway = Gateway::start(&pki, &backend);
+    let alice = pki.clients.leaf().cn("alice").issue();
+    let mut stream = gateway.frames(Some(&alice), 65_535).await;
+    let begin = frame(HEADERS, END_HEADERS, 1, &header_block("POST", "/api/v1/namespaces/n/configmaps"));
+    stream.write_all(&[begin, frame(DATA, 0, 1, &[b'x'; 10_000])].concat()).await.unwrap();
+    // What one read has, as libcurl sees it.
+    let (mut read, mut kinds) = (Vec::new(), Vec::new());
+    while !kinds.contains(&(RST_STREAM, false)) {
+        let mut chunk = [0; 16_384];
+        let length = in_time(stream.read(&mut chunk)).await.unwrap();
+        assert_ne!(length, 0, "{kinds:?}");
+        read.extend(&chunk[..length]);
+        while let Some((kind, ends)) = take_frame(&mut read) {
+            assert!(
+                kind != RST_STREAM || !kinds.contains(&(DATA, true)),
+                "the response and the reset in one read"
+            );
+            kinds.push((kind, ends));
+        }
+        // Of earlier reads, only that there was one matters.
+        kinds.iter_mut().for_each(|(_, ends)| *ends = false);
+    }
+    assert!(kinds.contains(&(DATA, false)), "{kinds:?}");
+}
+
+/// The kind of the first whole frame, and whether it ends its stream.
+fn take_frame(read: &mut Vec<u8>) -> Option<(u8, bool)> {
+    let &[high, middle, low, kind, flags, ..] = read.as_slice() else { return None };
+    let length = u32::from_be_bytes([0, high, middle, low]);
+    let end = 9 + usize::try_from(length).unwrap();
+    if read.len() < end {
+        return None;
+    }
+    read.drain(..end);
+    Some((kind, flags & END_STREAM != 0))
 }

@@ -1,6 +1,7 @@
 //! Receives a body over HTTP/2.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -26,6 +27,8 @@ pub struct Http2Body {
     upload: Option<AbortOnDropHandle<()>>,
     /// Where what is not read counts.
     counted: Option<(Arc<ExchangeBuffers>, Direction)>,
+    /// Set when the body is dropped before its end.
+    unread: Option<Arc<AtomicBool>>,
 }
 
 impl Http2Body {
@@ -34,7 +37,14 @@ impl Http2Body {
         // h2 has validated the number, and enforces the length.
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let left = length.or_else(|| stream.is_end_stream().then_some(0));
-        Self { stream, left, data_ended: false, upload, counted: None }
+        Self { stream, left, data_ended: false, upload, counted: None, unread: None }
+    }
+
+    /// Registers a flag to set if the body is dropped before its end.
+    #[must_use]
+    pub fn with_unread_flag(mut self, unread: Option<Arc<AtomicBool>>) -> Self {
+        self.unread = unread;
+        self
     }
 
     /// Counts what is received and not read.
@@ -98,6 +108,9 @@ impl Drop for Http2Body {
     fn drop(&mut self) {
         if let Some((buffers, direction)) = &self.counted {
             buffers.forget(*direction);
+        }
+        if let Some(unread) = self.unread.take_if(|_| !self.stream.is_end_stream()) {
+            unread.store(true, Ordering::Relaxed);
         }
         // The response is complete, but the server may still read the rest of the request.
         let is_whole = self.left == Some(0) || self.stream.is_end_stream();
