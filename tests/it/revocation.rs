@@ -114,6 +114,26 @@ async fn a_denied_certificate_is_refused_on_open_connections_and_no_other_client
     }
 }
 
+// wolfSSL before 5.6 ends the connection at a ticket whose nonce has more than 8 bytes.
+#[tokio::test]
+async fn a_client_of_tls_1_3_gets_no_ticket() {
+    let setup = Setup::start(&[]).await;
+    let mut config = tls_client(&[&rustls::version::TLS13]).with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    let config = Arc::new(config);
+    for _ in 0..2 {
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = setup.gateway.tls_with(name, Arc::clone(&config)).await;
+        let kind = stream.get_ref().1.handshake_kind();
+        // A ticket would come before the response.
+        Client::over(&setup.gateway, stream).await.code(&[]).await;
+        assert!(
+            matches!(kind, Some(HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest)),
+            "{kind:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_denied_certificate_is_refused_in_resumed_sessions() {
     let setup = Setup::start(&[]).await;
