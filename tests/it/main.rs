@@ -33,6 +33,7 @@ mod compared_crls;
 mod compared_exec_plugin;
 mod compared_id_tokens;
 mod compared_key_sets;
+mod compared_kubeconfigs;
 mod configuration;
 mod configuration_reference;
 mod configured_files;
