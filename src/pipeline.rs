@@ -160,7 +160,7 @@ async fn unless_revoked(
     };
     tokio::select! {
         biased;
-        () = revoked => Err(Refusal::TooManyBufferedBytes),
+        () = revoked => Err(if write.may_be_stored() { Refusal::GivenUpAfterSending } else { Refusal::TooManyBufferedBytes }),
         result = handling => result,
     }
 }
@@ -222,8 +222,12 @@ impl Gateway {
         scope: &RequestScope,
     ) -> Result<Response<Body>, Refusal> {
         let context = self.forward_context(connection, scope);
+        let is_read = admitted.is_read();
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, context)?;
+        if !is_read {
+            scope.write.note_sent();
+        }
         let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
         // A reviewed write is no stream, whatever its header says, and what it has stored is compared.

@@ -64,6 +64,10 @@ pub(super) enum Refusal {
     TooManyConnections(#[from] TooManyConnections),
     #[error("buffers hold more than --max-buffered-bytes, and those of this owner the most")]
     TooManyBufferedBytes,
+    #[error(
+        "buffers hold more than --max-buffered-bytes, and those of this owner the most; the API server may have done the request"
+    )]
+    GivenUpAfterSending,
     #[error(transparent)]
     Access(#[from] AccessRefusal),
     #[error("not admitted: {}", .0.message.as_deref().unwrap_or_default())]
@@ -148,6 +152,8 @@ impl Refusal {
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
             Self::Forward(error) => forward_status(error, audit_id),
+            // Clients repeat any request after 429.
+            Self::GivenUpAfterSending => Status::bad_gateway(audit_id),
             Self::ShuttingDown => Status::shutting_down_try_later(),
             Self::Panic => Status::panicked(),
         })

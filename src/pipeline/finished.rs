@@ -10,27 +10,43 @@ use tokio::runtime::Handle;
 
 /// Whether the write of a request is on its way.
 #[derive(Debug, Clone, Default)]
-pub(super) struct WriteInProgress(Arc<AtomicBool>);
+pub(super) struct WriteInProgress(Arc<WriteState>);
+
+#[derive(Debug, Default)]
+struct WriteState {
+    is_on_its_way: AtomicBool,
+    may_be_stored: AtomicBool,
+}
 
 /// While it exists, the write is on its way.
 #[derive(Debug)]
-pub(super) struct WriteGuard(Arc<AtomicBool>);
+pub(super) struct WriteGuard(Arc<WriteState>);
 
 impl WriteInProgress {
     /// Whether a write is on its way: then nothing ends the request.
     pub(super) fn is_on_its_way(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.is_on_its_way.load(Ordering::Acquire)
+    }
+
+    /// The request is sent to the API server, and is no read.
+    pub(super) fn note_sent(&self) {
+        self.0.may_be_stored.store(true, Ordering::Release);
+    }
+
+    /// Whether the API server may have done it: no client must be told to send it again.
+    pub(super) fn may_be_stored(&self) -> bool {
+        self.0.may_be_stored.load(Ordering::Acquire)
     }
 
     pub(super) fn begin(&self) -> WriteGuard {
-        self.0.store(true, Ordering::Release);
+        self.0.is_on_its_way.store(true, Ordering::Release);
         WriteGuard(Arc::clone(&self.0))
     }
 }
 
 impl Drop for WriteGuard {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.is_on_its_way.store(false, Ordering::Release);
     }
 }
 
@@ -62,7 +78,7 @@ impl<F: Future + Send + 'static> Future for FinishedIfWriting<F> {
 // threat: unreviewed-write
 impl<F: Future + Send + 'static> Drop for FinishedIfWriting<F> {
     fn drop(&mut self) {
-        let is_writing = self.write.0.load(Ordering::Acquire);
+        let is_writing = self.write.is_on_its_way();
         if let (Some(handling), true, Ok(runtime)) = (self.handling.take(), is_writing, Handle::try_current())
         {
             runtime.spawn(async move { drop(handling.await) });

@@ -502,6 +502,11 @@ impl Admitted {
         Self(authorized)
     }
 
+    /// Whether the API server stores nothing by it.
+    pub(super) fn is_read(&self) -> bool {
+        self.0.0.data.request.method().is_safe()
+    }
+
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
         let Authorized(Impersonated { data, identity, requester, impersonate, constraint: _ }) = self.0;

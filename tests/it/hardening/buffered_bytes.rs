@@ -196,8 +196,8 @@ async fn uploads_that_are_not_read_are_refused_for_the_user_with_the_most() {
         for (frames, response) in flood {
             drop(frames);
             let response = in_time(response).await.unwrap();
-            refused +=
-                u64::from(response.is_ok_and(|response| response.status() == StatusCode::TOO_MANY_REQUESTS));
+            // Not 429, after which clients send it again: the application may have done it.
+            refused += u64::from(response.is_ok_and(|response| response.status() == StatusCode::BAD_GATEWAY));
         }
         let reset = setup.resets("user").await;
         assert!(refused >= 1 && reset >= refused, "{refused} of {reset}");
