@@ -27,6 +27,7 @@ pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
 pub(crate) mod response_size;
+pub(crate) mod server_version;
 pub(crate) mod settings;
 pub(crate) mod sharing;
 pub(crate) mod vetted;
@@ -53,6 +54,7 @@ use crate::backend::dials::ClusterDials;
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::policy::PolicyInForce;
+use crate::backend::server_version::ServerVersion;
 use crate::backend::settings::EndpointDiscovery;
 use crate::backend::sharing::SharingClass;
 use crate::metrics::BackendTimings;
@@ -77,7 +79,7 @@ pub(crate) struct Backend {
     /// The headers beside the standard ones from which the API servers read identities, as configured or discovered.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
     /// The version of its API servers, as one of them said last.
-    server_version: ArcSwapOption<String>,
+    server_version: ServerVersion,
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
     retries: RetryBudget,
@@ -131,7 +133,7 @@ impl Backend {
                 .map_err(|_| general(&format!("{} is not a valid host and port", first.address)))?,
             authorization,
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
-            server_version: ArcSwapOption::empty(),
+            server_version: ServerVersion::default(),
             is_unavailable: AtomicBool::new(false),
             retries: RetryBudget::default(),
             relayed_retries: RetryBudget::default(),
@@ -190,14 +192,14 @@ impl Backend {
         });
     }
 
-    /// The version of its API servers, if known.
-    pub(crate) fn server_version(&self) -> Option<String> {
-        self.server_version.load().as_deref().cloned()
+    /// The version of its API servers.
+    pub(crate) fn server_version(&self) -> &ServerVersion {
+        &self.server_version
     }
 
     /// Records the version that an API server has reported.
     pub(crate) fn learn_server_version(&self, version: String) {
-        self.server_version.store(Some(Arc::new(version)));
+        self.server_version.learn(version);
     }
 
     /// The common name of the gateway's client certificate, and the end of its validity.

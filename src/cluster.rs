@@ -121,7 +121,7 @@ impl Cluster {
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator = (*impersonation == ImpersonationBy::Gateway)
-            .then(|| Impersonator::new(authorizers.clone(), &deps.metrics));
+            .then(|| Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics));
         let admission = match &settings.admission {
             None => None,
             Some(admission) => {

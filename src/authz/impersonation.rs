@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use super::access_review::{self, given};
 use super::authorizer::AccessError;
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
+use crate::backend::server_version::ServerVersion;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use key::ImpersonationKey;
@@ -62,6 +63,8 @@ pub enum ImpersonationBy {
 pub(crate) struct Impersonator {
     /// The gateway's own authorizers, before the API servers.
     authorizer: ClusterAuthorizer,
+    /// Of the API servers that have the rules.
+    version: ServerVersion,
     metrics: Arc<Metrics>,
     last_modes: LastModes,
     /// With a fast hash, whose seed is not secret in the strict sense: only impersonations that are allowed are kept, so a
@@ -98,9 +101,10 @@ impl Impersonated {
 
 impl Impersonator {
     /// Asks `authorizer`.
-    pub(crate) fn new(authorizer: ClusterAuthorizer, metrics: &Arc<Metrics>) -> Self {
+    pub(crate) fn new(authorizer: ClusterAuthorizer, version: ServerVersion, metrics: &Arc<Metrics>) -> Self {
         Self {
             authorizer,
+            version,
             metrics: Arc::clone(metrics),
             last_modes: LastModes::new(),
             allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
@@ -134,7 +138,7 @@ impl Impersonator {
     /// What [`Self::try_modes`] finds without an access review, in the mode that it tries first.
     fn recall(&self, asked: &Impersonation<'_, '_>, now: Instant) -> Option<Impersonated> {
         let mode = self.last_modes.get(&asked.requester.name)?;
-        if !mode.applies(asked.wanted, asked.requester) {
+        if !self.applies(mode, asked) {
             return None;
         }
         let key = if mode.is_constrained() {
@@ -152,7 +156,7 @@ impl Impersonator {
         let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != last);
         let mut refused = None;
         for mode in last.into_iter().chain(others) {
-            if !mode.applies(asked.wanted, asked.requester) {
+            if !self.applies(mode, asked) {
                 continue;
             }
             match self.check(mode, asked).await {
@@ -170,6 +174,13 @@ impl Impersonator {
         // The last mode always applies.
         Err(refused
             .unwrap_or_else(|| ReviewError::Unusable("all impersonation modes failed".to_owned()).into()))
+    }
+
+    /// Whether the API servers would try the mode.
+    // threat: unauthorized-impersonation
+    fn applies(&self, mode: Mode, asked: &Impersonation<'_, '_>) -> bool {
+        let is_known = !mode.is_constrained() || self.version.has_constrained_impersonation();
+        is_known && mode.applies(asked.wanted, asked.requester)
     }
 
     async fn check(

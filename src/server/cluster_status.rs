@@ -180,7 +180,7 @@ impl ClusterStatus {
                     Some(RoutesStatus { server_names, path_prefix })
                 }
             },
-            server_version: cluster.backend.server_version(),
+            server_version: cluster.backend.server_version().text(),
             endpoints,
             client_certificate: cluster
                 .backend
