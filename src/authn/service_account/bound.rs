@@ -22,6 +22,8 @@ const NAME: &str = AuthnMethod::ServiceAccount.name();
 /// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.
 const LEEWAY: Duration = Duration::from_mins(1);
 const INVALIDATED: &str = "service account token has been invalidated";
+const WEBHOOK_BOUND: &str =
+    r#"feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound"#;
 const STALE: &str = "authentication.k8s.io/stale-token";
 
 /// Authenticates the bound tokens of some issuers.
@@ -69,6 +71,11 @@ impl BoundTokenAuthenticator {
         checks: CheckRecorder<'_>,
         now: UnixTime,
     ) -> Result<(), AuthnError> {
+        // Whether the configuration still exists would have to be checked, and such a token is for its webhooks alone.
+        // kubernetes 1.37: pkg/serviceaccount/claims.go, with APIServerWebhookAuthenticationToken off, its default
+        if claims.validating_webhooks.is_some() || claims.mutating_webhooks.is_some() {
+            return Err(checks.invalid(Check::Other("webhook configuration"), WEBHOOK_BOUND));
+        }
         let lookup = &self.deps.lookup;
         let namespace = claims.namespace.as_str();
         let objects = BoundObjectChecks { now, checks };

@@ -47,6 +47,11 @@ pub(super) struct KubernetesClaim {
     pub(super) secret: Option<ClaimedObject>,
     #[serde(default, deserialize_with = "object")]
     pub(super) node: Option<ClaimedObject>,
+    /// A configuration of webhooks to which a token of Kubernetes 1.37 may be bound.
+    #[serde(default, rename = "validatingwebhookconfiguration", deserialize_with = "object")]
+    pub(super) validating_webhooks: Option<ClaimedObject>,
+    #[serde(default, rename = "mutatingwebhookconfiguration", deserialize_with = "object")]
+    pub(super) mutating_webhooks: Option<ClaimedObject>,
     #[serde(rename = "warnafter")]
     pub(super) warn_after: Option<NumericDate>,
 }

@@ -86,6 +86,20 @@ fn bound_objects_must_exist_with_their_uid() {
             json!({"node": {"name": "nodename", "uid": "nodeuidold"}}),
             "node UID (nodeuid) does not match service account node ref claim (nodeuidold)",
         ),
+        // Kubernetes 1.37; one of 1.36 takes such a token for an ordinary one.
+        (
+            "a validating webhook configuration",
+            cluster(),
+            json!({"validatingwebhookconfiguration": {"name": "hooks", "uid": "u"}}),
+            "token is webhook bound",
+        ),
+        (
+            "a mutating webhook configuration",
+            cluster(),
+            json!({"mutatingwebhookconfiguration": {}}),
+            "token is webhook bound",
+        ),
+        ("null for one", cluster(), json!({"mutatingwebhookconfiguration": null}), OK),
         ("no name of a pod", cluster(), json!({"pod": {}}), INVALIDATED),
         (
             "null is the zero value",
