@@ -131,9 +131,8 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
                 break (permit, reading);
             }
             drop(permit);
-            timeout_at(until, entry.reading.lock())
-                .await
-                .map_err(|_| ReadError::Unreadable(TOO_SLOW.to_owned()))?;
+            let ended = timeout_at(until, entry.reading.lock()).await;
+            drop(ended.map_err(|_| ReadError::Unreadable(TOO_SLOW.to_owned()))?);
         };
         // A read may have ended between the two.
         if let Some(known) = known() {

@@ -46,6 +46,11 @@ impl ClusterBuffers {
         self.cluster.is_of_tenant().then_some(MAX_SHORT_FRAMES)
     }
 
+    /// Whether the end of a connection of this lane is the loss of the API servers' owner, or of one user, alone.
+    pub(super) fn may_end(&self, user: Option<&str>) -> bool {
+        self.cluster.is_of_tenant() || user.is_some()
+    }
+
     /// Counts what a connection holds for the user who alone uses it, or for the cluster.
     pub(super) fn register(&self, user: Option<&str>, connection: &Arc<ConnectionBuffers>) {
         let user = user.unwrap_or_default();

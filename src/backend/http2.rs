@@ -70,6 +70,8 @@ struct Http2Connection {
     was_used: AtomicBool,
     /// Whether the gateway closes it, because it is idle.
     is_closing: Arc<AtomicBool>,
+    /// Whether it ends with a response that breaks a limit: a server may go on sending after the stream is reset.
+    may_end: bool,
     /// Drives the connection. After its panic every call of `sender` would panic too.
     task: JoinHandle<()>,
 }
@@ -187,6 +189,7 @@ impl Lane {
             }
         }
         let endpoint = Arc::clone(endpoint);
+        let may_end = endpoint.buffers().may_end(self.user.as_deref());
         let counts = (Arc::clone(endpoint.counts()), self.kind);
         let counted = endpoint.counts().open_connection(self.kind);
         let is_closing = Arc::new(AtomicBool::new(false));
@@ -209,6 +212,7 @@ impl Lane {
             counts,
             was_used: AtomicBool::new(true),
             is_closing,
+            may_end,
             task,
         }));
         Ok(())
@@ -242,6 +246,16 @@ impl Http2Stream {
         ticket: LoadTicket,
     ) -> Result<SendOutcome, SendError> {
         self.ticket = Some(ticket);
+        let connection = Arc::clone(&self.connection);
+        let sent = self.send_and_receive(request).await;
+        if matches!(sent, Err(SendError::TooManyInformational)) && connection.may_end {
+            connection.task.abort();
+        }
+        sent
+    }
+
+    // threat: endless-informational-responses
+    async fn send_and_receive(self, request: Box<Request<Body>>) -> Result<SendOutcome, SendError> {
         let mut sender = match self.connection.sender() {
             Ok(sender) => sender,
             Err(error) => return Ok(SendOutcome::NotWritten(request, error.into())),

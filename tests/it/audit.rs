@@ -187,7 +187,7 @@ async fn a_watch_has_an_event_when_it_starts_and_one_when_its_client_is_gone() {
 async fn a_client_that_is_gone_before_the_response_leaves_a_complete_trail() {
     let pki = Pki::new();
     let backend = FakeBackend::start(&pki, H2, |_| {
-        Box::pin(async { std::future::pending::<http::Response<testkit::BoxedBody>>().await })
+        Box::pin(async { std::future::pending::<http::Response<BoxedBody>>().await })
     })
     .await;
     let policy_file = pki.write("policy.yaml", policy(&json!([{"level": "Metadata"}])));

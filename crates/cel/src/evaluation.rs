@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use portcullis_go::regexp::Pattern;
+
 use super::access::{AccessDecision, AccessReview};
 use super::patterns::Patterns;
 use super::value::Datum;

@@ -25,3 +25,15 @@ impl Patterns {
         self.0.get(pattern).map(Arc::clone)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_of_the_expression_is_compiled_once_and_shared() {
+        let mut patterns = Patterns::default();
+        patterns.add("a+").unwrap();
+        assert!(Arc::ptr_eq(&patterns.find("a+").unwrap(), &patterns.find("a+").unwrap()));
+    }
+}

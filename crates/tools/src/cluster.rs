@@ -11,12 +11,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use http::Uri;
-use kube::client::ClientBuilder;
+use http::{Request, Uri};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use portcullis_kubernetes::kubeconfig::unreadable;
 use secrecy::SecretString;
+use tower::buffer::BufferLayer;
 use tower::retry::RetryLayer;
 
 use retry::RetryAfter;
@@ -24,6 +25,8 @@ use retry::RetryAfter;
 const VARIABLE: &str = "KUBECONFIG";
 /// Timeout for the TCP and TLS connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most calls at once.
+const MAX_CALLS: usize = 64;
 /// Timeout for one API call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -115,8 +118,14 @@ fn in_words(error: &KubeconfigError) -> String {
 
 /// A client that repeats requests as client-go does.
 pub(crate) fn client(config: &Config) -> kube::Result<Client> {
-    let config = Config { default_retry: false, ..config.clone() };
-    Ok(ClientBuilder::try_from(config)?.with_layer(&RetryLayer::new(RetryAfter::default())).build())
+    let mut config = config.clone();
+    config.default_retry = false;
+    // A request that is repeated needs a service that can be cloned.
+    let shared = BufferLayer::<Request<Body>>::new(MAX_CALLS);
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&shared)
+        .with_layer(&RetryLayer::new(RetryAfter::default()))
+        .build())
 }
 
 impl ClusterClient {

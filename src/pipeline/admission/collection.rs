@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 use portcullis_admission::review::internal_error;
 use portcullis_go::url::{escape, path_segment, query};
 use portcullis_http::body::Body;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::document::metadata;
 use super::options::{delete_options_of_query, pinned_options};
@@ -73,7 +73,7 @@ impl Reviewer<'_> {
     async fn review_and_delete(
         &self,
         authorized: &Authorized,
-        options: &Value,
+        options: &Map<String, Value>,
         item: Value,
     ) -> Result<Deleted, Stop> {
         let old = match self.unless_revoked(self.review_delete(authorized, options, item)).await? {

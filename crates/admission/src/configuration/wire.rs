@@ -121,6 +121,6 @@ impl<'de> Deserialize<'de> for Octets {
     // encoding/base64: line breaks are ignored
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?.replace(['\r', '\n'], "");
-        decode(text).map(Self).map_err(|_| de::Error::custom("not base64"))
+        decode(&text).map(Self).map_err(|_| de::Error::custom("not base64"))
     }
 }

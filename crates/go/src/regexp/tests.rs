@@ -121,13 +121,6 @@ fn the_rest_of_the_syntax_is_that_of_go() {
     }
 }
 
-#[test]
-fn a_pattern_of_the_expression_is_compiled_once_and_shared() {
-    let mut patterns = Patterns::default();
-    patterns.add("a+").unwrap();
-    assert!(Arc::ptr_eq(&patterns.find("a+").unwrap(), &patterns.find("a+").unwrap()));
-}
-
 /// Each pattern is rejected, or needs no more memory than its bound.
 #[test]
 fn hostile_patterns_are_bounded() {

@@ -1,6 +1,5 @@
 //! A step that is done before the end of a body is passed on: its last bytes are held back until then.
 
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -91,6 +90,7 @@ impl HeldEnd {
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
+    use std::pin::Pin;
 
     use http_body::Body as _;
     use tokio::sync::oneshot;

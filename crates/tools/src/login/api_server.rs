@@ -63,7 +63,7 @@ impl ApiServer {
         let authorities =
             match (given(&entry.certificate_authority_data), given(&entry.certificate_authority)) {
                 (Some(data), _) => {
-                    let pem = base64::decode(data);
+                    let pem = base64::decode(&data);
                     Some(pem.map_err(|_| "certificate-authority-data is not base64".to_owned())?)
                 }
                 (None, Some(file)) => {
