@@ -8,6 +8,7 @@ mod endpoint_discovery;
 mod management;
 pub(crate) mod self_check;
 mod shutdown;
+mod systemd;
 
 use std::io;
 use std::net::SocketAddr;
@@ -34,6 +35,8 @@ use management::{ManagementWatch, SecretReader};
 use self_check::SelfCheck;
 pub(crate) use shutdown::ForceShutdown;
 use shutdown::{ShutdownEvents, ShutdownHandles};
+pub(crate) use systemd::ServiceNotifier;
+use systemd::VitalThread;
 
 use crate::audit::Audit;
 use crate::authn::revocation::watch::RevocationWatch;
@@ -96,6 +99,7 @@ pub struct Server {
     phase: watch::Sender<ShutdownPhase>,
     force_shutdown: ForceShutdown,
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
+    vital_threads: Vec<VitalThread>,
     shared: ProcessState,
     audit: AuditEnd,
     traces: Option<TracesEnd>,
@@ -233,7 +237,8 @@ impl Server {
         let (live, clock) = (Arc::clone(&shared.live), shared.clock.clone());
         let reloader = Reloader::new(source, settings, history, live, deps, clock);
         let workers = shared.start_workers(settings.operation.workers).map_err(StartError::Thread)?;
-        shared.start_control(reloader).map_err(StartError::Thread)?;
+        let mut vital_threads = vital_workers(&workers);
+        vital_threads.push(shared.start_control(reloader).map_err(StartError::Thread)?);
         shared.start_revocation(revocation).map_err(StartError::Thread)?;
         shared.start_buffer_limiter().map_err(StartError::Thread)?;
         let controllers = shared.start_controllers().map_err(StartError::Thread)?;
@@ -245,7 +250,9 @@ impl Server {
             shared.start_page(listener).map_err(StartError::Thread)?;
         }
         let limiter = ConnectionLimiter::new(descriptors.clients, &workers, Arc::clone(&shared.metrics));
-        let workers = shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
+        let (acceptor, workers) =
+            shared.start_acceptor(listener, workers, limiter).map_err(StartError::Thread)?;
+        vital_threads.push(acceptor);
         info!(%address, metrics = ?metrics_address, page = ?page_address, "serving");
 
         let events = ShutdownEvents::new();
@@ -259,6 +266,7 @@ impl Server {
             phase,
             force_shutdown,
             shutdown_handles,
+            vital_threads,
             shared,
             audit,
             traces,
@@ -330,6 +338,16 @@ fn bind(settings: &Settings) -> Result<(Listener, Option<Listener>, Option<Liste
     };
     let page = settings.page.as_ref().map(|page| bind(page.address, false)).transpose()?;
     Ok((serving, metrics, page))
+}
+
+fn vital_workers(workers: &[Worker]) -> Vec<VitalThread> {
+    let named = workers.iter().enumerate();
+    named
+        .map(|(index, worker)| VitalThread {
+            name: format!("worker-{index}"),
+            runtime: worker.runtime().clone(),
+        })
+        .collect()
 }
 
 /// Starts a thread with a runtime of its own.
@@ -415,14 +433,16 @@ impl ProcessState {
     }
 
     /// Starts the thread that runs the reloader and the self-check.
-    fn start_control(&self, reloader: Reloader) -> io::Result<JoinHandle<()>> {
+    fn start_control(&self, reloader: Reloader) -> io::Result<VitalThread> {
         let self_check = SelfCheck::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let discovery = DiscoveryRunner::new(Arc::clone(&self.live), Arc::clone(&self.metrics));
         let (metrics, phase) = (Arc::clone(&self.metrics), self.shutdown.phase.clone());
         let Self { live, clock, dials, .. } = self.clone();
         let reader = SecretReader { metrics: Arc::clone(&metrics), clock, dials };
         let management = ManagementWatch { live, reader };
-        RuntimeThread::new()?.start("control", async move || {
+        let thread = RuntimeThread::new()?;
+        let vital = VitalThread { name: "control".to_owned(), runtime: thread.handle().clone() };
+        thread.start("control", async move || {
             let supervisor = Supervisor {
                 cluster: None,
                 metrics: &metrics,
@@ -436,7 +456,8 @@ impl ProcessState {
                 () = supervisor.run("management cluster", || management.run()) => {}
                 () = aborted(phase) => {}
             }
-        })
+        })?;
+        Ok(vital)
     }
 
     /// Starts the thread that looks at what buffers hold: on one of its own, so that nothing delays it.
@@ -492,8 +513,9 @@ impl ProcessState {
         listener: Listener,
         workers: Vec<Worker>,
         limiter: ConnectionLimiter,
-    ) -> io::Result<Receiver<Vec<Worker>>> {
+    ) -> io::Result<(VitalThread, Receiver<Vec<Worker>>)> {
         let thread = RuntimeThread::new()?;
+        let vital = VitalThread { name: "acceptor".to_owned(), runtime: thread.handle().clone() };
         let listener = {
             let _entered = thread.enter();
             listener.register()?
@@ -509,7 +531,7 @@ impl ProcessState {
             drain_backlog(listener, &workers, &limiter, proxy_protocol().as_ref());
             sender.send(workers).ok();
         })?;
-        Ok(receiver)
+        Ok((vital, receiver))
     }
 
     /// Waits until the server stops accepting. With `send_retry_after` that is when no request is in progress: until

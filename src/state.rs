@@ -12,5 +12,5 @@ pub(crate) mod live;
 pub(crate) mod reload;
 pub(crate) mod snapshot;
 
-pub(crate) use live::Live;
+pub(crate) use live::{Live, ReloadProgress};
 pub(crate) use snapshot::Snapshot;

@@ -1,5 +1,5 @@
-//! `portcullis serve`: starts the gateway, and shuts it down gracefully on SIGTERM or SIGINT. A second signal forces
-//! the shutdown.
+//! `portcullis serve`: starts the gateway, notifies systemd, and shuts down gracefully on SIGTERM or SIGINT. A second
+//! signal forces the shutdown.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use super::{failed, misconfigured};
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
 use crate::config::source::ConfigSource;
-use crate::server::Server;
+use crate::server::{Server, ServiceNotifier};
 use crate::state::effective_config::EffectiveConfig;
 use crate::telemetry;
 
@@ -21,10 +21,15 @@ pub(super) fn run(flags: &ServeFlags) -> ExitCode {
         Ok(server) => server,
         Err(code) => return code,
     };
+    let service = match ServiceNotifier::start(&server) {
+        Ok(service) => service,
+        Err(error) => return failed(&format!("cannot start a thread: {error}")),
+    };
     match wait_for_signal(|| server.reload()) {
         Ok(name) => info!(signal = name, "received a signal, shutting down"),
         Err(error) => return failed(&format!("cannot wait for signals: {error}")),
     }
+    service.stopping();
     let force_shutdown = server.force_shutdown();
     std::thread::spawn(move || {
         if wait_for_signal(|| {}).is_ok() {

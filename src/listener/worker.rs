@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustls::ServerConfig;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::warn;
 
@@ -24,6 +25,7 @@ use crate::tasks::RuntimeThread;
 pub(crate) struct Worker {
     sender: mpsc::UnboundedSender<AcceptedConnection<std::net::TcpStream>>,
     open: Arc<OpenConnectionCount>,
+    runtime: Handle,
     thread: JoinHandle<()>,
 }
 
@@ -41,7 +43,9 @@ impl Worker {
         let (sender, mut receiver) = mpsc::unbounded_channel::<AcceptedConnection<std::net::TcpStream>>();
         let open = Arc::new(OpenConnectionCount::default());
         let counted = Arc::clone(&open);
-        let thread = RuntimeThread::new()?.start(name, async move || {
+        let thread = RuntimeThread::new()?;
+        let runtime = thread.handle().clone();
+        let thread = thread.start(name, async move || {
             tokio::spawn(background);
             let mut phase = shutdown.phase.clone();
             let mut aborting = pin!(phase.wait_for(|phase| *phase == ShutdownPhase::Abort));
@@ -66,7 +70,7 @@ impl Worker {
                 }
             }
         })?;
-        Ok(Self { sender, open, thread })
+        Ok(Self { sender, open, runtime, thread })
     }
 
     /// Passes a connection to the worker. It is counted at once: otherwise a burst would go to one worker.
@@ -81,6 +85,11 @@ impl Worker {
         if self.sender.send(accepted).is_err() {
             warn!(%peer, "worker thread ended, connection dropped");
         }
+    }
+
+    /// The runtime of the thread.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
     }
 
     /// The number of open connections and tunnels.

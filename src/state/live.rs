@@ -23,11 +23,23 @@ pub(crate) struct Live {
     endpoints_version: AtomicU64,
     endpoints_changed: watch::Sender<()>,
     reload: Arc<Notify>,
+    reloads: watch::Sender<ReloadProgress>,
     /// Whose credential an API server has refused since the reloader looked last, and the signal to look.
     refused: Mutex<BTreeSet<CredentialUser>>,
     credential_refused: Notify,
     /// Names this process in the requests that it sends to backends.
     pub(crate) gateway_id: GatewayId,
+}
+
+/// How many reloads there were since the start, of those that had something to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReloadProgress {
+    /// How many have begun: one more than have ended while one is in progress.
+    pub(crate) begun: u64,
+    /// How many have ended.
+    pub(crate) ended: u64,
+    /// Whether the last one that has ended failed.
+    pub(crate) failed: bool,
 }
 
 impl Live {
@@ -44,6 +56,7 @@ impl Live {
             endpoints_version: AtomicU64::new(1),
             endpoints_changed,
             reload,
+            reloads: watch::Sender::default(),
             refused: Mutex::default(),
             credential_refused: Notify::new(),
             gateway_id: GatewayId::default(),
@@ -99,6 +112,23 @@ impl Live {
 
     pub(super) async fn reload_requested(&self) {
         self.reload.notified().await;
+    }
+
+    /// Notes that a reload has begun, unless one is in progress.
+    pub(super) fn note_reload_begun(&self) {
+        self.reloads.send_modify(|progress| progress.begun = progress.ended + 1);
+    }
+
+    /// Notes that the reload in progress has ended.
+    pub(super) fn note_reload_ended(&self, failed: bool) {
+        self.reloads.send_modify(|progress| {
+            *progress = ReloadProgress { ended: progress.begun, failed, ..*progress };
+        });
+    }
+
+    /// Notifies of the begin and the end of each reload.
+    pub(crate) fn subscribe_reloads(&self) -> watch::Receiver<ReloadProgress> {
+        self.reloads.subscribe()
     }
 
     /// Reports that an API server has refused the gateway's credential, which may have been replaced.

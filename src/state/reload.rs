@@ -208,7 +208,7 @@ impl Reloader {
     // threat: bad-reload, many-authorities
     async fn load_and_swap(&self, trigger: ReloadTrigger) -> Option<Result<(), String>> {
         let source = Arc::clone(&self.source);
-        let (before, deps) = (self.live.snapshot(), self.deps.clone());
+        let (live, before, deps) = (Arc::clone(&self.live), self.live.snapshot(), self.deps.clone());
         let mut history = self.state().history.clone();
         if trigger == ReloadTrigger::Requested {
             history.unbuildable = UnbuildableClusters::default();
@@ -224,7 +224,11 @@ impl Reloader {
                     source.expire_credentials(&users) && source.changed()
                 }
             };
-            let loaded = may_have_changed.then(|| source.load())?;
+            if !may_have_changed {
+                return None;
+            }
+            live.note_reload_begun();
+            let loaded = source.load();
             drop(source);
             let built = loaded.map_err(SnapshotError::Config).and_then(|config| {
                 let next = build_snapshot(&config, Some(&before), &deps, &mut history)?;
@@ -308,8 +312,9 @@ impl Reloader {
         self.state().last_error.as_deref() != Some(error)
     }
 
-    /// Logs and counts an error, once.
+    /// Ends a reload: logs and counts an error, once.
     fn conclude(&self, outcome: Result<(), String>) {
+        self.live.note_reload_ended(outcome.is_err());
         let Err(error) = outcome else {
             self.state().last_error = None;
             return;

@@ -76,6 +76,7 @@ mod running_clusters;
 mod service_account_flags;
 mod streaming;
 mod streams;
+mod systemd;
 mod tcp_balancer;
 mod threat_model;
 mod token_review;

@@ -20,6 +20,9 @@ use super::process::{ProcessError, stdout_of};
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// The environment variable with the plugin's input, an [`ExecInfo`].
 const EXEC_INFO: &str = "KUBERNETES_EXEC_INFO";
+/// What systemd gives to the process alone: a plugin must not speak to it in the process's name.
+// kube-apiserver unsets NOTIFY_SOCKET: go-systemd/daemon/sdnotify.go, SdNotify(true, …)
+const SERVICE_MANAGER_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"];
 const V1: &str = "client.authentication.k8s.io/v1";
 const V1BETA1: &str = "client.authentication.k8s.io/v1beta1";
 
@@ -195,6 +198,9 @@ impl ExecPlugin {
     pub(super) fn run(&self, clock: &Clock) -> Result<PluginCredential, PluginError> {
         let mut command = Command::new(&self.command);
         command.args(&self.args).stdin(Stdio::null());
+        for variable in SERVICE_MANAGER_VARIABLES {
+            command.env_remove(variable);
+        }
         command.envs(self.environment.iter().map(|(name, value)| (name, value))).env(EXEC_INFO, &self.info);
         let output = stdout_of(&mut command, PLUGIN_TIMEOUT).map_err(|error| match error {
             ProcessError::Start(error) if error.kind() == std::io::ErrorKind::NotFound => {
