@@ -4,7 +4,7 @@
 //! backoff. A response that is not a valid review is an error, never a decision.
 // apimachinery: pkg/api/errors/errors.go; client-go: rest/request.go
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_lc_rs::rand;
@@ -14,11 +14,13 @@ use http::header::CONTENT_TYPE;
 use portcullis_go::duration::format_duration;
 use portcullis_go::quote::Quoted;
 use portcullis_kubernetes::rest::{self, MAX_ERROR_TEXT};
+use portcullis_system::sync::lock;
 use prometheus::IntCounter;
 use rustls::crypto::CryptoProvider;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::{Instant, sleep};
+use tracing::warn;
 
 use super::client_tls::ClientTls;
 use super::https_client::{HTTPS_TIMEOUT, HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
@@ -29,6 +31,9 @@ pub const MAX_ATTEMPTS: usize = 5;
 const INITIAL_BACKOFF: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 500 });
 const BACKOFF_FACTOR: f64 = 1.5;
 const BACKOFF_JITTER: f64 = 0.2;
+/// How long after a line about an answer that is no review there is no other one about the same webhook.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+
 /// A client of one webhook.
 #[derive(Debug)]
 pub struct WebhookClient {
@@ -36,6 +41,8 @@ pub struct WebhookClient {
     url: String,
     timeout: Duration,
     missing_san: IntCounter,
+    /// When an answer that is no review was logged last.
+    no_review_logged: Mutex<Option<Instant>>,
 }
 
 /// Why a webhook has not decided, and whether a retry may help.
@@ -97,6 +104,7 @@ impl WebhookClient {
             ),
             timeout,
             missing_san,
+            no_review_logged: Mutex::default(),
         })
     }
 
@@ -113,6 +121,16 @@ impl WebhookClient {
             self.missing_san.inc();
         }
         check_status(&sent.map_err(|error| WebhookError::of_transport(&error))?, bearer)
+    }
+
+    /// Logs, from time to time, that the webhook decides nothing because of a mistake.
+    fn warn_of(&self, problem: &str) {
+        let mut logged = lock(&self.no_review_logged);
+        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
+            *logged = Some(Instant::now());
+            drop(logged);
+            warn!(webhook = self.url(), "the webhook decides nothing: {problem}");
+        }
     }
 
     /// Sends `body`, and retries. `read` reads the outcome of each attempt.
@@ -137,7 +155,12 @@ impl WebhookClient {
             let answer = sent.as_ref().map_err(WebhookError::of_transport);
             let outcome = read(WebhookAttempt { answer, detail, took: began.elapsed() });
             let error = match outcome {
-                Ok(decision) => return Ok(decision),
+                Ok(decision) => {
+                    if let Some(problem) = sent.as_ref().ok().and_then(no_review) {
+                        self.warn_of(problem);
+                    }
+                    return Ok(decision);
+                }
                 Err(error) => error,
             };
             match (error.retry_after, backoffs.next()) {
@@ -146,6 +169,23 @@ impl WebhookClient {
                 _ => return Err(error),
             }
         }
+    }
+}
+
+/// Why an answer that decodes as a review is probably none, for the log. As at kube-apiserver it counts as a review that
+/// decides nothing, since each of its fields may be left out.
+fn no_review(answer: &HttpsResponse) -> Option<&'static str> {
+    let shape: AnswerShape = serde_json::from_slice(&answer.body).ok()?;
+    match shape {
+        AnswerShape { kind: None, status: None, result: Some(_) } => Some(
+            "its answer has neither kind nor status, but `result`: it is that of the data API of Open Policy Agent; \
+             set the URL to /v0/data/… in place of /v1/data/…",
+        ),
+        AnswerShape { kind: None, status: None, result: None } => Some(
+            "its answer has neither kind nor status: check the path of the URL, and that the webhook answers with \
+             the review that it was sent, with its status",
+        ),
+        _ => None,
     }
 }
 
@@ -184,6 +224,14 @@ impl<S: Default> Default for ReviewResponse<S> {
     fn default() -> Self {
         Self { kind: String::new(), api_version: String::new(), status: S::default(), _object: ObjectOnly {} }
     }
+}
+
+/// The fields by which a review is told from another document.
+#[derive(Deserialize)]
+struct AnswerShape {
+    kind: Option<IgnoredAny>,
+    status: Option<IgnoredAny>,
+    result: Option<IgnoredAny>,
 }
 
 /// A `v1` Status, with the fields that determine whether to retry.
@@ -348,6 +396,29 @@ mod tests {
                 HttpsResponse { status: StatusCode::FORBIDDEN, headers: HeaderMap::new(), body: body.into() };
             let error = read_review::<()>(&answer, "TokenReview", "v1", Some("s3cr3t")).unwrap_err();
             assert!(!error.text.contains('s') && error.text.len() <= MAX_ERROR_TEXT, "{before}");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_kind_and_status_is_named() {
+        let cases = [
+            (r#"{"result": {"status": {"allowed": true}}}"#, Some("/v0/data/")),
+            (r#"{"result": {"kind": "SubjectAccessReview"}, "decision_id": "1"}"#, Some("/v0/data/")),
+            ("{}", Some("check the path")),
+            (r#"{"allowed": true}"#, Some("check the path")),
+            (r#"{"kind": null, "status": null}"#, Some("check the path")),
+            (r#"{"status": {}}"#, None),
+            (r#"{"kind": "SubjectAccessReview"}"#, None),
+            (r#"{"kind": "SubjectAccessReview", "status": {"allowed": false}}"#, None),
+            ("no JSON", None),
+            ("null", None),
+        ];
+        for (body, named) in cases {
+            let headers = HeaderMap::new();
+            let answer = HttpsResponse { status: StatusCode::OK, headers, body: body.into() };
+            let problem = no_review(&answer);
+            assert_eq!(problem.is_some(), named.is_some(), "{body}");
+            assert!(problem.unwrap_or_default().contains(named.unwrap_or_default()), "{body}: {problem:?}");
         }
     }
 
