@@ -148,6 +148,11 @@ impl Backend {
         self.settings.has_connections_of(settings)
     }
 
+    /// The name of the cluster.
+    pub(crate) fn cluster_name(&self) -> &str {
+        self.owner.cluster()
+    }
+
     /// Whether a tenant's Secret describes the cluster.
     pub(crate) fn is_of_tenant(&self) -> bool {
         self.owner.is_of_tenant()

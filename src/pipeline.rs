@@ -32,6 +32,7 @@ use http::{Method, Request, Response};
 use portcullis_go::url::decode_path;
 use portcullis_http::body::Body;
 use portcullis_http::hop_by_hop;
+use portcullis_http::loop_detection::ForwardingLoop;
 use portcullis_http::transport::{ExchangeBuffers, Incoming};
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
@@ -175,9 +176,9 @@ impl Gateway {
         request: Box<Request<Incoming>>,
     ) -> Result<Response<Body>, Refusal> {
         let mut received = Received::accept(request)?;
-        self.live.gateway_id.check(received.request().headers())?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = self.route(snapshot, connection, scope, &mut received)?;
+        self.refuse_loop(&route, received.request())?;
         scope.allowed_origin = snapshot.allowed_origins.find(received.request().headers());
         if scope.allowed_origin.is_some() && received.request().method() == Method::OPTIONS {
             return Ok(respond::to_preflight(scope.log.audit_id().clone()));
@@ -291,6 +292,12 @@ impl Gateway {
         let timeout = timeout?;
         let deadline = timeout.map(|timeout| scope.log.started() + timeout);
         Ok(Route { cluster, info, deadline })
+    }
+
+    /// Refuses a request that this gateway has sent to the same cluster before, in the chain of servers that it comes from.
+    fn refuse_loop(&self, route: &Route, request: &Request<Incoming>) -> Result<(), ForwardingLoop> {
+        let cluster = route.cluster.backend.cluster_name();
+        self.live.gateway_id.pass(cluster, request.method(), request.uri().path()).check(request.headers())
     }
 
     /// Authenticates the client, and records the result in the log and the metrics. Keeps a credential with which the response

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, USER_AGENT};
+use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use portcullis_http::body::Body;
@@ -133,8 +134,10 @@ impl ProbeClient {
         path: &str,
         body: Option<String>,
     ) -> Result<Request<Body>, ProbeError> {
-        let uri = self.backend.uri(None, path.parse().map_err(http::Error::from)?)?;
+        let target: PathAndQuery = path.parse().map_err(http::Error::from)?;
         let method = if body.is_some() { Method::POST } else { Method::GET };
+        let pass = self.gateway_id.pass(self.backend.cluster_name(), &method, target.path());
+        let uri = self.backend.uri(None, target)?;
         let mut request = Request::builder().method(method).uri(uri).body(Body::empty())?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, JSON);
@@ -148,7 +151,7 @@ impl ProbeClient {
             write_identity(headers, &identity);
         }
         self.backend.add_credential(headers);
-        self.gateway_id.append_to(headers);
+        pass.append_to(headers);
         *request.body_mut() = body.map_or_else(Body::empty, Body::bytes);
         Ok(request)
     }

@@ -1,66 +1,83 @@
-//! Detects requests that come back to a gateway which has forwarded them, by the header `CDN-Loop` (RFC 8586): each
-//! gateway appends its own id and refuses a request that has it already.
+//! Detects requests that come back to a gateway which has forwarded them, by the header `CDN-Loop` (RFC 8586): each pass
+//! of a gateway appends an entry. A pass is the same if the cluster, the method and the path are.
+//!
+//! The API server relays the header, to kubelets, pods and aggregated API servers. So a request of theirs may pass the
+//! gateway again in the course of the same work, to another cluster or for another object: a hub cluster and its members
+//! behind one gateway, or a dashboard behind `services/proxy`. That is no loop. A loop that changes the path each time
+//! ends by the number of passes.
 //!
 //! Not `Via`: some servers behind an API server change their responses when they see it (nginx stops compressing).
 //! A client may write this header, too. That can only make the gateway refuse the client's own request.
 
+use std::hash::{BuildHasher as _, RandomState};
+
+use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use uuid::Uuid;
 
 const CDN_LOOP: HeaderName = HeaderName::from_static("cdn-loop");
-const ID_PREFIX: &[u8] = b"portcullis-";
-/// The most gateways in a row. A chain has two; a loop of replicas that share one address meets each of them.
-const MAX_GATEWAYS: usize = 8;
+const ENTRY_PREFIX: &[u8] = b"portcullis-";
+/// The most passes of gateways. A hub and its member behind an ingress have three or four; a loop of replicas that share
+/// one address meets each of them.
+const MAX_PASSES: usize = 8;
 
-/// Names this gateway process to itself. Random, so that it tells nothing and changes with each start.
+/// The key of this process, by which it recognizes its own entries. Random, so that these tell nothing of the request to
+/// others, and change with each start.
+#[derive(Debug, Clone, Default)]
+pub struct GatewayId(RandomState);
+
+/// The entry of a request on its way through this gateway to a cluster.
 #[derive(Debug, Clone)]
-pub struct GatewayId(HeaderValue);
+pub struct GatewayPass(HeaderValue);
 
 /// Why a request is not forwarded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardingLoop {
-    /// This gateway has forwarded it before.
+    /// It is the same request as one before in its own chain.
     #[error(
-        "the request has passed this gateway before: the endpoints of its cluster lead back to the gateway"
+        "the request has passed this gateway before, with the same method and path to the same cluster: an endpoint of \
+         the cluster leads back to the gateway, or a server that the API server relays to sends it back"
     )]
-    SameGateway,
-    /// It has passed too many gateways.
+    SamePass,
+    /// It has passed too many gateways, or this one too often.
     #[error(
-        "the request has passed {MAX_GATEWAYS} gateways: the endpoints of their clusters lead to each other"
+        "the request has passed gateways {MAX_PASSES} times: endpoints of their clusters lead back to them, or servers \
+         that the API servers relay to send it back"
     )]
-    TooManyGateways,
-}
-
-impl Default for GatewayId {
-    fn default() -> Self {
-        let id = format!("portcullis-{}", Uuid::new_v4().simple());
-        // A UUID is always a valid header value.
-        Self(HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("portcullis-gateway")))
-    }
+    TooManyPasses,
 }
 
 impl GatewayId {
-    /// Fails if the request has passed this gateway before, or too many others.
+    /// The pass of a request to `cluster`. `path` is the one that its API server gets, as it was sent.
+    pub fn pass(&self, cluster: &str, method: &Method, path: &str) -> GatewayPass {
+        let hash = self.0.hash_one((cluster, method.as_str(), path));
+        let entry = HeaderValue::try_from(format!("portcullis-{hash:016x}"));
+        // Digits are always a valid header value.
+        GatewayPass(entry.unwrap_or(HeaderValue::from_static("portcullis-gateway")))
+    }
+}
+
+impl GatewayPass {
+    /// Fails if the header has this pass already, or too many.
     // RFC 8586, section 2
     // threat: gateway-loop
     pub fn check(&self, headers: &HeaderMap) -> Result<(), ForwardingLoop> {
-        let mut gateways = 0;
+        let mut passes = 0;
         let lines = headers.get_all(CDN_LOOP).iter();
         for entry in lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
             let id = entry.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
             if id.eq_ignore_ascii_case(self.0.as_bytes()) {
-                return Err(ForwardingLoop::SameGateway);
+                return Err(ForwardingLoop::SamePass);
             }
-            let prefix = id.get(..ID_PREFIX.len()).unwrap_or_default();
-            gateways += usize::from(prefix.eq_ignore_ascii_case(ID_PREFIX));
+            let prefix = id.get(..ENTRY_PREFIX.len()).unwrap_or_default();
+            passes += usize::from(prefix.eq_ignore_ascii_case(ENTRY_PREFIX));
         }
-        if gateways >= MAX_GATEWAYS { Err(ForwardingLoop::TooManyGateways) } else { Ok(()) }
+        if passes >= MAX_PASSES { Err(ForwardingLoop::TooManyPasses) } else { Ok(()) }
     }
 
-    /// Appends the id to a request that this gateway sends to a backend. The entries of others stay, so that they
+    /// Appends the entry to a request that this gateway sends to a backend. The entries of others stay, so that they
     /// recognize the request, too.
-    pub fn append_to(&self, headers: &mut HeaderMap) {
-        headers.append(CDN_LOOP, self.0.clone());
+    pub fn append_to(self, headers: &mut HeaderMap) {
+        headers.append(CDN_LOOP, self.0);
     }
 }
 
@@ -76,10 +93,14 @@ mod tests {
         headers
     }
 
+    fn pass(gateway: &GatewayId) -> GatewayPass {
+        gateway.pass("prod", &Method::GET, "/api")
+    }
+
     #[test]
     fn a_gateway_recognizes_its_own_requests_among_those_of_others() {
         let (one, other) = (GatewayId::default(), GatewayId::default());
-        let own = one.0.to_str().unwrap().to_owned();
+        let own = pass(&one).0.to_str().unwrap().to_owned();
         let cases: [(&[&str], bool); 9] = [
             (&[], true),
             (&["cloudflare", "fastly; loops=3", ""], true),
@@ -92,26 +113,52 @@ mod tests {
             (&["\u{e9}"], true),
         ];
         for (lines, is_new) in cases {
-            assert_eq!(one.check(&headers(lines)).is_ok(), is_new, "{lines:?}");
-            assert!(other.check(&headers(lines)).is_ok(), "{lines:?}");
+            assert_eq!(pass(&one).check(&headers(lines)).is_ok(), is_new, "{lines:?}");
+            assert!(pass(&other).check(&headers(lines)).is_ok(), "{lines:?}");
         }
         let mut sent = headers(&["cloudflare"]);
-        one.append_to(&mut sent);
-        assert_eq!(other.check(&sent), Ok(()), "two gateways in a row");
-        other.append_to(&mut sent);
+        pass(&one).append_to(&mut sent);
+        assert_eq!(pass(&other).check(&sent), Ok(()), "two gateways in a row");
+        pass(&other).append_to(&mut sent);
         for gateway in [one, other] {
-            assert_eq!(gateway.check(&sent), Err(ForwardingLoop::SameGateway));
+            assert_eq!(pass(&gateway).check(&sent), Err(ForwardingLoop::SamePass));
         }
         assert_eq!(sent.get_all(CDN_LOOP).iter().count(), 3, "no entry is lost");
     }
 
     #[test]
-    fn a_request_passes_few_gateways() {
+    fn another_cluster_method_or_path_is_another_pass() {
+        let gateway = GatewayId::default();
         let mut sent = HeaderMap::new();
-        for passed in 0..MAX_GATEWAYS {
-            assert_eq!(GatewayId::default().check(&sent), Ok(()), "{passed}");
-            GatewayId::default().append_to(&mut sent);
+        gateway.pass("hub", &Method::GET, "/api").append_to(&mut sent);
+        let cases = [
+            ("hub", Method::GET, "/api", false),
+            ("member", Method::GET, "/api", true),
+            ("hub", Method::POST, "/api", true),
+            ("hub", Method::GET, "/api/v1", true),
+            // The parts do not run into each other.
+            ("hu", Method::GET, "b/api", true),
+        ];
+        for (cluster, method, path, is_new) in cases {
+            let checked = gateway.pass(cluster, &method, path).check(&sent);
+            assert_eq!(checked.is_ok(), is_new, "{cluster} {method} {path}");
         }
-        assert_eq!(GatewayId::default().check(&sent), Err(ForwardingLoop::TooManyGateways));
+    }
+
+    #[test]
+    fn a_request_passes_few_gateways_and_one_gateway_a_few_times() {
+        let gateway = GatewayId::default();
+        let passes: [fn(&GatewayId, usize) -> GatewayPass; 2] = [
+            |_, _| pass(&GatewayId::default()),
+            |gateway, passed| gateway.pass("prod", &Method::GET, &"/a".repeat(passed + 1)),
+        ];
+        for next in passes {
+            let mut sent = HeaderMap::new();
+            for passed in 0..MAX_PASSES {
+                assert_eq!(next(&gateway, passed).check(&sent), Ok(()), "{passed}");
+                next(&gateway, passed).append_to(&mut sent);
+            }
+            assert_eq!(next(&gateway, MAX_PASSES).check(&sent), Err(ForwardingLoop::TooManyPasses));
+        }
     }
 }

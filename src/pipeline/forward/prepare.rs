@@ -73,9 +73,11 @@ pub(super) fn prepare_parts(
         .map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
     let further_names = backend.identity_headers.load_full();
     let span = context.spans.map(|spans| Box::new(spans.request(request.method())));
+    let pass = context.gateway_id.pass(backend.cluster_name(), request.method(), request.uri().path());
     let headers = request.headers_mut();
     let names = further_names.as_deref();
     write_trusted_headers(headers, &identity, names, (context, span.as_deref()), is_from_front_proxy);
+    pass.append_to(headers);
     impersonate.restore_into(headers);
     backend.add_credential(headers);
     let request = address_to_backend(request, &backend)?;
@@ -104,7 +106,7 @@ pub(super) fn prepare_parts(
 /// | hop-by-hop headers, and those that `Connection` names | `http::hop_by_hop` |
 /// | `Trailer` | here |
 /// | `X-Forwarded-For`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes `X-Forwarded-For`, and `Audit-Id`, a client's or a new one |
-/// | none of `CDN-Loop`, to which `http::loop_detection` appends the gateway's id | |
+/// | none of `CDN-Loop`, to which [`prepare_parts`] appends this pass of the gateway | |
 /// | `traceparent` and `tracestate`, if requests are traced | `traces`, which writes the gateway's own |
 /// | `Host`, with `--identity=impersonate` | `address_to_backend`, which writes the backend's |
 /// | the names from which the backend reads identities | `http::identity_headers`, which writes the identity last |
@@ -121,7 +123,6 @@ pub(crate) fn write_trusted_headers(
     // The trailers of requests are not forwarded.
     headers.remove(TRAILER);
     forwarded::set_forwarded_headers(headers, context, is_from_front_proxy);
-    context.gateway_id.append_to(headers);
     if let Some(span) = span {
         span.inject(headers);
     }
