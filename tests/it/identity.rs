@@ -201,6 +201,39 @@ async fn in_identity_mode_impersonate_the_gateway_sends_its_own_credential() {
     );
 }
 
+/// kube-apiserver adds `system:unauthenticated` to `system:anonymous` when it impersonates it, and not to the user of a
+/// certificate.
+#[tokio::test]
+async fn an_identity_that_an_impersonation_would_change_is_refused() {
+    let pki = Pki::new();
+    let backend = FakeBackend::plain(&pki).await;
+    let in_groups = |groups: &[&str]| {
+        let leaf = pki.clients.leaf().cn("system:anonymous");
+        groups.iter().fold(leaf, |leaf, group| leaf.org(group)).issue()
+    };
+    let cases: [(&[&str], StatusCode); 4] = [
+        (&["dev"], StatusCode::UNAUTHORIZED),
+        (&[], StatusCode::UNAUTHORIZED),
+        (&["dev", "system:unauthenticated"], StatusCode::OK),
+        (&["system:unauthenticated"], StatusCode::OK),
+    ];
+    for mode in ["impersonate", "requestHeader"] {
+        let mut flags = flags(&pki, backend.address);
+        flags.push(format!("--identity={mode}"));
+        let gateway = Gateway::with(flags);
+        for (groups, code) in cases {
+            let expected = if mode == "impersonate" { code } else { StatusCode::OK };
+            let response = gateway.http1(Some(&in_groups(groups))).await.get("/api", &[]).await;
+            assert_eq!(response.status(), expected, "{mode} {groups:?}");
+            let arrived = backend.take();
+            assert_eq!(arrived.is_some(), expected == StatusCode::OK, "{mode} {groups:?}");
+            let header = if mode == "impersonate" { "impersonate-group" } else { "x-remote-group" };
+            let arrived = arrived.map(|seen| seen.all(header)).unwrap_or_default();
+            assert!(arrived.is_empty() || arrived == groups, "{mode} {groups:?}: {arrived:?}");
+        }
+    }
+}
+
 // A receiver may merge trailers into the header.
 #[tokio::test]
 async fn request_trailers_are_not_forwarded() {

@@ -140,10 +140,11 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.append("x-remote-group", HeaderValue::from_static("system:masters"));
             headers.append("impersonate-user", HeaderValue::from_static("eve"));
-            let alice = Identity::from(UserInfo::named("alice")).encode(mode).unwrap();
-            write_identity(&mut headers, &alice);
-            let values: Vec<_> = headers.values().collect();
-            assert_eq!(values, ["alice"]);
+            let alice = UserInfo::named("alice").in_authenticated_group();
+            write_identity(&mut headers, &Identity::from(alice).encode(mode).unwrap());
+            let mut values: Vec<_> = headers.values().collect();
+            values.sort();
+            assert_eq!(values, ["alice", "system:authenticated"]);
         }
     }
 

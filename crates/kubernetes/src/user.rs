@@ -73,6 +73,18 @@ impl UserInfo {
         self.name == ANONYMOUS || self.groups.iter().any(is_status)
     }
 
+    /// The group that kube-apiserver would add if it were asked to impersonate the user. To a service account without any
+    /// group it would also add those of its namespace.
+    // apiserver: pkg/endpoints/filters/impersonation/mode.go, impersonationModeState.check; impersonation.go
+    pub fn group_added_by_impersonation(&self) -> Option<&'static str> {
+        let is_in = |wanted: &str| self.groups.iter().any(|group| group == wanted);
+        match (self.name == ANONYMOUS, is_in(ALL_UNAUTHENTICATED)) {
+            (_, true) => None,
+            (true, false) => Some(ALL_UNAUTHENTICATED),
+            (false, false) => (!is_in(ALL_AUTHENTICATED)).then_some(ALL_AUTHENTICATED),
+        }
+    }
+
     /// Whether kube-apiserver treats the user as anonymous in its mitigation of HTTP/2 floods.
     // apiserver: pkg/endpoints/filters/authentication.go, isAnonymousUser
     pub fn is_unauthenticated(&self) -> bool {

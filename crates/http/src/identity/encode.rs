@@ -1,5 +1,6 @@
-//! Encodes an identity as header lines. If a name, UID, group, key or value would not arrive byte for byte, the encoder
-//! refuses the identity; it never trims or shortens a value. Extra keys are escaped, and empty groups omitted.
+//! Encodes an identity as header lines. If a name, UID, group, key or value would not arrive byte for byte, or the API server
+//! would make another user of it, the encoder refuses the identity; it never trims or shortens a value. Extra keys are
+//! escaped, and empty groups omitted.
 //!
 //! Go trims header values on HTTP/1.1 but not on HTTP/2: a certificate with `O="system:masters "` would become a member
 //! of `system:masters` on HTTP/1.1.
@@ -46,6 +47,16 @@ pub enum UnencodableIdentity {
         /// The value; identities are not secret.
         value: String,
     },
+    /// The backend would add a group to the user that it impersonates.
+    #[error(
+        "the user {name:?} would not arrive unchanged: the API server adds the group {group} to a user whom it impersonates"
+    )]
+    GroupAdded {
+        /// The user.
+        name: String,
+        /// The group.
+        group: &'static str,
+    },
 }
 
 /// Encodes `user`.
@@ -73,6 +84,12 @@ pub(super) fn encode(
         for value in values {
             lines.push((name.clone(), exact_value("extra value", value)?));
         }
+    }
+    // Request-header authentication adds `system:authenticated` only, which every identity of a credential has already.
+    if mode == IdentityMode::Impersonate
+        && let Some(group) = user.group_added_by_impersonation()
+    {
+        return Err(UnencodableIdentity::GroupAdded { name: user.name.clone(), group });
     }
     Ok(lines.into())
 }
@@ -147,6 +164,34 @@ mod tests {
                 pair("x-remote-extra-example.com%2f%54eam%20%4b", ""),
             ]
         );
+    }
+
+    /// A certificate, a token file, a front proxy or a webhook may name any user, in any groups.
+    #[test]
+    fn a_user_whom_an_impersonation_would_change_is_refused() {
+        let [authenticated, unauthenticated] = ["system:authenticated", "system:unauthenticated"];
+        let account = "system:serviceaccount:ns:sa";
+        let cases: [(&str, &[&str], Option<&str>); 10] = [
+            ("alice", &["dev", authenticated], None),
+            ("alice", &[unauthenticated], None),
+            ("alice", &["dev"], Some(authenticated)),
+            ("system:anonymous", &[unauthenticated], None),
+            ("system:anonymous", &[unauthenticated, "dev"], None),
+            ("system:anonymous", &["dev"], Some(unauthenticated)),
+            ("system:anonymous", &[authenticated], Some(unauthenticated)),
+            ("system:anonymous", &[], Some(unauthenticated)),
+            (account, &[authenticated], None),
+            // It would get the groups of its namespace.
+            (account, &[""], Some(authenticated)),
+        ];
+        for (name, groups, added) in cases {
+            let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            let user = UserInfo { groups, ..UserInfo::named(name) };
+            let refused = encode(&user, IdentityMode::Impersonate).err();
+            let expected = added.map(|group| UnencodableIdentity::GroupAdded { name: name.to_owned(), group });
+            assert_eq!(refused, expected, "{user:?}");
+            assert!(encode(&user, IdentityMode::RequestHeader).is_ok(), "{user:?}");
+        }
     }
 
     #[test]
