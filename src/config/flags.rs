@@ -308,8 +308,8 @@ pub struct BackendFlags {
     #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
     /// Who decides on the Impersonate-* headers of clients. `gateway`: the gateway, by SubjectAccessReviews at the
-    /// backend, which deploy/rbac.yaml allows; the backend receives the impersonated user. `backend`: the backend, which
-    /// receives the headers; only with --identity=requestHeader.
+    /// backend, which deploy/rbac.yaml allows; the backend receives, and audits, the impersonated user alone. `backend`: the
+    /// backend, which receives the headers and audits both users; only with --identity=requestHeader.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = ImpersonationBy::Gateway)]
     #[serde(with = "super::sections::by_flag_name")]
     pub impersonation: ImpersonationBy,
