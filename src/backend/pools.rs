@@ -159,6 +159,9 @@ impl Pools {
             attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
                 SendOutcome::Response(response) => {
+                    if attempt.may_be_refused {
+                        attempt.answered = Some(Arc::clone(pool.endpoint()));
+                    }
                     let balance = pool.endpoint().balance();
                     balance.note_answer();
                     if attempt.is_movable
@@ -327,8 +330,12 @@ pub(crate) struct Attempt {
     pub(crate) is_movable: bool,
     /// Set when the request body fails, which breaks the stream: no failure of the endpoint.
     pub(crate) body_failed: Arc<AtomicBool>,
+    /// Whether the API server may refuse it in a response because it shuts down, so that it can be sent again.
+    pub(crate) may_be_refused: bool,
     /// The endpoints at which it has failed.
     tried: Vec<Arc<Endpoint>>,
+    /// The endpoint that has answered.
+    answered: Option<Arc<Endpoint>>,
 }
 
 impl Attempt {
@@ -340,8 +347,17 @@ impl Attempt {
             leaves_silence: false,
             is_movable: false,
             body_failed: Arc::default(),
+            may_be_refused: false,
             tried: Vec::new(),
+            answered: None,
         }
+    }
+
+    /// Leaves the endpoint that has answered, if there is a trusted one that this request has not tried.
+    pub(crate) fn leave_endpoint(&mut self, backend: &Backend) -> bool {
+        self.tried.extend(self.answered.take());
+        let endpoints = backend.endpoints();
+        endpoints.iter().any(|endpoint| endpoint.is_trusted() && !contains(&self.tried, endpoint))
     }
 
     /// Records a failure at an endpoint.

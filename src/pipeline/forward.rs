@@ -9,6 +9,7 @@ mod forwarded;
 mod prefix;
 mod prepare;
 mod rehearse;
+mod shutting_down;
 mod upgrade;
 
 use std::net::IpAddr;
@@ -128,6 +129,7 @@ pub(super) async fn send(
         }
         let mut attempt = Attempt::new(load, author);
         attempt.is_movable = is_movable;
+        attempt.may_be_refused = shutting_down::may_be_refused(request.method(), &info);
         let mut response = send_with_retry(pools, &backend, request, class, attempt).await?;
         if buffers_response {
             response = Box::pin(buffer_response_body(response)).await?;
@@ -197,7 +199,7 @@ fn body_deadline(status: StatusCode, deadline: Option<Instant>) -> Option<Instan
 /// the request, with its body if that is not too long. A read is also retried if the connection broke, which the backend may have closed just
 /// before, or if the endpoint answers no probe either, unless the request has a connection of its own: its large header
 /// may be the cause. A request is retried once per further endpoint, but at least once, and at most [`MAX_RESENDS`] times if it was
-/// never processed, within the cluster's budget.
+/// never processed, within the cluster's budget. An API server that shuts down says so in a response ([`shutting_down`]).
 /// `backend::pools` sends requests again that were not written at all.
 // threat: redirects
 // threat: retry-floods
@@ -217,9 +219,17 @@ async fn send_with_retry(
         loop {
             let again = without_body(&request);
             let error = match pools.send_attempt(backend, request, class, &mut attempt).await {
+                Ok(response) => {
+                    let (response, is_refused) = read_refusal(response, &attempt).await?;
+                    if !is_refused || !may_send_elsewhere(backend, class, &mut attempt, &mut resends) {
+                        return Ok(response);
+                    }
+                    request = again;
+                    continue;
+                }
                 Err(error @ SendError::NotProcessed(_)) => error,
                 Err(error @ (SendError::Broken(_) | SendError::Silent)) if is_read => error,
-                result => return Ok(result?),
+                Err(error) => return Err(error.into()),
             };
             // The budget has paid for the retry of a request that was given up.
             let is_paid = matches!(error, SendError::Silent);
@@ -257,6 +267,15 @@ async fn send_with_body(
         next.set_failure_flag(Arc::clone(&attempt.body_failed));
         let request = Box::new(Request::from_parts(head.clone(), next));
         match pools.send_attempt(backend, request, class, &mut attempt).await {
+            Ok(response) => {
+                let (response, is_refused) = read_refusal(response, &attempt).await?;
+                // Not before it is known, since it breaks the body of this attempt off.
+                let again = if is_refused { replay.body() } else { None };
+                match again {
+                    Some(body) if may_send_elsewhere(backend, class, &mut attempt, &mut resends) => next = body,
+                    _ => return Ok(response),
+                }
+            }
             // The request body failed, which broke the stream to the backend.
             Err(SendError::Broken(error) | SendError::NotProcessed(error))
                 if attempt.body_failed.load(Ordering::Relaxed) =>
@@ -276,9 +295,38 @@ async fn send_with_body(
                 resends -= 1;
                 tracing::debug!(%error, "retrying a request with its body");
             }
-            result => return Ok(result?),
+            Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// The response, and whether it says that the API server shuts down and has not taken the request.
+async fn read_refusal(
+    response: Response<Body>,
+    attempt: &Attempt,
+) -> Result<(Response<Body>, bool), ForwardError> {
+    let may_be = attempt.may_be_refused && shutting_down::may_be_refusal(&response);
+    if !may_be {
+        return Ok((response, false));
+    }
+    Box::pin(shutting_down::read(response)).await.map_err(ForwardError::ResponseBody)
+}
+
+/// Whether a request that an endpoint has refused may be sent to another one, which costs a retry.
+fn may_send_elsewhere(
+    backend: &Backend,
+    class: SharingClass<'_>,
+    attempt: &mut Attempt,
+    resends: &mut usize,
+) -> bool {
+    let is_permitted = *resends > 0
+        && attempt.leave_endpoint(backend)
+        && backend.retries(class).withdraw(RetryCause::NotProcessed, Instant::now());
+    if is_permitted {
+        *resends -= 1;
+        tracing::debug!("retrying a request: the API server shuts down and has not taken it");
+    }
+    is_permitted
 }
 
 /// How often a request may be retried at another endpoint, or at the only one.
@@ -328,8 +376,12 @@ async fn buffer_response_body(response: Response<Body>) -> Result<Response<Body>
 /// the flow schema, unless the backend proxies them from a pod or a node.
 // apiserver: pkg/server/filters/priority-and-fairness.go — not for long-running requests that are no watches
 fn may_reject_gateway(headers: &HeaderMap, info: &RequestInfo) -> bool {
-    let proxied = info.is_relayed()
+    !is_proxied(info) && !headers.contains_key(FLOW_SCHEMA_UID)
+}
+
+/// Whether the API server passes the request to a pod or a node, which chooses the response.
+fn is_proxied(info: &RequestInfo) -> bool {
+    info.is_relayed()
         || info.verb() == "proxy"
-        || info.resource().is_some_and(|resource| resource.subresource == "proxy");
-    !proxied && !headers.contains_key(FLOW_SCHEMA_UID)
+        || info.resource().is_some_and(|resource| resource.subresource == "proxy")
 }

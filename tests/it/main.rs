@@ -74,6 +74,7 @@ mod reload;
 mod revocation;
 mod running_clusters;
 mod service_account_flags;
+mod shutting_down;
 mod streaming;
 mod streams;
 mod systemd;
