@@ -19,7 +19,7 @@ use super::{failed, misconfigured};
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::oidc::settings::JwtAuthenticator;
 use crate::authn::revocation::crls::IssuerCrl;
-use crate::authn::settings::Authentication;
+use crate::authn::settings::{Authentication, RequestHeaderConfig};
 use crate::authz::settings::{AuthorizationWebhook, AuthorizerSettings, FailurePolicy};
 use crate::backend::settings::Endpoint;
 use crate::cluster::authenticators::ClusterDeps;
@@ -68,6 +68,8 @@ struct ClusterReport {
     identity: String,
     impersonation: String,
     authenticators: Vec<String>,
+    /// The headers from which the gateway reads users whom front proxies name.
+    front_proxy_headers: Vec<String>,
     /// The gateway's own authorizers; empty if the backend alone decides.
     authorizers: Vec<AuthorizerReport>,
     tokens: usize,
@@ -268,6 +270,7 @@ impl ClusterReport {
             identity: named(identity).unwrap_or_default(),
             impersonation: named(impersonation.to_possible_value()).unwrap_or_default(),
             authenticators: authenticators(&authentication),
+            front_proxy_headers: front_proxy_headers(&authentication),
             authorizers: authorization
                 .iter()
                 .flat_map(|authorization| &authorization.authorizers)
@@ -337,6 +340,11 @@ impl ClusterReport {
             ("clients", self.authenticators.clone()),
             ("authorization", vec![self.authorization_line()]),
         ];
+        if !self.front_proxy_headers.is_empty() {
+            let headers = self.front_proxy_headers.join(", ");
+            let warning = "each must remove these headers of its clients, or they choose their own identity";
+            rows.insert(rows.len() - 1, ("fronts", vec![headers, format!("{warning} (docs/fronts.md)")]));
+        }
         let denied = self
             .credential_deny_list_entries
             .map(|entries| format!("deny list, {entries} entr{}", if entries == 1 { "y" } else { "ies" }));
@@ -483,6 +491,15 @@ impl IssuerReport {
             audiences.join(" or ")
         )
     }
+}
+
+/// The headers in which a front proxy names users, as patterns.
+fn front_proxy_headers(authentication: &Authentication) -> Vec<String> {
+    let Some(RequestHeaderConfig { headers, .. }) = &authentication.request_header else {
+        return Vec::new();
+    };
+    let names = [&headers.user, &headers.uid, &headers.group].into_iter().flatten().map(ToString::to_string);
+    names.chain(headers.extra_prefixes.iter().map(|prefix| format!("{prefix}*"))).collect()
 }
 
 /// The enabled authenticators, in the order in which they run.

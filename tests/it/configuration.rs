@@ -611,3 +611,24 @@ fn identity_headers_of_the_backend_must_include_a_username_header() {
         assert!(errors.contains(problem), "{errors}");
     }
 }
+
+/// A client that sends such a header through a front would choose an attribute of itself.
+#[test]
+fn a_prefix_of_extra_attributes_that_matches_other_headers_is_warned_of() {
+    let pki = Pki::new();
+    let cases = [
+        ("X-Remote-Extra-", None),
+        ("X-Remote-", Some("the prefix x-remote- also matches x-remote-user")),
+        ("X-", Some("the prefix x- also matches x-remote-user")),
+        ("X-Forwarded-", Some("the prefix x-forwarded- also matches x-forwarded-for")),
+    ];
+    for (prefix, expected) in cases {
+        let mut all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+        all.retain(|flag| !flag.starts_with("--requestheader-extra-headers-prefix"));
+        all.push(format!("--requestheader-extra-headers-prefix=X-Remote-Extra-,{prefix}"));
+        let warnings = resolved(all).unwrap().warnings;
+        let found: Vec<_> = warnings.iter().filter(|warning| warning.contains("also matches")).collect();
+        assert_eq!(found.len(), usize::from(expected.is_some()), "{prefix}: {warnings:?}");
+        assert!(found.iter().all(|warning| warning.contains(expected.unwrap())), "{prefix}: {found:?}");
+    }
+}

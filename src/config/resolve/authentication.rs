@@ -9,6 +9,7 @@ mod webhook;
 use std::path::Path;
 use std::sync::Arc;
 
+use http::HeaderName;
 use portcullis_http::identity_headers::RequestHeaderNames;
 use portcullis_pki::x509::CaBundle;
 
@@ -186,7 +187,29 @@ impl ConfigResolver<'_> {
             ConfigError::new(given.key("requestheader-username-headers"), error.to_string())
                 .fix("give valid header names")
         });
-        Some(RequestHeaderConfig { ca, allowed_names, headers: self.ok(headers)? })
+        let headers = self.ok(headers)?;
+        self.warn_of_wide_prefixes(given, &headers);
+        Some(RequestHeaderConfig { ca, allowed_names, headers })
+    }
+
+    /// Warns of prefixes of extra attributes that match more than the headers of these. A front proxy must remove every header
+    /// with such a prefix from its clients' requests.
+    fn warn_of_wide_prefixes(
+        &mut self,
+        given: &MergedSection<AuthenticationFlags>,
+        headers: &RequestHeaderNames,
+    ) {
+        let others = [HeaderName::from_static("x-forwarded-for")];
+        let names = || [&headers.user, &headers.uid, &headers.group].into_iter().flatten().chain(&others);
+        for prefix in &headers.extra_prefixes {
+            if let Some(matched) = names().find(|name| name.as_str().starts_with(prefix.as_str())) {
+                let key = given.key("requestheader-extra-headers-prefix");
+                self.warnings.push(format!(
+                    "{key}: the prefix {prefix} also matches {matched}, which becomes an extra attribute of the user; give a \
+                     prefix that no other header has, such as X-Remote-Extra-"
+                ));
+            }
+        }
     }
 
     fn unused_request_header_flags(&mut self, given: &MergedSection<AuthenticationFlags>) {
