@@ -120,8 +120,7 @@ pub fn forwarded_identity(data: &[u8]) {
     let written = write_identity(&mut headers, &user, mode);
     assert_eq!(written, write_identity(&mut without_client_headers, &user, mode));
     if written.is_err() {
-        let is_changed =
-            mode == IdentityMode::Impersonate && user.group_added_by_impersonation().is_some();
+        let is_changed = mode == IdentityMode::Impersonate && user.group_added_by_impersonation().is_some();
         assert!(is_changed || !plain(&user), "a valid identity was refused: {user:?}");
         return;
     }

@@ -167,8 +167,8 @@ impl<H: RequestHandler> Exchange<H> {
     async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<SentBytes>) {
         let (head, stream) = request.into_parts();
         let is_head = head.method == Method::HEAD;
-        let unread = self.upload.is_some().then(Arc::<AtomicBool>::default);
-        let body = Http2Body::new(&head.headers, stream, None).with_unread_flag(unread.clone());
+        let arrived = self.upload.is_some().then(Arc::<AtomicBool>::default);
+        let body = Http2Body::new(&head.headers, stream, None).with_arrival_flag(arrived.clone());
         let mut incoming = Incoming::Http2(body);
         let exchange = self.count(&head, &mut incoming);
         let response = {
@@ -217,7 +217,7 @@ impl<H: RequestHandler> Exchange<H> {
         };
         if let Err(error) = sent {
             debug!(%error, "response aborted");
-        } else if unread.is_some_and(|unread| unread.load(Ordering::Relaxed)) {
+        } else if arrived.is_some_and(|arrived| !arrived.load(Ordering::Relaxed)) {
             // h2 resets the stream when the last handle is dropped.
             let reset = poll_fn(|cx| respond.poll_reset(cx));
             let _elapsed = timeout(UNREAD_LINGER, reset).await;

@@ -272,7 +272,9 @@ async fn send_with_body(
                 // Not before it is known, since it breaks the body of this attempt off.
                 let again = if is_refused { replay.body() } else { None };
                 match again {
-                    Some(body) if may_send_elsewhere(backend, class, &mut attempt, &mut resends) => next = body,
+                    Some(body) if may_send_elsewhere(backend, class, &mut attempt, &mut resends) => {
+                        next = body
+                    }
                     _ => return Ok(response),
                 }
             }

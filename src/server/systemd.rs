@@ -30,7 +30,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The text of `systemctl status` after a reload.
 const RELOADED: &str = "serving";
-const RELOAD_FAILED: &str = "serving with the old configuration: the last reload failed, the log has the error";
+const RELOAD_FAILED: &str =
+    "serving with the old configuration: the last reload failed, the log has the error";
 
 /// A thread without which the gateway does not serve.
 #[derive(Debug, Clone)]

@@ -103,7 +103,12 @@ impl Replicas {
     }
 
     /// The answer to a request of which the first `times` attempts are refused, and the number of attempts.
-    async fn send(&self, refusal: &Refusal, times: usize, request: Request<BoxedBody>) -> (StatusCode, String, usize) {
+    async fn send(
+        &self,
+        refusal: &Refusal,
+        times: usize,
+        request: Request<BoxedBody>,
+    ) -> (StatusCode, String, usize) {
         *self.refusal.lock().unwrap() = (refusal.clone(), times);
         self.received.store(0, Ordering::SeqCst);
         let response = self.gateway.http1(None).await.send(request).await.unwrap();
@@ -188,7 +193,9 @@ async fn the_refusals_of_kube_apiservers_filters_are_recognized() {
     let mut questions = Vec::new();
     for http2 in [false, true] {
         for send_retry_after in [false, true] {
-            for (method, target) in [("GET", PODS.to_owned()), ("POST", PODS.to_owned()), ("GET", format!("{PODS}?watch=true"))] {
+            for (method, target) in
+                [("GET", PODS.to_owned()), ("POST", PODS.to_owned()), ("GET", format!("{PODS}?watch=true"))]
+            {
                 questions.push(json!({"method": method, "target": target, "http2": http2, "sendRetryAfter": send_retry_after}));
             }
         }
@@ -210,6 +217,11 @@ async fn the_refusals_of_kube_apiservers_filters_are_recognized() {
         let text = |key: &str| question[key].as_str().unwrap();
         let body = if text("method") == "POST" { "{}" } else { "" };
         let taken = replicas.send(&refusal, 1, request(text("method"), text("target"), body)).await;
-        assert_eq!(taken, (StatusCode::OK, format!("taken: {body}"), 2), "{question}: {}", Value::clone(&answer));
+        assert_eq!(
+            taken,
+            (StatusCode::OK, format!("taken: {body}"), 2),
+            "{question}: {}",
+            Value::clone(&answer)
+        );
     }
 }

@@ -104,7 +104,8 @@ async fn systemd_is_notified_of_start_reload_and_shutdown() {
     // By a change of a file, which is wrong, and then right.
     let tokens = pki.directory.path().join("tokens.csv");
     let mut systemd = systemd;
-    for (content, status) in [("too,short\n", "the last reload failed"), ("good-token,carol,7\n", "serving")] {
+    for (content, status) in [("too,short\n", "the last reload failed"), ("good-token,carol,7\n", "serving")]
+    {
         replace(&tokens, content);
         let (next, began) = systemd.next_of_service().await;
         reload_began(&began);

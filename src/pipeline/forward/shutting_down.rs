@@ -113,7 +113,8 @@ mod tests {
         ];
         for (method, target, expected) in cases {
             let method: Method = method.parse().unwrap();
-            let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+            let (path, query) =
+                target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
             let info = RequestInfo::parse(&method, path, query).unwrap();
             assert_eq!(may_be_refused(&method, &info), expected, "{method} {target}");
         }

@@ -5,6 +5,9 @@
 package main
 
 import (
+	"net/http"
+	"strings"
+
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -24,6 +27,14 @@ type answer struct {
 	HasRoots     bool   `json:"hasRoots"`
 }
 
+// recorder keeps the credential of a request.
+type recorder struct{ authorization string }
+
+func (r *recorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	r.authorization = request.Header.Get("Authorization")
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+}
+
 func load(q question) any {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: q.File}
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{})
@@ -35,7 +46,20 @@ func load(q question) any {
 	if err != nil {
 		return answer{Error: err.Error()}
 	}
-	found := answer{Server: config.Host, ServerName: config.ServerName, Token: config.BearerToken}
+	sent := &recorder{}
+	transport, err := rest.HTTPWrappersForConfig(config, sent)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	request, err := http.NewRequest(http.MethodGet, "https://server.test", nil)
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	if _, err := transport.RoundTrip(request); err != nil {
+		return answer{Error: err.Error()}
+	}
+	token := strings.TrimPrefix(sent.authorization, "Bearer ")
+	found := answer{Server: config.Host, ServerName: config.ServerName, Token: token}
 	if tls != nil {
 		found.HasRoots = tls.RootCAs != nil
 		if tls.GetClientCertificate != nil {

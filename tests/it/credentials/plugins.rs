@@ -114,7 +114,7 @@ fn plugin_errors_do_not_contain_the_plugins_output() {
             never,
             "",
             r#"{"kind": "s3cr3t""#,
-            "did not print an ExecCredential in JSON or YAML: error at line 1, column 16",
+            "did not print an ExecCredential in JSON or YAML: error at line 1, column 17",
         ),
         (
             "broken YAML",

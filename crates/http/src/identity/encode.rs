@@ -188,7 +188,8 @@ mod tests {
             let groups = groups.iter().map(|group| (*group).to_owned()).collect();
             let user = UserInfo { groups, ..UserInfo::named(name) };
             let refused = encode(&user, IdentityMode::Impersonate).err();
-            let expected = added.map(|group| UnencodableIdentity::GroupAdded { name: name.to_owned(), group });
+            let expected =
+                added.map(|group| UnencodableIdentity::GroupAdded { name: name.to_owned(), group });
             assert_eq!(refused, expected, "{user:?}");
             assert!(encode(&user, IdentityMode::RequestHeader).is_ok(), "{user:?}");
         }

@@ -27,8 +27,8 @@ pub struct Http2Body {
     upload: Option<AbortOnDropHandle<()>>,
     /// Where what is not read counts.
     counted: Option<(Arc<ExchangeBuffers>, Direction)>,
-    /// Set when the body is dropped before its end.
-    unread: Option<Arc<AtomicBool>>,
+    /// Set when all of the body has arrived.
+    arrived: Option<Arc<AtomicBool>>,
 }
 
 impl Http2Body {
@@ -37,14 +37,20 @@ impl Http2Body {
         // h2 has validated the number, and enforces the length.
         let length = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let left = length.or_else(|| stream.is_end_stream().then_some(0));
-        Self { stream, left, data_ended: false, upload, counted: None, unread: None }
+        Self { stream, left, data_ended: false, upload, counted: None, arrived: None }
     }
 
-    /// Registers a flag to set if the body is dropped before its end.
+    /// Registers a flag to set once all of the body has arrived, and was looked at.
     #[must_use]
-    pub fn with_unread_flag(mut self, unread: Option<Arc<AtomicBool>>) -> Self {
-        self.unread = unread;
+    pub fn with_arrival_flag(mut self, arrived: Option<Arc<AtomicBool>>) -> Self {
+        self.arrived = arrived;
         self
+    }
+
+    fn note_arrival(&mut self) {
+        if let Some(arrived) = self.arrived.take_if(|_| self.data_ended || self.stream.is_end_stream()) {
+            arrived.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Counts what is received and not read.
@@ -69,10 +75,14 @@ impl Http2Body {
                     self.stream.flow_control().release_capacity(data.len()).ok();
                     let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
                     self.left = self.left.map(|left| left.saturating_sub(length));
+                    self.note_arrival();
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
                 Some(Err(error)) => return Poll::Ready(self.reset_error(error).map(Err)),
-                None => self.data_ended = true,
+                None => {
+                    self.data_ended = true;
+                    self.note_arrival();
+                }
             }
         }
         Poll::Ready(match ready!(self.stream.poll_trailers(cx)) {
@@ -109,9 +119,7 @@ impl Drop for Http2Body {
         if let Some((buffers, direction)) = &self.counted {
             buffers.forget(*direction);
         }
-        if let Some(unread) = self.unread.take_if(|_| !self.stream.is_end_stream()) {
-            unread.store(true, Ordering::Relaxed);
-        }
+        self.note_arrival();
         // The response is complete, but the server may still read the rest of the request.
         let is_whole = self.left == Some(0) || self.stream.is_end_stream();
         if let Some(upload) = self.upload.take_if(|_| is_whole) {

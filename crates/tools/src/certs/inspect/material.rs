@@ -80,7 +80,7 @@ pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>
 
 /// The error of a PEM file whose request no signer accepts, regardless of its contents.
 fn unfit_armour(pem: &[u8]) -> Option<RequestError> {
-    let error = CertificateRequest::from_pem(pem).err();
+    let error = CertificateRequest::from_pem_file(pem).err();
     error.filter(|error| matches!(error, RequestError::NotPem | RequestError::NotBare))
 }
 
