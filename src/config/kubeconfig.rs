@@ -18,7 +18,6 @@ use http::Uri;
 use kube::config::{AuthInfo, Cluster, Kubeconfig};
 use portcullis_go::base64 as go_base64;
 use portcullis_http::identity::IdentityMode;
-use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_pki::x509::CaBundle;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_system::input_file::ReadFileError;
@@ -146,8 +145,7 @@ impl KubeconfigReader<'_> {
         let content = content.ok()?;
         let text = String::from_utf8(content).map_err(|_| "it is not valid UTF-8".to_owned());
         let text = self.checked(text, READABLE)?;
-        let parsed = Kubeconfig::from_yaml(&text).map_err(|error| unreadable(&error));
-        self.checked(parsed, READABLE)
+        self.checked(portcullis_kubernetes::kubeconfig::parse(&text), READABLE)
     }
 
     /// The cluster and the user of a context.

@@ -48,11 +48,24 @@ pub fn value(text: &[u8]) -> Result<Value, String> {
     parse(text).map(|document| document.value)
 }
 
+/// As [`value`], as programs read that take files of any origin: of a repeated key the last value counts.
+pub fn last_value(text: &[u8]) -> Result<Value, String> {
+    parse_with(text, MAX_NODES, DuplicateKeyPolicy::LastWins).map(|document| document.value)
+}
+
 /// As [`parse`], with another limit of values.
 pub fn parse_bounded(text: &[u8], max_nodes: usize) -> Result<YamlDocument, String> {
+    parse_with(text, max_nodes, DuplicateKeyPolicy::Error)
+}
+
+fn parse_with(
+    text: &[u8],
+    max_nodes: usize,
+    duplicate_keys: DuplicateKeyPolicy,
+) -> Result<YamlDocument, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 24, max_nodes: max_nodes, max_events: max_nodes.saturating_mul(3) },
-        duplicate_keys: DuplicateKeyPolicy::Error,
+        duplicate_keys: duplicate_keys,
         merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,
     };
