@@ -16,7 +16,6 @@ use super::*;
 use crate::authz::NO_TRACE;
 use crate::authz::authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer};
 use crate::authz::settings::{Authorization, AuthorizerSettings, SubjectAccessReviewVersion};
-use crate::controllers::csr::testing::CapturedLog;
 use crate::request::info::RequestInfo;
 
 const LONG: Duration = Duration::from_hours(2400);
@@ -454,16 +453,16 @@ async fn an_answer_that_is_no_review_is_logged_once() {
     })
     .await;
     let service = Service { ca, server, decision: Arc::default() };
-    let lines = CapturedLog::default();
-    let writer = lines.clone();
-    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let writer = file.reopen().unwrap();
+    let log = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(writer)).finish();
     let _logging = tracing::subscriber::set_default(log);
     let authorizer = only(service.webhook());
     for _ in 0..3 {
         let result = authorizer.authorize("asker", &on_pods("alice", "get", "n"), &NO_TRACE).await;
         assert!(!is_allowed(&result), "{result:?}");
     }
-    let text = lines.text();
+    let text = std::fs::read_to_string(file.path()).unwrap();
     assert_eq!(text.lines().filter(|line| line.contains("the webhook decides nothing")).count(), 1, "{text}");
     assert!(text.contains(&service.webhook().url) && text.contains("/v0/data/"), "{text}");
 }
