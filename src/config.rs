@@ -9,7 +9,7 @@ mod admission_flags;
 mod apiserver_config;
 mod audit_flags;
 mod authentication_configuration;
-mod authorization_configuration;
+pub(crate) mod authorization_configuration;
 mod authorization_flags;
 pub(crate) mod cluster_authorities;
 mod controller_flags;

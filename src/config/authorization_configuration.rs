@@ -4,7 +4,8 @@
 //! Follows `k8s.io/apiserver/pkg/apis/apiserver/{v1,v1beta1,v1alpha1}/types.go`. [`validation`] checks the values by
 //! kube-apiserver's rules, [`gateway`] by those of a gateway.
 
-pub(super) mod gateway;
+pub(crate) mod chain;
+pub(crate) mod gateway;
 #[cfg(test)]
 mod tests;
 pub(super) mod validation;

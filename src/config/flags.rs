@@ -16,6 +16,7 @@ pub use super::admission_flags::AdmissionFlags;
 pub use super::audit_flags::AuditFlags;
 pub use super::authorization_flags::AuthorizationFlags;
 pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
+use super::error::ConfigError;
 pub use super::limit_flags::LimitFlags;
 pub use super::page_flags::PageFlags;
 use super::sections::GivenFlags;
@@ -61,10 +62,25 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub page: GivenFlags<PageFlags>,
-    /// Ignore kube-apiserver flags that the gateway does not have, such as --etcd-servers, with a warning for each.
-    /// Without this flag they are errors.
+    /// Take kube-apiserver's own command line: leave to the backend, with a warning for each, the flags that the gateway
+    /// does not have, such as --etcd-servers, and what only the backend decides by: the authorizers Node, RBAC and ABAC,
+    /// and admission plugins other than webhooks, also in files. Without this flag they are errors.
     #[arg(long, help_heading = "Operation")]
     pub ignore_unknown_apiserver_flags: bool,
+    /// What the command line has besides values.
+    #[arg(skip)]
+    pub(crate) command_line: CommandLineFindings,
+}
+
+/// What was found in the words of a command line before the values of its flags were read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CommandLineFindings {
+    /// The errors of single flags. Their values are absent from the other fields of [`ServeFlags`].
+    pub(crate) errors: Vec<ConfigError>,
+    /// The flags that misspelt ones probably stand for: that they are missing is no error of its own.
+    pub(crate) meant: Vec<String>,
+    /// The flags that were left out.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// The flags that take effect only at the next start; all others are reloaded. `state::reload` warns of a change.

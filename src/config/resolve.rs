@@ -27,7 +27,7 @@ use serde::de::DeserializeOwned;
 use super::cluster_authorities::ClusterAuthorities;
 use super::error::{ConfigError, ConfigErrors};
 use super::file::{GatewayFile, KeyPositions};
-use super::flags::{MetricsAddress, OperationFlags, ServeFlags};
+use super::flags::{CommandLineFindings, MetricsAddress, OperationFlags, ServeFlags};
 use super::inputs::InputReader;
 use super::management_cluster::is_in_secret;
 use super::sections::{ConfigLayer, MergedSection};
@@ -35,6 +35,7 @@ use super::separate_cluster::{Claims, FileDigest, Recording, ResolvedCluster, Se
 use super::settings::{MaxBufferedBytes, Operation, Settings, Shutdown};
 use super::validity;
 pub use admission::compared::{admission_configuration_errors, webhook_manifest, webhook_request};
+pub(crate) use admission::is_backend_plugin;
 pub use authorization::compared::authorization_configuration_error;
 pub(crate) use controllers::signer_profiles;
 use page::GatewayNames;
@@ -91,10 +92,14 @@ impl ResolvedConfig {
 /// `inputs`, also when it fails.
 pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedConfig, ConfigErrors> {
     inputs.begin();
-    let mut unread = Vec::new();
+    let CommandLineFindings { errors: of_command_line, meant, warnings } = flags.command_line.clone();
+    let mut unread = of_command_line.clone();
     let file = flags.config.as_deref().map(|file| GatewayFile::load(file, inputs, &mut unread));
-    let file = file.transpose().map_err(|error| ConfigErrors(vec![error]))?;
-    let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+    let file = file
+        .transpose()
+        .map_err(|error| ConfigErrors(of_command_line.into_iter().chain([error]).collect()))?;
+    let leaves_to_backend = flags.ignore_unknown_apiserver_flags;
+    let mut resolver = ConfigResolver { unread, warnings, ..ConfigResolver::new(inputs, leaves_to_backend) };
     let sections = file.as_ref().map(|file| &file.sections);
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
@@ -115,6 +120,7 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
     let page = page.and_then(|given| resolver.page(&given, &gateway));
     let warnings = std::mem::take(&mut resolver.warnings);
     let mut errors = resolver.into_errors();
+    errors.retain(|error| !meant.contains(&error.key));
     match (serving, operation) {
         (Some(serving), Some(operation)) if errors.is_empty() => {
             let page = page.map(Arc::new);
@@ -166,6 +172,16 @@ struct ConfigResolver<'a> {
     errors: Vec<ConfigError>,
     warnings: Vec<String>,
     inputs: &'a mut InputReader,
+    /// Whether what only the backend has is left to it with a warning (`--ignore-unknown-apiserver-flags`), or is an
+    /// error.
+    leaves_to_backend: bool,
+}
+
+impl<'a> ConfigResolver<'a> {
+    /// Without errors and warnings yet.
+    fn new(inputs: &'a mut InputReader, leaves_to_backend: bool) -> Self {
+        Self { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs, leaves_to_backend }
+    }
 }
 
 impl ConfigResolver<'_> {

@@ -49,9 +49,13 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
   restores the default.
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.
+- **kube-apiserver's own command line** starts the gateway with `--ignore-unknown-apiserver-flags`; `portcullis convert` prints the
+  flags that are left ([Use it as a sidecar](../README.md#use-it-as-a-sidecar)). As there, the value of a flag may be the next word, `_`
+  is `-`, and a truth value may be `1`, `T` or `True`.
 - **Relative paths** in the file start at the file's directory, on the command line at the working directory.
-- **Errors** are reported all at once, each with its file, line, key and fix. An unknown key is an error. A file that is not
-  YAML, has a duplicate key, or is not a `GatewayConfiguration` is reported alone. The exit code is 64. `portcullis check`
+- **Errors** are reported all at once, those of flags and those of files, each with its file, line, key and fix. An unknown key or
+  flag is an error. Of a file that is not YAML, has a duplicate key, or is not a `GatewayConfiguration`, this is the only error
+  beside those of the command line. The exit code is 64. `portcullis check`
   prints the errors of `serve`, or the effective configuration; `--output json` and `yaml` are for programs.
 - **Files** that the configuration names must be regular files of at most 16 MiB, or symbolic links to one; a FIFO, a device
   or a directory is an error. The gateway parses every certificate in every file, and checks that it matches its key. A
@@ -77,7 +81,8 @@ const AUTHORIZATION: &str = "\
 The gateway's own authorizers, which narrow access: the backend authorizes every request that they allow. The first that
 allows or denies decides; a request that none of them allows is refused. `AlwaysAllow`, at the end, leaves to the backend
 the requests on which no authorizer before it has an opinion. Without authorizers the backend alone decides. The backend
-decides by RBAC, Node and ABAC, so that these modes are an error.
+decides by RBAC, Node and ABAC, so that these modes are an error, or with `--ignore-unknown-apiserver-flags` a warning:
+[Authorization](authorization.md#authorizers-of-the-backend) has the rules.
 
 `authorizationConfig` names kube-apiserver's own file, an `AuthorizationConfiguration` of `apiserver.config.k8s.io/v1`,
 `v1beta1` or `v1alpha1`, YAML or JSON. Errors in it have kube-apiserver's text, and the line. It excludes the other keys of
@@ -131,8 +136,9 @@ kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `Ad
   port if it is 443, else `*`, else that of the current context; without any, the gateway is anonymous. A user has a `token`, a
   `tokenFile`, or `client-certificate` and `client-key`.
 - `impersonation: backend` cannot be combined with webhooks.
-- Differences from kube-apiserver: no feature gate is needed; all errors of all files are reported at once; other plugins are
-  errors; a `caBundle` without a certificate, and a webhook at `kubernetes.default.svc:443`, are errors; a folder has at most
+- Other plugins, in the flags and in the file, are errors, or with `--ignore-unknown-apiserver-flags` warnings: the backend decides by
+  them.
+- Differences from kube-apiserver: no feature gate is needed; all errors of all files are reported at once; a `caBundle` without a certificate, and a webhook at `kubernetes.default.svc:443`, are errors; a folder has at most
   10,000 manifests of 64 MiB in total.
 ";
 

@@ -300,7 +300,8 @@ fn a_gateway_has_no_authorizers_of_the_backend() {
     ]);
     assert_eq!(error_of(&authorizers), "", "kube-apiserver accepts them");
     let (configuration, _) = decode(document(&authorizers).as_bytes()).unwrap();
-    let texts: Vec<String> = gateway::problems(&configuration).iter().map(ToString::to_string).collect();
+    let texts: Vec<String> =
+        gateway::problems(&configuration, false).iter().map(ToString::to_string).collect();
     let expected = [
         "authorizers[0].type: Forbidden: the backend decides by Node, after the gateway",
         "authorizers[1].connectionInfo.type: Forbidden: InClusterConfig is not supported, as in kube-apiserver",

@@ -36,7 +36,9 @@ pub(in crate::config) enum ValidAuthorizer {
     AlwaysAllow,
     AlwaysDeny,
     Webhook(ValidWebhook),
-    /// One that only the backend can have, or a connection that a gateway cannot have.
+    /// One that only the backend has.
+    OfBackend,
+    /// A connection that a gateway cannot have.
     Unsupported,
 }
 
@@ -166,7 +168,7 @@ impl<F: FnMut(&Path) -> Option<String>> Validator<F> {
                 Some(match mode {
                     "AlwaysAllow" => ValidAuthorizer::AlwaysAllow,
                     "AlwaysDeny" => ValidAuthorizer::AlwaysDeny,
-                    _ => ValidAuthorizer::Unsupported,
+                    _ => ValidAuthorizer::OfBackend,
                 })
             }
         }

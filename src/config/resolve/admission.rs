@@ -28,6 +28,7 @@ use crate::config::error::ConfigError;
 use crate::config::flags::AdmissionFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
 use plugins::EnabledPlugins;
+pub(crate) use plugins::is_backend_plugin;
 
 const CONFIG: &str = "admission-control-config-file";
 const MODE: &str = "admission-mode";
@@ -92,7 +93,15 @@ impl ConfigResolver<'_> {
         let Some((configuration, lines)) = self.ok(decoded) else { return Default::default() };
         for (index, plugin) in configuration.plugins.iter().enumerate() {
             let field = format!("plugins[{index}].name");
-            if let Some((problem, fix)) = plugins::problem(&plugin.name) {
+            if self.leaves_to_backend && is_backend_plugin(&plugin.name) {
+                self.warnings.push(format!(
+                    "{}: {}: line {}: the backend decides by {}, as it is configured there",
+                    place.key,
+                    file.display(),
+                    lines.of(&field),
+                    plugin.name
+                ));
+            } else if let Some((problem, fix)) = plugins::problem(&plugin.name) {
                 let error = ConfigError::new(&place.key, format!("{field}: {problem}")).in_file(file);
                 self.errors.push(error.fix(format!("line {}: {fix}", lines.of(&field))));
             } else if configuration.plugins.iter().take(index).any(|first| first.name == plugin.name) {

@@ -22,11 +22,12 @@ use crate::authz::settings::{
 };
 use crate::config::apiserver_config::decode::decode;
 use crate::config::apiserver_config::field::FieldError;
-use crate::config::authorization_configuration::AuthorizationConfiguration;
+use crate::config::authorization_configuration::chain::GatewayChain;
 use crate::config::authorization_configuration::gateway::{self, BACKEND_MODES};
 use crate::config::authorization_configuration::validation::{
     MODES, ValidAuthorizer, ValidWebhook, path_in_file, validate,
 };
+use crate::config::authorization_configuration::{AuthorizationConfiguration, AuthorizerConfiguration};
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthorizationFlags;
 use crate::config::inputs::InputReader;
@@ -46,6 +47,15 @@ const FLAGS: [&str; 5] = [MODE, FILE, VERSION, AUTHORIZED_TTL, UNAUTHORIZED_TTL]
 const WEBHOOK_OF_FLAGS: &str = "default";
 /// Its timeout.
 const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An authorizer of a chain.
+struct ListedAuthorizer {
+    mode: String,
+    /// The mode, and the name of a webhook, for warnings.
+    label: String,
+    /// `None` for one of the backend.
+    settings: Option<AuthorizerSettings>,
+}
 
 impl ConfigResolver<'_> {
     /// The authorizers; `None` if the backend alone decides. Leaves out invalid ones; `self.errors` has the errors, and
@@ -107,7 +117,7 @@ impl ConfigResolver<'_> {
             Ok(authorizers) => (authorizers, Vec::new()),
             Err(errors) => (Vec::new(), errors),
         };
-        errors.extend(gateway::problems(&configuration));
+        errors.extend(gateway::problems(&configuration, self.leaves_to_backend));
         self.errors.extend(errors.iter().map(|error: &FieldError| {
             let fix = format!("line {}: {}", lines.of(&path_in_file(&error.field)), error.fix);
             ConfigError::new(&place.key, error.to_string()).in_file(file).fix(fix)
@@ -116,19 +126,75 @@ impl ConfigResolver<'_> {
             return None;
         }
         // Loads every kubeconfig, so that the errors of all are reported.
+        let listed = configuration.authorizers.iter().zip(authorizers);
         let loaded: Vec<_> =
-            authorizers.into_iter().map(|authorizer| self.load_authorizer(authorizer, &place.key)).collect();
-        loaded.into_iter().collect()
+            listed.map(|(configured, valid)| self.load_authorizer(configured, valid, &place.key)).collect();
+        let chain = loaded.into_iter().collect::<Option<Vec<_>>>()?;
+        Some(self.gateway_authorizers(&place.key, chain))
     }
 
-    fn load_authorizer(&mut self, authorizer: ValidAuthorizer, key: &str) -> Option<AuthorizerSettings> {
-        match authorizer {
+    fn load_authorizer(
+        &mut self,
+        AuthorizerConfiguration { mode, name, .. }: &AuthorizerConfiguration,
+        authorizer: ValidAuthorizer,
+        key: &str,
+    ) -> Option<ListedAuthorizer> {
+        let mut label = mode.clone();
+        let settings = match authorizer {
             ValidAuthorizer::AlwaysAllow => Some(AuthorizerSettings::AlwaysAllow),
             ValidAuthorizer::AlwaysDeny => Some(AuthorizerSettings::AlwaysDeny),
-            ValidAuthorizer::Webhook(webhook) => self.load_webhook(webhook, key),
+            ValidAuthorizer::Webhook(webhook) => {
+                label = format!("{mode} {}", Quoted(name));
+                Some(self.load_webhook(webhook, key)?)
+            }
+            ValidAuthorizer::OfBackend => None,
             // Reported by `gateway::problems`.
-            ValidAuthorizer::Unsupported => None,
+            ValidAuthorizer::Unsupported => return None,
+        };
+        Some(ListedAuthorizer { mode: mode.clone(), label, settings })
+    }
+
+    /// The gateway's part of a chain. Warns of the authorizers that the backend has, and of others that are asked in
+    /// another order.
+    fn gateway_authorizers(&mut self, key: &str, chain: Vec<ListedAuthorizer>) -> Vec<AuthorizerSettings> {
+        let modes: Vec<&str> = chain.iter().map(|one| one.mode.as_str()).collect();
+        let Some(parts) = GatewayChain::of(&modes) else {
+            return chain.into_iter().filter_map(|one| one.settings).collect();
+        };
+        let labels = |indices: &mut dyn Iterator<Item = usize>| {
+            let labels = indices.filter_map(|index| chain.get(index)).map(|one| one.label.as_str());
+            labels.collect::<Vec<_>>().join(" and ")
+        };
+        let of_backend = labels(&mut parts.of_backend.iter().copied());
+        let verb = if parts.of_backend.len() == 1 { "it" } else { "they" };
+        self.warnings.push(format!(
+            "{key}: the backend decides by {of_backend}, after the gateway; {verb} must be among its own authorizers"
+        ));
+        for index in parts.overtaking().filter(|index| modes.get(*index) == Some(&"Webhook")) {
+            let before = labels(&mut parts.of_backend.iter().copied().filter(|one| *one < index));
+            let webhook = labels(&mut std::iter::once(index));
+            self.warnings.push(format!(
+                "{key}: {webhook} is asked about every request and can refuse it, also one that {before} before it would \
+                 allow: only the backend knows what {before} decides"
+            ));
         }
+        if !parts.behind.is_empty() {
+            let behind = labels(&mut parts.behind.iter().copied());
+            self.warnings.push(format!(
+                "{key}: the gateway does not ask {behind}, behind {of_backend}: a request that only {behind} would allow \
+                 needs the same authorizer at the backend"
+            ));
+        }
+        let mut authorizers: Vec<_> = chain
+            .into_iter()
+            .enumerate()
+            .filter(|(index, _)| parts.asked.contains(index))
+            .filter_map(|(_, one)| one.settings)
+            .collect();
+        if !authorizers.contains(&AuthorizerSettings::AlwaysAllow) {
+            authorizers.push(AuthorizerSettings::AlwaysAllow);
+        }
+        authorizers
     }
 
     fn load_webhook(&mut self, webhook: ValidWebhook, key: &str) -> Option<AuthorizerSettings> {
@@ -164,12 +230,17 @@ impl ConfigResolver<'_> {
         if self.errors.len() > before {
             return None;
         }
-        let authorizers = modes.iter().map(|mode| match mode.as_str() {
-            "AlwaysAllow" => Some(AuthorizerSettings::AlwaysAllow),
-            "AlwaysDeny" => Some(AuthorizerSettings::AlwaysDeny),
-            _ => webhook.clone(),
+        let chain = modes.into_iter().map(|mode| ListedAuthorizer {
+            settings: match mode.as_str() {
+                "AlwaysAllow" => Some(AuthorizerSettings::AlwaysAllow),
+                "AlwaysDeny" => Some(AuthorizerSettings::AlwaysDeny),
+                "Webhook" => webhook.clone(),
+                _ => None,
+            },
+            label: mode.clone(),
+            mode,
         });
-        authorizers.collect()
+        Some(self.gateway_authorizers(&given.key(MODE), chain.collect()))
     }
 
     fn mode_problems(&mut self, given: &MergedSection<AuthorizationFlags>, modes: &[String]) {
@@ -186,11 +257,13 @@ impl ConfigResolver<'_> {
         }
         let of_backend: Vec<&str> =
             BACKEND_MODES.into_iter().filter(|mode| distinct.contains(mode)).collect();
-        if !of_backend.is_empty() {
+        if !of_backend.is_empty() && !self.leaves_to_backend {
             let names = of_backend.join(" and ");
             let problem = format!("the backend decides by {names}, after the gateway");
-            let fix =
-                format!("give AlwaysAllow, once, in place of {names}: it leaves requests to the backend");
+            let fix = format!(
+                "give AlwaysAllow, once, in place of {names}: it leaves requests to the backend; or give \
+                 --ignore-unknown-apiserver-flags"
+            );
             self.errors.push(ConfigError::new(&key, problem).fix(fix));
         }
     }

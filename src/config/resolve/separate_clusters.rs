@@ -107,12 +107,7 @@ impl ConfigResolver<'_> {
         let has_client_cas = keys.values.get("authentication").is_some_and(|keys| {
             ["clientCAFile", "requestheaderClientCAFile"].iter().any(|key| keys.get(key).is_some())
         });
-        let mut alone = ConfigResolver {
-            unread: Vec::new(),
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            inputs: self.inputs,
-        };
+        let mut alone = ConfigResolver::new(self.inputs, self.leaves_to_backend);
         let mut listed = alone.listed_clusters(vec![(keys, origin.clone())], true, Some(file), flags);
         let warnings = std::mem::take(&mut alone.warnings);
         let errors = alone.into_errors();

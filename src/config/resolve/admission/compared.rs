@@ -57,8 +57,7 @@ pub fn webhook_manifest(
 /// The errors of an `AdmissionConfiguration` and the configurations of its plugins.
 pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
     let mut inputs = InputReader::default();
-    let mut resolver =
-        ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let mut resolver = ConfigResolver::new(&mut inputs, false);
     let no_flags: [ConfigLayer; 0] = [];
     let given = MergedSection::<AdmissionFlags>::read(no_flags, &mut resolver.unread);
     if let Some(given) = given {

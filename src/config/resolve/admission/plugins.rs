@@ -87,6 +87,11 @@ pub(super) fn name(kind: WebhookKind) -> &'static str {
     }
 }
 
+/// Whether only the backend has this plugin.
+pub(crate) fn is_backend_plugin(plugin: &str) -> bool {
+    BACKEND_PLUGINS.contains(&plugin)
+}
+
 /// Why a gateway cannot have this plugin, and the fix.
 pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
     let ours = [WebhookKind::Mutating, WebhookKind::Validating].map(name);
@@ -94,10 +99,10 @@ pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
         return None;
     }
     let plugin_name = Quoted(plugin);
-    Some(if BACKEND_PLUGINS.contains(&plugin) {
+    Some(if is_backend_plugin(plugin) {
         (
             format!("plugin {plugin_name} runs in the backend"),
-            "remove it here, and configure it in the backend",
+            "remove it here, and configure it in the backend; or give --ignore-unknown-apiserver-flags",
         )
     } else {
         (
@@ -112,8 +117,16 @@ impl ConfigResolver<'_> {
     pub(super) fn enabled_plugins(&mut self, given: &MergedSection<AdmissionFlags>) -> EnabledPlugins {
         let enabled = listed(&given.values.enable_admission_plugins);
         let disabled = listed(&given.values.disable_admission_plugins);
-        for (flag, plugins) in [(ENABLE, &enabled), (DISABLE, &disabled)] {
-            for plugin in plugins {
+        for (flag, plugins, effect) in [(ENABLE, &enabled, "enable"), (DISABLE, &disabled, "disable")] {
+            let (of_backend, others): (Vec<&str>, Vec<&str>) = plugins
+                .iter()
+                .map(String::as_str)
+                .partition(|plugin| self.leaves_to_backend && is_backend_plugin(plugin));
+            if !of_backend.is_empty() {
+                let (names, key) = (of_backend.join(", "), given.key(flag));
+                self.warnings.push(format!("{key}: only the backend has {names}: {effect} them there"));
+            }
+            for plugin in others {
                 if let Some((problem, fix)) = problem(plugin) {
                     self.errors.push(ConfigError::new(given.key(flag), format!("{flag} {problem}")).fix(fix));
                 }

@@ -65,13 +65,18 @@ impl Directory {
     }
 
     fn with(&self, flags: &[&str], inputs: &mut InputReader) -> Found {
+        self.with_leaving(flags, inputs, false)
+    }
+
+    /// The same; what only the backend has is left to it if `leaves_to_backend`.
+    fn with_leaving(&self, flags: &[&str], inputs: &mut InputReader, leaves_to_backend: bool) -> Found {
         let command = GivenFlags::<AdmissionFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AdmissionFlags>::from_arg_matches(&matches).unwrap();
         let mut unread = Vec::new();
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
-        let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+        let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend) };
         let found = resolver.admission(&section);
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(
@@ -217,6 +222,49 @@ fn other_plugins_run_in_the_backend() {
     let [error] = errors.as_slice() else { panic!("{errors:?}") };
     assert_eq!(error.problem, "plugins[2].name: plugin \"ImagePolicyWebhook\" runs in the backend");
     assert!(error.fix.as_ref().unwrap().starts_with("line 11: "), "{error}");
+}
+
+#[test]
+fn other_plugins_are_left_to_the_backend_when_asked_to() {
+    let directory = Directory::new();
+    let text = std::fs::read_to_string(directory.path("admission.yaml")).unwrap();
+    directory.write(
+        "admission.yaml",
+        &(text + "- name: PodSecurity\n  configuration: {kind: PodSecurityConfiguration, any: [field]}\n- name: EventRateLimit\n  path: none\n"),
+    );
+    let flags = [
+        FILE,
+        MODE_FLAG,
+        "--enable-admission-plugins=NodeRestriction,ValidatingAdmissionWebhook,PodSecurity",
+        "--disable-admission-plugins=DefaultStorageClass,MutatingAdmissionWebhook",
+    ];
+    let (settings, errors, warnings) = directory.with_leaving(&flags, &mut InputReader::default(), true);
+    assert_eq!(errors, []);
+    let webhooks = &settings.unwrap().webhooks;
+    assert_eq!((webhooks.mutating.len(), webhooks.validating.len()), (0, 1), "those of webhooks apply");
+    let file = directory.path("admission.yaml").display().to_string();
+    let expected = [
+        "--enable-admission-plugins: only the backend has NodeRestriction, PodSecurity: enable them there"
+            .to_owned(),
+        "--disable-admission-plugins: only the backend has DefaultStorageClass: disable them there"
+            .to_owned(),
+        format!(
+            "--admission-control-config-file: {file}: line 11: the backend decides by PodSecurity, as it is configured there"
+        ),
+        format!(
+            "--admission-control-config-file: {file}: line 13: the backend decides by EventRateLimit, as it is configured there"
+        ),
+    ];
+    assert_eq!(warnings, expected);
+    let flags =
+        ["--enable-admission-plugins=PodSecurty,PodSecurity", "--disable-admission-plugins=PodSecurity"];
+    let (_, errors, _) = directory.with_leaving(&flags, &mut InputReader::default(), true);
+    let problems: Vec<&str> = errors.iter().map(|error| error.problem.as_str()).collect();
+    let expected = [
+        "enable-admission-plugins plugin \"PodSecurty\" is unknown",
+        "[PodSecurity] in enable-admission-plugins and disable-admission-plugins overlapped",
+    ];
+    assert_eq!(problems, expected);
 }
 
 #[test]

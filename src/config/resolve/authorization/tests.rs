@@ -46,13 +46,18 @@ impl Directory {
 
     /// The authorizers of these flags and the warnings, or the errors.
     fn resolve(&self, flags: &[&str], inputs: &mut InputReader) -> Resolved {
+        self.resolve_leaving(flags, inputs, false)
+    }
+
+    /// The same; what only the backend has is left to it if `leaves_to_backend`.
+    fn resolve_leaving(&self, flags: &[&str], inputs: &mut InputReader, leaves_to_backend: bool) -> Resolved {
         let command = GivenFlags::<AuthorizationFlags>::augment_args(Command::new("").no_binary_name(true));
         let matches = command.try_get_matches_from(flags.iter().map(|flag| self.filled(flag))).unwrap();
         let given = GivenFlags::<AuthorizationFlags>::from_arg_matches(&matches).unwrap();
         let mut unread = Vec::new();
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
-        let mut resolver = ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs };
+        let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend) };
         let resolved = resolver.authorization(&section);
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(
@@ -74,6 +79,20 @@ impl Directory {
         let errors = self.resolve(flags, &mut InputReader::default()).expect_err("no error");
         errors.into_iter().map(|error| (error.key, error.problem)).collect()
     }
+}
+
+/// The gateway's authorizers and the warnings of a chain whose other members are left to the backend.
+fn left_to_backend(directory: &Directory, flags: &[&str]) -> (Vec<String>, Vec<String>) {
+    let (found, warnings) = directory
+        .resolve_leaving(flags, &mut InputReader::default(), true)
+        .unwrap_or_else(|errors| panic!("{errors:?}"));
+    let name = |authorizer: &AuthorizerSettings| match authorizer {
+        AuthorizerSettings::AlwaysAllow => "AlwaysAllow".to_owned(),
+        AuthorizerSettings::AlwaysDeny => "AlwaysDeny".to_owned(),
+        AuthorizerSettings::Webhook(webhook) => webhook.name.clone(),
+    };
+    let authorizers = found.iter().flat_map(|found| &found.authorizers).map(name).collect();
+    (authorizers, warnings)
 }
 
 const WEBHOOK: &str = "--authorization-webhook-config-file=DIR/webhook.kubeconfig";
@@ -201,6 +220,102 @@ fn authorizers_behind_always_allow_are_warned_of() {
                     are never asked; move it to the end";
     assert_eq!(warned("AlwaysAllow,Webhook"), [expected]);
     assert_eq!(warned("Webhook,AlwaysAllow,AlwaysDeny"), [expected]);
+}
+
+#[test]
+fn modes_of_the_backend_are_left_to_it_when_asked_to() {
+    let directory = Directory::new();
+    let decides = |names: &str, verb: &str| {
+        format!(
+            "--authorization-mode: the backend decides by {names}, after the gateway; {verb} must be among its own authorizers"
+        )
+    };
+    let overtakes = |before: &str| {
+        format!(
+            "--authorization-mode: Webhook is asked about every request and can refuse it, also one that {before} before it \
+             would allow: only the backend knows what {before} decides"
+        )
+    };
+    let behind = |names: &str, of_backend: &str| {
+        format!(
+            "--authorization-mode: the gateway does not ask {names}, behind {of_backend}: a request that only {names} would \
+             allow needs the same authorizer at the backend"
+        )
+    };
+    let both = decides("Node and RBAC", "they");
+    let cases: &[(&str, &[&str], Vec<String>)] = &[
+        ("Node,RBAC", &[], vec![both.clone()]),
+        ("RBAC", &[], vec![decides("RBAC", "it")]),
+        ("Node,RBAC,ABAC", &[], vec![decides("Node and RBAC and ABAC", "they")]),
+        ("Node,RBAC,Webhook", &[], vec![both.clone(), behind("Webhook", "Node and RBAC")]),
+        ("Webhook,Node,RBAC", &["default", "AlwaysAllow"], vec![both.clone()]),
+        ("Node,Webhook,RBAC", &["default", "AlwaysAllow"], vec![both.clone(), overtakes("Node")]),
+        ("AlwaysDeny,Node,RBAC", &["AlwaysDeny", "AlwaysAllow"], vec![both.clone()]),
+        ("AlwaysAllow,Node,RBAC", &[], vec![both.clone()]),
+        ("Node,RBAC,AlwaysAllow", &[], vec![both.clone(), behind("AlwaysAllow", "Node and RBAC")]),
+        ("Webhook,AlwaysAllow", &["default", "AlwaysAllow"], vec![]),
+    ];
+    for (modes, expected, warnings) in cases {
+        let mode = format!("--authorization-mode={modes}");
+        let flags: Vec<&str> =
+            std::iter::once(mode.as_str()).chain(modes.contains("Webhook").then_some(WEBHOOK)).collect();
+        let found = left_to_backend(&directory, &flags);
+        assert_eq!(
+            (&found.0, &found.1),
+            (&expected.iter().map(|&name| name.to_owned()).collect(), warnings),
+            "{modes}"
+        );
+    }
+    let errors = |modes: &str| {
+        let mode = format!("--authorization-mode={modes}");
+        let errors = directory.resolve_leaving(&[&mode], &mut InputReader::default(), true).unwrap_err();
+        errors.into_iter().map(|error| error.problem).collect::<Vec<_>>()
+    };
+    assert_eq!(errors("Node,RBAC,Foo"), ["authorization-mode \"Foo\" is not a valid mode"]);
+    assert_eq!(
+        errors("Node,Node"),
+        ["authorization-mode [\"Node\" \"Node\"] has mode specified more than once"]
+    );
+    assert_eq!(errors("Node,Webhook"), ["authorization-mode Webhook's authorization config file not passed"]);
+}
+
+#[test]
+fn authorizers_of_the_backend_in_a_file_are_left_to_it_when_asked_to() {
+    let directory = Directory::new();
+    let (node, rbac) = ("- {type: Node, name: node}\n", "- {type: RBAC, name: rbac}\n");
+    let webhooks = TWO_WEBHOOKS.replace("- {type: AlwaysAllow, name: alwaysallow}\n", "");
+    let webhooks = webhooks.strip_prefix("authorizers:\n").unwrap();
+    let warns = |chain: &[&str]| {
+        let file = directory.configuration(&format!("authorizers:\n{}", chain.concat()));
+        left_to_backend(&directory, &[&file])
+    };
+    let decides = "--authorization-config: the backend decides by Node and RBAC, after the gateway; they must be among its own \
+                   authorizers";
+    assert_eq!(warns(&[node, rbac]), (vec![], vec![decides.to_owned()]));
+    let asked: Vec<String> = ["policy", "other", "AlwaysAllow"].map(str::to_owned).to_vec();
+    assert_eq!(warns(&[webhooks, node, rbac]), (asked.clone(), vec![decides.to_owned()]));
+    let (found, warnings) = warns(&[node, webhooks, rbac]);
+    assert_eq!(found, asked);
+    let [first, policy, other] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert_eq!(first, decides);
+    for (warning, name) in [(policy, "policy"), (other, "other")] {
+        let expected = format!(
+            "--authorization-config: Webhook \"{name}\" is asked about every request and can refuse it"
+        );
+        assert!(warning.starts_with(&expected), "{warning}");
+    }
+    let (found, warnings) = warns(&[node, rbac, webhooks]);
+    assert_eq!(found, [""; 0]);
+    assert!(
+        warnings[1].contains(
+            "the gateway does not ask Webhook \"policy\" and Webhook \"other\", behind Node and RBAC"
+        ),
+        "{warnings:?}"
+    );
+    // A webhook that is not asked must be valid, too.
+    let broken = webhooks.replace("kubeConfigFile: DIR/webhook.kubeconfig", "kubeConfigFile: DIR/none");
+    let file = directory.configuration(&format!("authorizers:\n{node}{rbac}{broken}"));
+    assert!(directory.resolve_leaving(&[&file], &mut InputReader::default(), true).is_err());
 }
 
 #[test]

@@ -46,8 +46,7 @@ struct ReadProfile {
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
 pub(crate) fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
     let mut inputs = InputReader::default();
-    let mut resolver =
-        ConfigResolver { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let mut resolver = ConfigResolver::new(&mut inputs, false);
     let read = resolver.profiles(key, file);
     let errors = resolver.into_errors();
     if !errors.is_empty() {

@@ -26,8 +26,7 @@ fn resolve(flags: &[&str]) -> Result<(Issuers, AnonymousAuth), Vec<ConfigError>>
     let section = MergedSection::read([given.layer()], &mut unread).unwrap();
     assert_eq!(unread, []);
     let mut inputs = InputReader::default();
-    let mut resolver =
-        ConfigResolver { unread, errors: Vec::new(), warnings: Vec::new(), inputs: &mut inputs };
+    let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(&mut inputs, false) };
     let resolved = resolver.issuers(&section);
     let errors = resolver.errors;
     assert!(errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())), "{errors:?}");
