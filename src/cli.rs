@@ -7,17 +7,18 @@ mod admit;
 mod certs;
 mod check;
 mod clusters;
+mod command_line;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
-mod foreign_flags;
+pub(crate) mod foreign_flags;
 mod kubeconfig;
 mod serve;
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{Args as _, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args as _, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use portcullis_tools::output::{BAD_CONFIGURATION, failed, print_error};
 use portcullis_tools::{cluster_info, login, token};
@@ -138,25 +139,25 @@ fn command() -> clap::Command {
 impl Cli {
     /// Parses the command line and runs the command.
     pub fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
-        let (arguments, left_out) = match foreign_flags::take_out(arguments.collect()) {
-            Ok(taken) => taken,
-            Err(errors) => return misconfigured(&errors),
-        };
-        for flag in left_out {
-            print_error(&format!(
-                "warning: {flag} is a kube-apiserver flag that portcullis does not support; ignored"
-            ));
-        }
-        let parsed = command().try_get_matches_from(arguments).and_then(|mut matches| {
-            Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))
-        });
-        match parsed {
+        match command_line::parse(arguments.collect()) {
             Ok(cli) => cli.run(),
             Err(error) => {
                 // --help and --version are errors to clap, too; it prints each to the right stream.
                 error.print().ok();
                 if error.use_stderr() { ExitCode::from(BAD_CONFIGURATION) } else { ExitCode::SUCCESS }
             }
+        }
+    }
+
+    /// The flags of `serve`, if the command takes them.
+    fn serve_flags(&mut self) -> Option<&mut ServeFlags> {
+        match &mut self.command {
+            Command::Serve(flags) => Some(flags),
+            Command::Check(flags) => Some(&mut flags.serve),
+            Command::Explain(flags) => Some(&mut flags.serve),
+            Command::Admit(flags) => Some(&mut flags.serve),
+            Command::Kubeconfig(flags) => Some(&mut flags.serve),
+            _ => None,
         }
     }
 

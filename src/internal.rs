@@ -83,3 +83,8 @@ pub fn open_metrics() -> String {
     metrics.authentication.attempts.of("success").inc();
     metrics.expose(Exposition::OpenMetrics).0
 }
+
+/// The flags of kube-apiserver that the gateway does not have, and whether each is a switch, which needs no value.
+pub fn foreign_apiserver_flags() -> impl Iterator<Item = (&'static str, bool)> {
+    crate::cli::foreign_flags::ALL.iter().map(|flag| (flag.name, flag.is_switch))
+}

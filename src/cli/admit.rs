@@ -39,7 +39,7 @@ A List is shown object by object. Each object is shown to the webhooks as it is 
 #[command(args_override_self = true)]
 pub(super) struct AdmitFlags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub(super) serve: ServeFlags,
     /// The object, a List of objects, or an AdmissionReview, in YAML or JSON; - for standard input.
     #[arg(short, long, value_name = "FILE", help_heading = "Request")]
     filename: PathBuf,

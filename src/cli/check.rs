@@ -37,7 +37,7 @@ use audit::AuditReport;
 #[command(args_override_self = true)]
 pub(super) struct CheckFlags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub(super) serve: ServeFlags,
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
@@ -163,8 +163,8 @@ struct RoutesReport {
 
 /// The configuration errors, for `--output`.
 #[derive(Debug, Serialize)]
-struct CheckErrors<'a> {
-    errors: &'a [ConfigError],
+pub(super) struct CheckErrors<'a> {
+    pub(super) errors: &'a [ConfigError],
 }
 
 pub(super) fn run(flags: &CheckFlags) -> ExitCode {

@@ -67,7 +67,7 @@ the request is audited.";
 #[command(args_override_self = true)]
 pub(super) struct ExplainFlags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub(super) serve: ServeFlags,
     /// A PEM certificate to explain, followed by its intermediates. Default: a token from standard input.
     #[arg(long, value_name = "FILE", help_heading = "Credential")]
     certificate: Option<PathBuf>,

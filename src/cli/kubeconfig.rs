@@ -31,7 +31,7 @@ Examples:
 #[command(args_override_self = true)]
 pub(super) struct KubeconfigFlags {
     #[command(flatten)]
-    serve: ServeFlags,
+    pub(super) serve: ServeFlags,
     /// The URL of the gateway. The host is replaced by the server name of a cluster that has one.
     #[arg(long, value_name = "URL", help_heading = "Kubeconfig")]
     server: String,

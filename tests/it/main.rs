@@ -31,6 +31,7 @@ mod compared_audit_options;
 mod compared_configurations;
 mod compared_crls;
 mod compared_exec_plugin;
+mod compared_flags;
 mod compared_id_tokens;
 mod compared_key_sets;
 mod compared_kubeconfigs;

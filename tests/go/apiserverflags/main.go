@@ -1,0 +1,27 @@
+// Command apiserverflags lists the flags of kube-apiserver.
+//
+// It answers each line of input with the list.
+package main
+
+import (
+	"github.com/spf13/pflag"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+
+	"portcullis.dev/tests/go/lines"
+)
+
+type flag struct {
+	Name string `json:"name"`
+	// IsSwitch is whether the flag needs no value, so that the next word is not its value.
+	IsSwitch bool `json:"isSwitch"`
+}
+
+func main() {
+	lines.Each(func(any) any {
+		flags := []flag{}
+		app.NewAPIServerCommand().Flags().VisitAll(func(found *pflag.Flag) {
+			flags = append(flags, flag{Name: found.Name, IsSwitch: found.NoOptDefVal != ""})
+		})
+		return flags
+	})
+}
