@@ -8,6 +8,7 @@ mod certs;
 mod check;
 mod clusters;
 mod command_line;
+mod convert;
 #[cfg(feature = "dev")]
 mod dev;
 mod explain;
@@ -45,6 +46,14 @@ enum Command {
     Serve(Box<ServeFlags>),
     /// Check a configuration: print what `serve` would run, or its errors, and exit 64 if it would not start.
     Check(Box<check::CheckFlags>),
+    /// Convert the flags of a kube-apiserver: print the command line with which the gateway takes its place.
+    ///
+    /// Reads the manifest of a static pod, or the Pod from a cluster, and prints the equivalent flags of `serve`, a
+    /// kubeconfig for that API server as the backend, what stays with the backend, what the gateway does not do, and
+    /// where the files are on the node. Reads no file but the manifest, and no cluster. Exits 1 if a flag cannot be
+    /// converted, 64 if the manifest cannot be read.
+    #[command(after_help = convert::EXAMPLE)]
+    Convert(convert::ConvertFlags),
     /// Explain a credential: print which authenticator accepts or refuses it, and why, step by step.
     ///
     /// Reads a bearer token from standard input, or a certificate with --certificate, and authenticates it exactly as
@@ -165,6 +174,7 @@ impl Cli {
         match self.command {
             Command::Serve(flags) => serve::run(&flags),
             Command::Check(flags) => check::run(&flags),
+            Command::Convert(flags) => convert::run(&flags),
             Command::Explain(flags) => explain::run(&flags),
             Command::Admit(flags) => admit::run(&flags),
             Command::Clusters(flags) => clusters::run(&flags),

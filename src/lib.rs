@@ -44,7 +44,7 @@
 //! |---|---|
 //! | `fuzzing` | the entry points of the fuzz targets |
 //! | [`internal`] | the parts of the crate that tests and benchmarks use |
-//! | [`cli`] | the commands: `serve`, `check`, `explain`, `clusters`, `dev`, `certs`, `token`, `cluster-info`, `login`, `logout`, `credential`, `kubeconfig` |
+//! | [`cli`] | the commands: `serve`, `check`, `convert`, `explain`, `clusters`, `dev`, `certs`, `token`, `cluster-info`, `login`, `logout`, `credential`, `kubeconfig` |
 //! | `dev` | the demonstration backend of `portcullis dev` |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
 //! | `page` | the page on which users find their clusters: a listener and a host name of its own |

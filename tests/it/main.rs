@@ -45,6 +45,7 @@ mod credentials;
 #[cfg(feature = "dev")]
 mod dependencies;
 mod dev_backend;
+mod distributions;
 mod drain;
 mod early_answers;
 mod endpoint_discovery;

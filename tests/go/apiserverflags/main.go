@@ -5,6 +5,8 @@ package main
 
 import (
 	"github.com/spf13/pflag"
+	// The flags of JSON logs, as in kube-apiserver's own main package.
+	_ "k8s.io/component-base/logs/json/register"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 
 	"portcullis.dev/tests/go/lines"
