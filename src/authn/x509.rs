@@ -23,7 +23,8 @@ use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
 use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_pki::x509::certificate::{self, Certificate};
 use portcullis_pki::x509::name::CertificateSubject;
-use portcullis_pki::x509::{CaBundle, ParseError, VerifyError, bundle, verify};
+use portcullis_pki::x509::verify::{self, PeerRole};
+use portcullis_pki::x509::{CaBundle, ParseError, VerifyError, bundle};
 use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
@@ -196,7 +197,7 @@ impl UnverifiedChain {
         let Some((leaf, others)) = parsed.split_first() else {
             return always(Err(VerifyError::UnknownAuthority(None)));
         };
-        match verify::verify(authorities, leaf, others, now) {
+        match verify::verify(PeerRole::Client, authorities, leaf, others, now) {
             Ok(path) => {
                 let (from, until) = (instant(path.not_before), instant(path.not_after));
                 let chain = VerifiedChain {

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
+use portcullis_pki::x509::handshake::{offered_schemes, verify_tls12_signature, verify_tls13_signature};
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, SubjectPublicKeyInfoDer, UnixTime};
-use webpki::RawPublicKeyEntity;
 
 use crate::authn::x509::{parse_chain_for_handshake, parse_for_handshake};
 
@@ -64,24 +64,7 @@ impl ClientCertVerifier for PossessionVerifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let bad_signature = || Error::InvalidCertificate(CertificateError::BadSignature);
-        let key = Self::key(cert)?;
-        let entity = RawPublicKeyEntity::try_from(&key).map_err(|_| bad_signature())?;
-        let (_, algorithms) = self
-            .algorithms
-            .mapping
-            .iter()
-            .find(|(scheme, _)| *scheme == signed.scheme)
-            .ok_or_else(bad_signature)?;
-        // TLS 1.2 schemes do not name a curve, so each algorithm of the scheme is tried.
-        if algorithms
-            .iter()
-            .any(|algorithm| entity.verify_signature(*algorithm, message, signed.signature()).is_ok())
-        {
-            Ok(HandshakeSignatureValid::assertion())
-        } else {
-            Err(bad_signature())
-        }
+        verify_tls12_signature(message, &Self::key(cert)?, signed, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -90,10 +73,10 @@ impl ClientCertVerifier for PossessionVerifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature_with_raw_key(message, &Self::key(cert)?, signed, &self.algorithms)
+        verify_tls13_signature(message, &Self::key(cert)?, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        offered_schemes(&self.algorithms)
     }
 }

@@ -1,5 +1,5 @@
-//! Thousands of client certificate chains, compared with Go's `crypto/x509`: verdicts, users and error texts must be
-//! the same.
+//! Thousands of certificate chains of clients and servers, compared with Go's `crypto/x509`: verdicts, users and error
+//! texts must be the same.
 //!
 //! The chains are a product of features, seeded random combinations, and damage: bytes of certificates changed with
 //! and without a new signature over them. The few places where we are stricter are listed in `STRICTER`; being
@@ -9,6 +9,7 @@ pub(crate) mod damage;
 mod extensions;
 mod features;
 mod paths;
+mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,8 +20,9 @@ use portcullis::internal::{BundleError, CaBundle};
 use portcullis::internal::{UnverifiedChain, parse_for_handshake};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
+use testkit::comparison::Compared;
 use testkit::go_program::GoProgram;
-use testkit::pki::{self, Ca, Issued, Key, KeyKind};
+use testkit::pki::{self, Builder, CLIENT_AUTH, Ca, Issued, Key, KeyKind, SERVER_AUTH};
 use testkit::random::{Rng, inputs, seed};
 
 /// 2026-01-01T00:00:00Z.
@@ -41,6 +43,40 @@ const STRICTER: &[(&str, &str)] = &[
     ),
 ];
 
+/// Whose chains are made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Peer {
+    Client,
+    Server,
+}
+
+impl Peer {
+    fn purpose(self) -> &'static str {
+        match self {
+            Self::Client => CLIENT_AUTH,
+            Self::Server => SERVER_AUTH,
+        }
+    }
+
+    /// A leaf without names.
+    fn bare_leaf(self, ca: &Ca) -> Builder {
+        ca.leaf().eku(&[self.purpose()])
+    }
+
+    /// A leaf; a server's is for the host `a.example`, and for 10.0.0.1.
+    fn leaf(self, ca: &Ca) -> Builder {
+        self.named(self.bare_leaf(ca))
+    }
+
+    /// A certificate with the names of a leaf.
+    fn named(self, certificate: Builder) -> Builder {
+        match self {
+            Self::Client => certificate,
+            Self::Server => certificate.san_dns("a.example").san_ip([10, 0, 0, 1].into()),
+        }
+    }
+}
+
 /// One chain against one bundle.
 #[derive(Debug, Clone)]
 struct Case {
@@ -49,6 +85,8 @@ struct Case {
     chain: Vec<CertificateDer<'static>>,
     time: i64,
     nanos: u32,
+    /// The host of a server.
+    host: Option<String>,
 }
 
 impl Case {
@@ -59,6 +97,7 @@ impl Case {
             chain: issued.chain.clone(),
             time: NOW,
             nanos: 0,
+            host: None,
         }
     }
 }
@@ -71,6 +110,7 @@ enum Outcome {
     BadRoots,
     Unparsable,
     Refused,
+    Server,
     User { name: String, groups: Vec<String>, uid: Result<Option<String>, String>, serial: String },
 }
 
@@ -122,6 +162,7 @@ fn theirs(value: &Value) -> Answer {
         "roots" => Outcome::BadRoots,
         "parse" => Outcome::Unparsable,
         "refused" => Outcome::Refused,
+        "server" => Outcome::Server,
         "ok" => Outcome::User {
             name: text("cn"),
             groups: serde_json::from_value(value["orgs"].clone()).unwrap_or_default(),
@@ -140,63 +181,90 @@ fn question(case: &Case) -> Value {
     let list = |certificates: &[CertificateDer<'_>]| -> Vec<String> {
         certificates.iter().map(|certificate| STANDARD.encode(certificate)).collect()
     };
-    json!({"roots": list(&case.roots), "chain": list(&case.chain), "time": case.time, "nanos": case.nanos})
+    json!({
+        "roots": list(&case.roots),
+        "chain": list(&case.chain),
+        "time": case.time,
+        "nanos": case.nanos,
+        "host": case.host,
+    })
+}
+
+/// Compares the verdicts of both.
+fn judged(we: &Answer, go: &Answer) -> Compared {
+    let difference = || Err(format!("ours: {we:?}\n  Go:   {go:?}"));
+    let is_declared = |(text, _): &&(&str, &str)| text.split(" * ").all(|part| we.error.contains(part));
+    let is_accepted = matches!(we.outcome, Outcome::User { .. } | Outcome::Server);
+    if we.outcome != go.outcome || we.handshake != go.handshake && we.outcome != Outcome::Unparsable {
+        return match STRICTER.iter().find(is_declared) {
+            Some((text, _)) if !is_accepted => Ok(*text),
+            _ => difference(),
+        };
+    }
+    match we.outcome {
+        Outcome::Refused if we.error == go.error => Ok("refused"),
+        Outcome::Refused if class(&we.error) == class(&go.error) => Ok("refused in other words"),
+        Outcome::Refused => difference(),
+        Outcome::User { .. } => Ok("users"),
+        Outcome::Server => Ok("servers"),
+        Outcome::Unparsable => Ok("unparsable"),
+        Outcome::BadRoots => Ok("roots that are refused"),
+    }
+}
+
+/// Compares groups of chains; fails if a way in which we are stricter no longer occurs.
+fn compare(
+    program: &GoProgram,
+    groups: &BTreeMap<&str, Vec<Case>>,
+    ours: impl Fn(&Case) -> Answer,
+    stricter: &[(&str, &str)],
+) {
+    let total: usize = groups.values().map(Vec::len).sum();
+    let mut seen = BTreeSet::new();
+    for (group, cases) in groups {
+        let show = |case: &Case| format!("{}\n  {}", case.name, question(case));
+        let words =
+            program.compare(group, cases, question, show, |case, value| judged(&ours(case), &theirs(value)));
+        seen.extend(stricter.iter().map(|(text, _)| *text).filter(|text| words.count(text) > 0));
+    }
+    assert!(total >= 2000);
+    for (text, _) in stricter {
+        assert!(seen.contains(text), "no longer stricter: {text}");
+    }
+}
+
+/// Chains of every kind.
+fn groups(peer: Peer, program: &GoProgram) -> BTreeMap<&'static str, Vec<Case>> {
+    let mut rng = Rng(seed());
+    BTreeMap::from([
+        ("1 features", features::features(peer)),
+        ("2 combinations", features::combinations(peer, &mut rng)),
+        ("3 paths", paths::paths(peer, &mut rng)),
+        ("4 name constraints", extensions::name_constraints(peer, &mut rng)),
+        ("5 policies", extensions::policies(peer, &mut rng)),
+        ("6 URIs", extensions::uris(peer, &mut rng)),
+        ("7 damaged bytes", damage::damaged_bytes(peer, &mut rng)),
+        ("8 damaged structure, signed again", damage::damaged_structure(peer, &mut rng)),
+        ("9 made by Go", made_by_go(program)),
+        ("a their own authorities", damage::own_authorities(peer, &mut rng, inputs(1000))),
+    ])
 }
 
 #[test]
 fn chains_are_verified_as_by_go() {
     let Some(program) = GoProgram::build("chains") else { return };
-    let mut rng = Rng(seed());
-    let mut groups: BTreeMap<&str, Vec<Case>> = BTreeMap::new();
-    groups.insert("1 features", features::features());
-    groups.insert("2 combinations", features::combinations(&mut rng));
-    groups.insert("3 paths", paths::paths(&mut rng));
-    groups.insert("4 name constraints", extensions::name_constraints(&mut rng));
-    groups.insert("5 policies", extensions::policies(&mut rng));
-    groups.insert("6 URIs", extensions::uris(&mut rng));
-    groups.insert("7 damaged bytes", damage::damaged_bytes(&mut rng));
-    groups.insert("8 damaged structure, signed again", damage::damaged_structure(&mut rng));
-    groups.insert("9 made by Go", made_by_go(&program));
-    groups.insert("a their own authorities", damage::own_authorities(&mut rng, inputs(1000)));
-
-    let total: usize = groups.values().map(Vec::len).sum();
-    let mut stricter = BTreeSet::new();
-    for (group, cases) in &groups {
-        let show = |case: &Case| format!("{}\n  {}", case.name, question(case));
-        let words = program.compare(group, cases, question, show, |case, value| {
-            let (we, go) = (ours(case), theirs(value));
-            let difference = || Err(format!("ours: {we:?}\n  Go:   {go:?}"));
-            let is_declared =
-                |(text, _): &&(&str, &str)| text.split(" * ").all(|part| we.error.contains(part));
-            let is_user = matches!(we.outcome, Outcome::User { .. });
-            if we.outcome != go.outcome || we.handshake != go.handshake && we.outcome != Outcome::Unparsable {
-                return match STRICTER.iter().find(is_declared) {
-                    Some((text, _)) if !is_user => Ok(*text),
-                    _ => difference(),
-                };
-            }
-            match we.outcome {
-                Outcome::Refused if we.error == go.error => Ok("refused"),
-                Outcome::Refused if class(&we.error) == class(&go.error) => Ok("refused in other words"),
-                Outcome::Refused => difference(),
-                Outcome::User { .. } => Ok("users"),
-                Outcome::Unparsable => Ok("unparsable"),
-                Outcome::BadRoots => Ok("roots that are refused"),
-            }
-        });
-        stricter.extend(STRICTER.iter().map(|(text, _)| *text).filter(|text| words.count(text) > 0));
-    }
-    assert!(total >= 2000);
-    for (text, _) in STRICTER {
-        assert!(stricter.contains(text), "no longer stricter: {text}");
-    }
+    let mut groups = groups(Peer::Client, &program);
+    // The names of constraints are hosts of servers.
+    groups.values_mut().flatten().for_each(|case| case.host = None);
+    compare(&program, &groups, ours, STRICTER);
 }
 
 /// The kind of an error: its text up to the first detail.
 fn class(error: &str) -> &str {
+    let error = error.strip_prefix("tls: failed to verify certificate: ").unwrap_or(error);
     let end = error.find(['"', ',']).unwrap_or(error.len());
     let head = &error[..end];
-    ["current time", "not authorized to sign for this name"]
+    ["current time", "not authorized to sign for this name", "certificate is valid for"]
         .iter()
         .find_map(|detail| head.find(detail).map(|at| &head[..at]))
         .unwrap_or(head)
@@ -267,6 +335,7 @@ fn made_by_go(program: &GoProgram) -> Vec<Case> {
                 chain: list(&value["chain"]),
                 time: value["time"].as_i64().unwrap(),
                 nanos: 0,
+                host: None,
             }
         })
         .collect()

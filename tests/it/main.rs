@@ -35,6 +35,7 @@ mod compared_flags;
 mod compared_id_tokens;
 mod compared_key_sets;
 mod compared_kubeconfigs;
+mod compared_tls;
 mod configuration;
 mod configuration_reference;
 mod configured_files;

@@ -1,8 +1,9 @@
-// Command chains verifies client certificates with Go and kube-apiserver's code.
+// Command chains verifies certificates of clients and servers with Go and kube-apiserver's code.
 //
 // It reads one question per line as JSON and writes one line for each: whether Go's TLS stack accepts the certificates,
-// whether Certificate.Verify accepts the chain with kube-apiserver's options, and the resulting user. With -make it
-// prints questions instead, with certificates that the Rust side cannot sign.
+// whether Certificate.Verify accepts the chain with kube-apiserver's options, and the resulting user. A question with a
+// host is about the chain of a server, and the answer is that of a TLS client. With -tls it prints what Go's TLS client
+// offers by default. With -make it prints questions instead, with certificates that the Rust side cannot sign.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -23,6 +25,7 @@ import (
 	"fmt"
 	"log"
 	"math/big"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -36,12 +39,15 @@ type question struct {
 	// Unix time in seconds and nanoseconds.
 	Time  int64 `json:"time"`
 	Nanos int64 `json:"nanos"`
+	// Host, if present, makes it the chain of a server.
+	Host string `json:"host,omitempty"`
 	// Pem, if present, is a bundle to parse; the other fields are ignored then.
 	Pem []byte `json:"pem,omitempty"`
 }
 
 type answer struct {
-	// Verdict is "roots" or "parse" for certificates that do not parse, "refused" or "ok".
+	// Verdict is "roots" or "parse" for certificates that do not parse, "refused", "ok", or "server" for one of a
+	// server.
 	Verdict string `json:"verdict"`
 	Error   string `json:"error"`
 	// Handshake is whether the leaf parses and its key is usable in a TLS handshake.
@@ -64,6 +70,12 @@ func main() {
 			if err := out.Encode(q); err != nil {
 				log.Fatal(err)
 			}
+		}
+		return
+	}
+	if len(os.Args) > 1 && os.Args[1] == "-tls" {
+		if err := out.Encode(offered()); err != nil {
+			log.Fatal(err)
 		}
 		return
 	}
@@ -94,6 +106,9 @@ func judge(q question) answer {
 			return answer{Verdict: "roots", Error: err.Error()}
 		}
 		roots.AddCert(root)
+	}
+	if q.Host != "" {
+		return judgeServer(q, roots)
 	}
 	var a answer
 	var chain []*x509.Certificate
@@ -139,6 +154,63 @@ func judge(q question) answer {
 		a.UIDError = err.Error()
 	}
 	return a
+}
+
+// offer is what a TLS client offers.
+type offer struct {
+	Suites  []uint16              `json:"suites"`
+	Groups  []tls.CurveID         `json:"groups"`
+	Schemes []tls.SignatureScheme `json:"schemes"`
+}
+
+// offered is what a client with client-go's settings offers.
+func offered() offer {
+	client, server := net.Pipe()
+	go func() {
+		// It fails: the server has read what it needs.
+		_ = tls.Client(client, &tls.Config{ServerName: "a.example", MinVersion: tls.VersionTLS12}).Handshake()
+	}()
+	var found offer
+	_ = tls.Server(server, &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		found = offer{Suites: hello.CipherSuites, Groups: hello.SupportedCurves, Schemes: hello.SignatureSchemes}
+		return nil, errors.New("no more is needed")
+	}}).Handshake()
+	return found
+}
+
+// judgeServer follows verifyServerCertificate of crypto/tls.
+func judgeServer(q question, roots *x509.CertPool) answer {
+	refused := func(format string, args ...any) answer {
+		return answer{Verdict: "refused", Error: fmt.Sprintf(format, args...), Handshake: true}
+	}
+	var chain []*x509.Certificate
+	for _, der := range q.Chain {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return answer{Verdict: "parse", Error: err.Error(), Handshake: true}
+		}
+		if key, ok := cert.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > 8192 {
+			return refused("tls: server sent certificate containing RSA key larger than %d bits", 8192)
+		}
+		chain = append(chain, cert)
+	}
+	opts := x509.VerifyOptions{
+		Roots:         roots,
+		CurrentTime:   time.Unix(q.Time, q.Nanos).UTC(),
+		DNSName:       q.Host,
+		Intermediates: x509.NewCertPool(),
+	}
+	for _, cert := range chain[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	if _, err := chain[0].Verify(opts); err != nil {
+		return refused("%s", (&tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}).Error())
+	}
+	switch chain[0].PublicKey.(type) {
+	case *rsa.PublicKey, *ecdsa.PublicKey, ed25519.PublicKey:
+		return answer{Verdict: "server", Handshake: true}
+	}
+	return refused("tls: server's certificate contains an unsupported type of public key")
 }
 
 // usable follows the TLS server's check of the leaf's key.
@@ -255,7 +327,8 @@ func unsignable() []question {
 			Subject:      pkix.Name{CommonName: "user of " + c.name, Organization: []string{"b", "a", "b"}},
 			NotBefore:    start,
 			NotAfter:     start.AddDate(80, 0, 0),
-			ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+			DNSNames:     []string{"a.example"},
 		}
 		caTemplate := *ca
 		if !strings.Contains(c.name, "sha1") {

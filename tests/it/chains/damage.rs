@@ -6,13 +6,13 @@ use rustls_pki_types::CertificateDer;
 use testkit::pki::{CN, Ca, Issued, KeyKind, O, OU, oid, seq, string, tlv};
 use testkit::random::Rng;
 
-use super::{Case, NOW};
+use super::{Case, NOW, Peer};
 
 /// P-256 twice, since most clients use it.
 const KINDS: [KeyKind; 4] = [KeyKind::P256, KeyKind::P256, KeyKind::Ed25519, KeyKind::Rsa2048];
 
 /// Chains with many extensions, and the keys that signed them.
-fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
+fn rich(peer: Peer, kind: KeyKind) -> (Ca, Ca, Issued) {
     let root = Ca::build("root")
         .key(kind)
         .path_len(2)
@@ -25,8 +25,8 @@ fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
         .extension("2.5.29.36", false, seq(&[tlv(0x80, &[2])]))
         .extension("2.5.29.31", false, seq(&[seq(&[tlv(0xa0, &tlv(0xa0, &tlv(0x86, b"http://crl")))])]))
         .issue_ca();
-    let leaf = middle
-        .leaf()
+    let leaf = peer
+        .bare_leaf(&middle)
         .key(kind)
         .attr(CN, string::PRINTABLE, b"user")
         .org("g1")
@@ -46,9 +46,9 @@ fn rich(kind: KeyKind) -> (Ca, Ca, Issued) {
 }
 
 /// Bytes flipped, removed and added anywhere, without new signatures.
-pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
+pub(super) fn damaged_bytes(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     let kinds = KINDS.map(|kind| {
-        let (root, _, leaf) = rich(kind);
+        let (root, _, leaf) = rich(peer, kind);
         Case::new(format!("{kind:?}"), &[&root], &leaf)
     });
     (0..2500)
@@ -76,8 +76,8 @@ pub(super) fn damaged_bytes(rng: &mut Rng) -> Vec<Case> {
 }
 
 /// Root certificates with damaged elements: a root's content is used without checking its signature.
-pub(super) fn own_authorities(rng: &mut Rng, count: usize) -> Vec<Case> {
-    let leaves = KINDS.map(|kind| rich(kind).2);
+pub(super) fn own_authorities(peer: Peer, rng: &mut Rng, count: usize) -> Vec<Case> {
+    let leaves = KINDS.map(|kind| rich(peer, kind).2);
     (0..count)
         .map(|index| {
             let mut whole = Node::list(rng.pick(&leaves).leaf()).expect("own certificates are DER").remove(0);
@@ -93,6 +93,7 @@ pub(super) fn own_authorities(rng: &mut Rng, count: usize) -> Vec<Case> {
                 chain: vec![certificate],
                 time: NOW,
                 nanos: 0,
+                host: None,
             }
         })
         .collect()
@@ -223,8 +224,8 @@ fn with_odd_length(element: &[u8], rng: &mut Rng) -> Vec<u8> {
 
 /// Elements changed, removed, duplicated and swapped within a certificate, which is then signed again, so that
 /// verification does not stop at the signature.
-pub(super) fn damaged_structure(rng: &mut Rng) -> Vec<Case> {
-    let kinds = KINDS.map(|kind| (kind, rich(kind)));
+pub(super) fn damaged_structure(peer: Peer, rng: &mut Rng) -> Vec<Case> {
+    let kinds = KINDS.map(|kind| (kind, rich(peer, kind)));
     (0..4000)
         .map(|index| {
             let (kind, (root, middle, leaf)) = rng.pick(&kinds);

@@ -1,13 +1,24 @@
 //! Extensions that affect a whole chain: name constraints, policies, and URIs, which must parse.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use testkit::pki::{Builder, Ca, Key, KeyKind, integer, oid, seq, tlv};
 use testkit::random::Rng;
 
-use super::Case;
+use super::{Case, Peer};
 
-pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
+/// A host that a certificate with these names is for, if one is a DNS name or an address.
+fn host_of(names: &[(u8, &[u8])]) -> Option<String> {
+    names.iter().find_map(|(tag, value)| match (tag, *value) {
+        // Without a host, Go verifies no name.
+        (2, name) => String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty()),
+        (7, &[a, b, c, d]) => Some(Ipv4Addr::new(a, b, c, d).to_string()),
+        _ => None,
+    })
+}
+
+pub(super) fn name_constraints(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     const TREES: &[(u8, &[u8])] = &[
         (2, b"example.com"),
         (2, b".example.com"),
@@ -103,8 +114,8 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
         |name: String, permitted: &[(u8, &[u8])], excluded: &[(u8, &[u8])], names: &[(u8, &[u8])]| {
             let root =
                 Ca::build("root").with_key(Arc::clone(&key)).name_constraints(permitted, excluded).issue_ca();
-            let leaf = with_names(root.leaf().cn("u").with_key(Arc::clone(&key)), names).issue();
-            cases.push(Case::new(name, &[&root], &leaf));
+            let leaf = with_names(peer.bare_leaf(&root).cn("u").with_key(Arc::clone(&key)), names).issue();
+            cases.push(Case { host: host_of(names), ..Case::new(name, &[&root], &leaf) });
         };
     // Each tree against each name, both ways.
     for (t, tree) in TREES.iter().enumerate() {
@@ -145,13 +156,14 @@ pub(super) fn name_constraints(rng: &mut Rng) -> Vec<Case> {
         let middle_names = if rng.one_in(3) { some(rng, NAMES, 2) } else { Vec::new() };
         let middle = with_names(constrain(rng, middle), &middle_names).issue_ca();
         let names = some(rng, NAMES, 3);
-        let leaf = with_names(middle.leaf().cn("u").with_key(Arc::clone(&key)), &names).issue();
-        cases.push(Case::new(format!("constraints {index}"), &[&root], &leaf));
+        let leaf = with_names(peer.bare_leaf(&middle).cn("u").with_key(Arc::clone(&key)), &names).issue();
+        let case = Case::new(format!("constraints {index}"), &[&root], &leaf);
+        cases.push(Case { host: host_of(&names), ..case });
     }
     cases
 }
 
-pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
+pub(super) fn policies(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     const POLICIES: &[&str] = &["2.5.29.32.0", "1.2.1", "1.2.2", "1.2.3"];
     let mut cases = Vec::new();
     let key = Key::pooled(KeyKind::P256, 0);
@@ -202,14 +214,14 @@ pub(super) fn policies(rng: &mut Rng) -> Vec<Case> {
             }
             ca = alter(rng, next).issue_ca();
         }
-        let leaf = alter(rng, ca.leaf().cn("u").with_key(Arc::clone(&key))).issue();
+        let leaf = alter(rng, peer.leaf(&ca).cn("u").with_key(Arc::clone(&key))).issue();
         cases.push(Case::new(format!("policies {index}"), &[&root], &leaf));
     }
     cases
 }
 
 /// A certificate parses only if its URIs parse, and their hosts are subject to name constraints.
-pub(super) fn uris(rng: &mut Rng) -> Vec<Case> {
+pub(super) fn uris(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     const PIECES: &[&str] = &[
         "http",
         "https",
@@ -330,7 +342,7 @@ pub(super) fn uris(rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
     for text in texts {
         for (name, root) in [("free", &free), ("bound", &bound)] {
-            let leaf = root.leaf().cn("u").with_key(Arc::clone(&key)).san_uri(&text).issue();
+            let leaf = peer.leaf(root).cn("u").with_key(Arc::clone(&key)).san_uri(&text).issue();
             cases.push(Case::new(format!("{name} URI {text:?}"), &[root], &leaf));
         }
     }

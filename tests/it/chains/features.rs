@@ -8,7 +8,7 @@ use testkit::pki::{
 };
 use testkit::random::Rng;
 
-use super::{Case, NOW};
+use super::{Case, NOW, Peer};
 
 type Change = fn(Builder) -> Builder;
 
@@ -261,7 +261,7 @@ fn subjects() -> Vec<(&'static str, Change)> {
 }
 
 /// Every change, at the leaf, an intermediate and the root.
-pub(super) fn features() -> Vec<Case> {
+pub(super) fn features(peer: Peer) -> Vec<Case> {
     let root = Ca::new("root");
     let middle = root.intermediate("middle");
     let mut cases = Vec::new();
@@ -274,40 +274,42 @@ pub(super) fn features() -> Vec<Case> {
     };
     for (name, change) in changes() {
         for (place, ca) in [("root", &root), ("middle", &middle)] {
-            let leaf = change(ca.leaf().cn("u").org("g")).issue();
+            let leaf = change(peer.leaf(ca).cn("u").org("g")).issue();
             add(format!("leaf below {place}: {name}"), &[&root], &leaf);
         }
-        let altered = change(Ca::build("altered")).issue_ca();
-        add(format!("root: {name}"), &[&altered], &altered.leaf().cn("u").issue());
+        let altered = change(peer.named(Ca::build("altered"))).issue_ca();
+        add(format!("root: {name}"), &[&altered], &peer.leaf(&altered).cn("u").issue());
         add(
             format!("root over intermediate: {name}"),
             &[&altered],
-            &altered.intermediate("m").leaf().cn("u").issue(),
+            &peer.leaf(&altered.intermediate("m")).cn("u").issue(),
         );
         add(format!("root as leaf: {name}"), &[&altered], &altered.as_leaf());
-        let altered = change(root.build_intermediate("altered")).issue_ca();
-        add(format!("intermediate: {name}"), &[&root], &altered.leaf().cn("u").issue());
+        let altered = change(peer.named(root.build_intermediate("altered"))).issue_ca();
+        add(format!("intermediate: {name}"), &[&root], &peer.leaf(&altered).cn("u").issue());
         add(
             format!("upper intermediate: {name}"),
             &[&root],
-            &altered.intermediate("m").leaf().cn("u").issue(),
+            &peer.leaf(&altered.intermediate("m")).cn("u").issue(),
         );
-        add(format!("intermediate as a root: {name}"), &[&altered], &altered.leaf().cn("u").issue());
+        add(format!("intermediate as a root: {name}"), &[&altered], &peer.leaf(&altered).cn("u").issue());
         add(format!("intermediate as leaf: {name}"), &[&root], &altered.as_leaf());
-        let alone = change(Ca::build("self-signed").no_basic_constraints().eku(&[CLIENT_AUTH])).issue_ca();
+        let alone =
+            change(peer.named(Ca::build("self-signed")).no_basic_constraints().eku(&[peer.purpose()]))
+                .issue_ca();
         add(format!("self-signed leaf, trusted: {name}"), &[&root, &alone], &alone.as_leaf());
         add(format!("self-signed leaf, unknown: {name}"), &[&root], &alone.as_leaf());
     }
     for (name, change) in subjects() {
-        add(format!("subject: {name}"), &[&root], &change(root.leaf()).issue());
+        add(format!("subject: {name}"), &[&root], &change(peer.leaf(&root)).issue());
         let odd = change(Ca::build("").raw_subject(seq(&[]))).issue_ca();
-        add(format!("empty issuer: {name}"), &[&odd], &odd.leaf().cn("u").issue());
+        add(format!("empty issuer: {name}"), &[&odd], &peer.leaf(&odd).cn("u").issue());
     }
     cases
 }
 
 /// Signature algorithms, and random pairs of changes.
-pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
+pub(super) fn combinations(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
     for kind in KeyKind::ALL {
         for algorithm in [
@@ -323,14 +325,14 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
             SigAlg::Ed25519,
         ] {
             let root = Ca::build("root").key(kind).sig(algorithm).issue_ca();
-            let leaf = root.leaf().cn("u").sig(algorithm).issue();
+            let leaf = peer.leaf(&root).cn("u").sig(algorithm).issue();
             cases.push(Case::new(format!("{kind:?} {algorithm:?}"), &[&root], &leaf));
         }
     }
     // Ed25519 has no parameters, not even NULL.
     let root = Ca::with_key("root", KeyKind::Ed25519);
     let identifier = seq(&[oid("1.3.101.112"), null()]);
-    let leaf = root.leaf().cn("u").raw_algorithms(identifier.clone(), identifier).issue();
+    let leaf = peer.leaf(&root).cn("u").raw_algorithms(identifier.clone(), identifier).issue();
     cases.push(Case::new("Ed25519 with NULL", &[&root], &leaf));
     // RSA-PSS, whose parameters can be encoded in many ways.
     let root = Ca::with_key("root", KeyKind::Rsa2048);
@@ -376,14 +378,22 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
         ("more at the end", vec![hash(full()), mgf(full()), salt(32), null()]),
     ] {
         let identifier = seq(&[oid("1.2.840.113549.1.1.10"), seq(&parameters)]);
-        let leaf =
-            root.leaf().cn("u").sig(SigAlg::PssSha256).raw_algorithms(identifier.clone(), identifier).issue();
+        let leaf = peer
+            .leaf(&root)
+            .cn("u")
+            .sig(SigAlg::PssSha256)
+            .raw_algorithms(identifier.clone(), identifier)
+            .issue();
         cases.push(Case::new(format!("PSS {name}"), &[&root], &leaf));
     }
     for (name, parameters) in [("none", Vec::new()), ("null", null())] {
         let identifier = seq(&[oid("1.2.840.113549.1.1.10"), parameters]);
-        let leaf =
-            root.leaf().cn("u").sig(SigAlg::PssSha256).raw_algorithms(identifier.clone(), identifier).issue();
+        let leaf = peer
+            .leaf(&root)
+            .cn("u")
+            .sig(SigAlg::PssSha256)
+            .raw_algorithms(identifier.clone(), identifier)
+            .issue();
         cases.push(Case::new(format!("PSS parameters {name}"), &[&root], &leaf));
     }
     let (changes, subjects) = (changes(), subjects());
@@ -403,8 +413,11 @@ pub(super) fn combinations(rng: &mut Rng) -> Vec<Case> {
         for depth in 0..rng.below(4) {
             ca = alter(rng, ca.build_intermediate(&format!("m{depth}")), "intermediate").issue_ca();
         }
-        let leaf =
-            if rng.one_in(3) { (rng.pick(&subjects).1)(ca.leaf()) } else { ca.leaf().cn("u").org("g") };
+        let leaf = if rng.one_in(3) {
+            (rng.pick(&subjects).1)(peer.leaf(&ca))
+        } else {
+            peer.leaf(&ca).cn("u").org("g")
+        };
         let leaf = alter(rng, leaf, "leaf").issue();
         let mut case = Case::new(format!("{index}: {}", names.join(", ")), &[&root], &leaf);
         if rng.one_in(4) && case.chain.len() > 2 {

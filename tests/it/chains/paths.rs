@@ -6,14 +6,14 @@ use rustls_pki_types::CertificateDer;
 use testkit::pki::{Ca, Key, KeyKind, SERVER_AUTH};
 use testkit::random::Rng;
 
-use super::{Case, NOW};
+use super::{Case, NOW, Peer};
 
 /// Chains with several paths, cycles, equal names, great length, or many signature checks.
-pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
+pub(super) fn paths(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
     let root = Ca::new("root");
     let other = Ca::new("other");
-    let leaf = |ca: &Ca| ca.leaf().cn("u").org("g").issue();
+    let leaf = |ca: &Ca| peer.leaf(ca).cn("u").org("g").issue();
 
     // The intermediate is missing, repeated, before the leaf, or among unrelated certificates.
     let middle = root.intermediate("middle");
@@ -150,8 +150,11 @@ pub(super) fn paths(rng: &mut Rng) -> Vec<Case> {
             all.push(builder.issue_ca());
         }
         let issuer = rng.pick(&all).clone();
-        let mut case =
-            Case::new(format!("graph {index}"), &[], &issuer.leaf().cn("u").san_dns("a.example").issue());
+        let mut case = Case::new(
+            format!("graph {index}"),
+            &[],
+            &peer.leaf(&issuer).cn("u").san_dns("a.example").issue(),
+        );
         case.chain.truncate(1);
         for ca in &all {
             match rng.below(4) {

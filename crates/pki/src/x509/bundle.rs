@@ -35,22 +35,25 @@ impl CaBundle {
     /// that does not parse is an error, and so is a file without certificates.
     // client-go: util/cert/pem.go, ParseCertsPEM; util/cert/io.go, NewPoolFromBytes
     pub fn from_pem(pem: &[u8]) -> Result<Self, BundleError> {
-        let mut certificates: Vec<Certificate> = Vec::new();
-        for der in pem::authorities(pem) {
-            let certificate = Certificate::parse(der)?;
-            if !certificates.iter().any(|known| known.der == certificate.der) {
-                certificates.push(certificate);
-            }
-        }
+        let certificates: Vec<Certificate> =
+            pem::authorities(pem).into_iter().map(Certificate::parse).collect::<Result<_, _>>()?;
         if certificates.is_empty() {
             return Err(BundleError::NoCertificates);
         }
+        Ok(Self::of(certificates))
+    }
+
+    /// A bundle of these certificates, without duplicates. One without certificates trusts nothing.
+    pub fn of(all: impl IntoIterator<Item = Certificate>) -> Self {
+        let mut seen = HashSet::new();
+        let certificates: Vec<Certificate> =
+            all.into_iter().filter(|certificate| seen.insert(certificate.der.clone())).collect();
         let mut hash = digest::Context::new(&digest::SHA256);
         for certificate in &certificates {
             hash.update(digest::digest(&digest::SHA256, &certificate.der).as_ref());
         }
         let fingerprint = hash.finish().as_ref().try_into().unwrap_or_default();
-        Ok(Self { certificates, fingerprint })
+        Self { certificates, fingerprint }
     }
 
     /// The `certificate_authorities` of a TLS `CertificateRequest`, by which clients select their certificate.

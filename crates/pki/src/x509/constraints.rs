@@ -291,7 +291,8 @@ fn permits_ip(ranges: &[IpSubtree], ip: &[u8]) -> bool {
         || kept.get(next.saturating_sub(1)).is_some_and(|range| range.contains(ip))
 }
 
-fn unmapped(ip: &[u8]) -> &[u8] {
+/// The four octets of an IPv4-mapped IPv6 address; other addresses as they are.
+pub(super) fn unmapped(ip: &[u8]) -> &[u8] {
     match ip {
         [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, v4 @ ..] if v4.len() == 4 => v4,
         _ => ip,
@@ -323,7 +324,8 @@ fn constrained_domain(uri: &str, host: &str) -> Result<String, String> {
     Ok(domain)
 }
 
-fn show_ip(ip: &[u8]) -> String {
+/// An address of a certificate in text.
+pub(super) fn show_ip(ip: &[u8]) -> String {
     if let Ok(v4) = <[u8; 4]>::try_from(unmapped(ip)) {
         return Ipv4Addr::from(v4).to_string();
     }

@@ -1,9 +1,10 @@
-//! Path validation of client certificates, by the rules of Go's `crypto/x509`.
+//! Path validation of the certificates of clients and servers, by the rules of Go's `crypto/x509`.
 //!
-//! kube-apiserver calls `Certificate.Verify` with the bundle as roots, the peer's other certificates as
-//! intermediates and clientAuth as the only purpose; this module implements that call. The order of the candidates and
-//! the limit on signature checks are Go's too, since both can decide the outcome. One path is enough: kube-apiserver
-//! converts every chain to a user, but the user is the leaf's subject, which is the same in all of them.
+//! kube-apiserver calls `Certificate.Verify` with the bundle as roots and the peer's other certificates as
+//! intermediates: for a client with clientAuth as the only purpose, for a server with serverAuth and the name of its
+//! host; this module implements that call. The order of the candidates and the limit on signature checks are Go's too,
+//! since both can decide the outcome. One path is enough: kube-apiserver converts every chain of a client to a user, but
+//! the user is the leaf's subject, which is the same in all of them.
 
 use std::collections::HashSet;
 
@@ -12,6 +13,7 @@ use portcullis_system::clock::UnixTime;
 
 use super::bundle::CaBundle;
 use super::certificate::{Certificate, KEY_CERT_SIGN, ParseError};
+use super::host_name::{self, HostNameError};
 use super::signature::{PublicKey, SignatureError};
 use super::{constraints, policy, time};
 
@@ -59,7 +61,10 @@ pub enum VerifyError {
     /// A signature does not verify.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// A certificate of the path is not valid for client authentication.
+    /// The server's certificate has another name than its host.
+    #[error(transparent)]
+    HostName(#[from] HostNameError),
+    /// A certificate of the path is not valid for the purpose: authentication of clients, or of servers.
     #[error("x509: certificate specifies an incompatible key usage")]
     IncompatibleUsage,
     /// A name violates the name constraints of a CA.
@@ -85,6 +90,28 @@ fn show_hint(hint: Option<&(VerifyError, String)>) -> String {
     })
 }
 
+/// Whose certificate is verified.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerRole<'a> {
+    /// A client's: it must be valid for clientAuth.
+    Client,
+    /// A server's: it must be valid for serverAuth, and have this name.
+    Server {
+        /// The DNS name or the IP address of the host.
+        host: &'a str,
+    },
+}
+
+impl PeerRole<'_> {
+    /// The content of the purpose's OID, 1.3.6.1.5.5.7.3.{2,1}.
+    fn purpose(self) -> &'static [u8] {
+        match self {
+            Self::Client => &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02],
+            Self::Server { .. } => &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01],
+        }
+    }
+}
+
 /// The position of a certificate in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PathPosition {
@@ -104,16 +131,22 @@ pub struct VerifiedPath<'a> {
     pub certificates: Vec<&'a Certificate>,
 }
 
-/// Finds a path from `leaf` to `bundle`.
+/// Finds a path from `leaf`, the certificate of a peer in this role, to `bundle`.
 // threat: foreign-intermediates
+// go: crypto/x509/verify.go, Verify
 pub fn verify<'a>(
+    role: PeerRole<'_>,
     bundle: &'a CaBundle,
     leaf: &'a Certificate,
     others: &'a [Certificate],
     now: UnixTime,
 ) -> Result<VerifiedPath<'a>, VerifyError> {
     check_place(leaf, PathPosition::Leaf, &[], now)?;
+    if let PeerRole::Server { host } = role {
+        host_name::verify(leaf, host)?;
+    }
     let mut search = PathSearch {
+        purpose: role.purpose(),
         roots: bundle.certificates(),
         intermediates: distinct(others),
         now,
@@ -143,6 +176,7 @@ fn distinct(certificates: &[Certificate]) -> Vec<&Certificate> {
 }
 
 struct PathSearch<'a> {
+    purpose: &'static [u8],
     roots: &'a [Certificate],
     intermediates: Vec<&'a Certificate>,
     now: UnixTime,
@@ -221,13 +255,9 @@ impl<'a> PathSearch<'a> {
             self.refused_policies += 1;
             return None;
         }
-        // Extended key usages nest: every certificate that has the extension must allow clientAuth.
+        // Extended key usages nest: every certificate that has the extension must permit the purpose.
         // go: crypto/x509/verify.go, checkChainForKeyUsage
-        let usable = |certificate: &&Certificate| {
-            let usage = &certificate.extensions.extended_key_usage;
-            !usage.limited || usage.any || usage.client_auth
-        };
-        if !path.iter().all(usable) {
+        if !path.iter().all(|one| one.extensions.extended_key_usage.permits(self.purpose)) {
             self.refused_usage += 1;
             return None;
         }
