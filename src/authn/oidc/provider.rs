@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use http::Uri;
 use portcullis_go::json::Object;
 use portcullis_go::quote::Quoted;
 use portcullis_openid::jwt::key_set::{self, JwksSource, KeySet};
@@ -117,11 +118,25 @@ impl OidcProvider {
                 Quoted(&issuer)
             ));
         }
-        found
-            .jwks_uri
-            .filter(|url| !url.is_empty())
-            .ok_or_else(|| "provider did not return JWKS URL".to_owned())
+        let url = found.jwks_uri.filter(|url| !url.is_empty());
+        let url = url.ok_or_else(|| "provider did not return JWKS URL".to_owned())?;
+        Ok(by_tls(&url, [&self.issuer, &self.configuration]).unwrap_or(url))
     }
+}
+
+/// The same path of the issuer by TLS, for an `http://` URL with the host of one of these `https://` URLs: providers behind
+/// a proxy that ends TLS list such URLs. Keys that come without TLS would be those of anyone on the way.
+fn by_tls(url: &str, own: [&str; 2]) -> Option<String> {
+    let url: Uri = url.parse().ok().filter(|url: &Uri| url.scheme_str() == Some("http"))?;
+    let path = url.path_and_query().map_or("/", |path| path.as_str());
+    own.into_iter().find_map(|own| {
+        let own: Uri = own.parse().ok()?;
+        let is_same = own.scheme_str() == Some("https") && own.host()?.eq_ignore_ascii_case(url.host()?);
+        if !is_same {
+            return None;
+        }
+        Some(format!("https://{}{path}", own.authority()?))
+    })
 }
 
 /// Fetches the keys of an issuer from its `jwks_uri`.

@@ -115,6 +115,30 @@ async fn health_reports_the_discovery_error() {
     assert_eq!(authenticator(settings(), &web).await.health(), unhealthy("cannot be reached"));
 }
 
+#[tokio::test]
+async fn keys_at_an_http_url_of_the_issuers_host_are_fetched_by_tls() {
+    const INSIDE: &str = "https://inside.example:8443/.well-known/openid-configuration";
+    for (listed, discovery, fetched) in [
+        ("http://issuer.example/keys", None, KEYS),
+        ("http://ISSUER.example:80/keys", None, KEYS),
+        ("http://issuer.example:8080/keys", None, KEYS),
+        ("http://inside.example/keys?a=b", Some(INSIDE), "https://inside.example:8443/keys?a=b"),
+        // Not by plain HTTP from any other host: `HttpsClient` refuses the URL.
+        ("http://other.example/keys", None, "http://other.example/keys"),
+        ("http://issuer.example.other/keys", None, "http://issuer.example.other/keys"),
+        ("http://inside.example/keys", None, "http://inside.example/keys"),
+    ] {
+        let web = Arc::new(FakeWeb::default());
+        let document = json!({"issuer": ISSUER, "jwks_uri": listed}).to_string();
+        web.serve(discovery.unwrap_or(CONFIGURATION), &document);
+        let mut settings = settings();
+        settings.issuer.discovery_url = discovery.map(str::to_owned);
+        let authenticator = authenticator(settings, &web).await;
+        authenticate(&*authenticator, &RSA.token("RS256", &claims(&json!({})))).await.ok();
+        assert_eq!(web.requests_for(fetched), 1, "{listed}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn discovery_is_retried_until_it_succeeds() {
     let web = Arc::new(FakeWeb::default());
