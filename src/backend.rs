@@ -482,7 +482,6 @@ pub(crate) mod testing {
     use portcullis_limits::ClusterOwner;
     use portcullis_limits::budget::BudgetShares;
     use portcullis_limits::byte_ledger::ByteLedger;
-    use rustls::RootCertStore;
     use rustls::crypto::aws_lc_rs::default_provider;
 
     use super::*;
@@ -521,7 +520,7 @@ pub(crate) mod testing {
         settings::Backend {
             endpoints: vec![endpoint],
             path_prefix: String::new(),
-            roots: TrustedRoots(Arc::new(RootCertStore::empty())),
+            roots: TrustedRoots::none(),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,

@@ -45,6 +45,7 @@ pub use portcullis_go::pem::{Block as PemBlock, decode as decode_pem, is_bare as
 pub use portcullis_go::url::query::pairs as query_pairs;
 pub use portcullis_go::url::{Url, decode_path};
 pub use portcullis_http::identity::IdentityMode;
+pub use portcullis_http::proxy::{ProxyChoice, ProxyRules};
 pub use portcullis_kubernetes::extra_key::{decode_extra_key, encode_extra_key};
 pub use portcullis_kubernetes::user::UserInfo;
 pub use portcullis_openid::jwt::key_file::read as read_key_file;

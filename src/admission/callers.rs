@@ -211,9 +211,7 @@ fn call_error(url: &str, error: &HttpsError) -> CallError {
         HttpsError::Connect { host, cause } if cause.starts_with("Connection refused") => {
             format!("dial tcp {}: connect: connection refused", with_port(host))
         }
-        HttpsError::Connect { cause, .. } if cause.contains("UnknownIssuer") => {
-            "tls: failed to verify certificate: x509: certificate signed by unknown authority".to_owned()
-        }
+        HttpsError::Certificate { refusal, .. } => refusal.to_string(),
         HttpsError::Lost { .. } => "EOF".to_owned(),
         error => error.to_string(),
     };

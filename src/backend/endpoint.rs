@@ -29,7 +29,7 @@ use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
 pub(crate) use crate::backend::connect_error::ConnectError;
 pub(super) use tls::EndpointTls;
-use tls::tls_cause;
+use tls::{refusal_cause, tls_cause};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -394,6 +394,9 @@ impl Endpoint {
         let server_name = self.settings.server_name.clone();
         match timeout(HANDSHAKE_TIMEOUT, connector.connect(server_name, stream)).await {
             Ok(Ok(stream)) if vetted.holds() => {
+                let verified =
+                    self.tls.verifier.verify_resumed(stream.get_ref().1, &self.settings.server_name);
+                verified.map_err(|refusal| tls(DialResult::Tls, refusal_cause(&refusal)))?;
                 let is_for_requests = matches!(self.dialling, Dialling::Vetted);
                 let endpoint = is_for_requests.then(|| (Arc::clone(&self.health), before));
                 let trust = ConnectionTrust { endpoint, address: vetted };

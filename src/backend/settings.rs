@@ -78,7 +78,7 @@ impl Backend {
         let is_named = |one: &Endpoint| other.endpoints.iter().any(|two| one.server_name == two.server_name);
         self.path_prefix == other.path_prefix
             && self.endpoints.iter().any(is_named)
-            && self.roots.0.roots.iter().all(|root| other.roots.0.roots.contains(root))
+            && self.roots.is_subset_of(&other.roots)
     }
 
     /// Whether both connect to the same endpoints in the same way, whatever their policies.
@@ -184,8 +184,7 @@ impl fmt::Display for HostPort {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
+    use portcullis_pki::x509::CaBundle;
     use testkit::pki::Ca;
 
     use super::*;
@@ -194,10 +193,8 @@ mod tests {
     fn a_cluster_is_identified_by_its_cas_server_names_and_path() {
         let (one, two) = (Ca::new("one"), Ca::new("two"));
         let backend = |names: &[&str], path: &str, cas: &[&Ca]| {
-            let mut roots = rustls::RootCertStore::empty();
-            for ca in cas {
-                roots.add(ca.cert.clone()).unwrap();
-            }
+            let pem: String = cas.iter().map(|ca| ca.cert_pem()).collect();
+            let bundle = CaBundle::from_pem(pem.as_bytes()).unwrap();
             let endpoint = |name: &&str| Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port: 6443 },
                 server_name: ServerName::try_from((*name).to_owned()).unwrap(),
@@ -206,7 +203,7 @@ mod tests {
             Backend {
                 endpoints: names.iter().map(endpoint).collect(),
                 path_prefix: path.to_owned(),
-                roots: TrustedRoots(Arc::new(roots)),
+                roots: TrustedRoots::from_bundle(bundle),
                 client_certificate: None,
                 bearer_token: None,
                 identity: IdentityMode::Impersonate,

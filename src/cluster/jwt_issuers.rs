@@ -64,7 +64,7 @@ impl JwtIssuers {
         deps: &ClusterDeps,
     ) -> Result<OidcAuthenticator, rustls::Error> {
         let roots = settings.issuer.certificate_authority.clone().unwrap_or_else(TrustedRoots::system);
-        let tls = ClientTls { roots, client_certificate: None, server_name: None };
+        let tls = ClientTls::trusting(roots);
         let client = Arc::new(HttpsClient::new(&tls, &deps.provider)?);
         Ok(OidcAuthenticator::new(settings.clone(), client, &deps.metrics.jwt, Clock::system()))
     }

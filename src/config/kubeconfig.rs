@@ -162,6 +162,11 @@ impl KubeconfigReader<'_> {
         user: &AuthInfo,
     ) -> Option<Backend> {
         let address = self.address(cluster);
+        if cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
+            let fix =
+                "remove it: the gateway checks each address of the API servers, and connects to it directly";
+            self.report("proxy-url is not supported for a backend", fix);
+        }
         let roots = self.roots(cluster);
         let ClientCredential { certificate, token } = self.credential(cluster, user)?;
         match identity {
@@ -246,9 +251,6 @@ impl KubeconfigReader<'_> {
         if cluster.insecure_skip_tls_verify == Some(true) {
             self.report("insecure-skip-tls-verify is not allowed", "give certificate-authority instead");
         }
-        if cluster.proxy_url.as_deref().is_some_and(|url| !url.is_empty()) {
-            self.report("proxy-url is not supported", "connect to the API server directly");
-        }
         let server = cluster.server.clone().unwrap_or_default();
         let parsed = parse_server(&server);
         let parsed = parsed.map_err(|problem| format!("server {:?}: {problem}", without_user(&server)));
@@ -261,7 +263,7 @@ impl KubeconfigReader<'_> {
         let Some(pem) = pem else {
             // As client-go: without certificate-authority, the system's CAs are trusted.
             let roots = TrustedRoots::system();
-            if roots.0.is_empty() {
+            if roots.is_empty() {
                 self.report(
                     "no certificate-authority, and the system has no CAs either",
                     "give certificate-authority",
@@ -272,8 +274,7 @@ impl KubeconfigReader<'_> {
         let bundle = CaBundle::from_pem(&pem.bytes).map_err(|error| format!("{}: {error}", pem.name));
         let bundle = self.checked(bundle, "give PEM certificates of the CAs")?;
         self.warn_of_dates(&pem.name, bundle.certificates());
-        let roots = TrustedRoots::from_bundle(&bundle).map_err(|error| format!("{}: {error}", pem.name));
-        self.checked(roots, "remove it, or give another one")
+        Some(TrustedRoots::from_bundle(bundle))
     }
 
     /// Warns about certificates of `field` that are expired or not yet valid.

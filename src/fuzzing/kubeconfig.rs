@@ -40,7 +40,7 @@ pub fn kubeconfig(data: &[u8]) {
             assert!(!secret || !error.to_string().contains(TOKEN), "{error}");
         }
         let Some(backend) = backend else { continue };
-        assert!(!backend.endpoints.is_empty() && !backend.roots.0.is_empty());
+        assert!(!backend.endpoints.is_empty() && !backend.roots.is_empty());
         assert!(backend.endpoints.iter().all(|endpoint| !endpoint.address.host.is_empty()));
         assert!(!backend.path_prefix.ends_with('/') && backend.identity == identity);
         match identity {

@@ -284,12 +284,11 @@ mod tests {
 
     #[test]
     fn no_webhook_of_a_tenant_gets_the_tokens_of_users_who_have_not_chosen_it() {
-        let roots = || TrustedRoots(Arc::new(rustls::RootCertStore::empty()));
         let client = OpenIdClientSettings {
             issuer: "https://issuer.test".to_owned(),
             client_id: "page".to_owned(),
             secret: None,
-            roots: roots(),
+            roots: TrustedRoots::none(),
             scopes: ScopeChoice::Offline,
             extra: Vec::new(),
             user: None,
@@ -311,7 +310,7 @@ mod tests {
         };
         let webhook = || WebhookSettings {
             url: "https://webhook.test".to_owned(),
-            tls: ClientTls { roots: roots(), client_certificate: None, server_name: None },
+            tls: ClientTls::trusting(TrustedRoots::none()),
             bearer_token: None,
             version: TokenReviewVersion::V1,
             cache_ttl: Duration::ZERO,

@@ -264,7 +264,7 @@ mod tests {
             issuer: format!("https://{}", listener.local_addr().unwrap()),
             client_id: "page".to_owned(),
             secret: None,
-            roots: TrustedRoots(Arc::new(rustls::RootCertStore::empty())),
+            roots: TrustedRoots::none(),
             scopes: ScopeChoice::These(Vec::new()),
             extra: Vec::new(),
             user: None,

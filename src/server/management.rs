@@ -218,7 +218,6 @@ mod tests {
     use http_body_util::{BodyExt as _, StreamBody};
     use portcullis_http::identity::IdentityMode;
     use portcullis_limits::byte_ledger::ByteLedger;
-    use rustls::RootCertStore;
     use tokio::net::TcpListener;
     use tokio::time::{Instant, sleep_until, timeout};
     use tower::service_fn;
@@ -241,7 +240,7 @@ mod tests {
         let backend = settings::Backend {
             endpoints: vec![endpoint],
             path_prefix: String::new(),
-            roots: TrustedRoots(Arc::new(RootCertStore::empty())),
+            roots: TrustedRoots::none(),
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,

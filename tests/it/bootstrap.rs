@@ -231,7 +231,7 @@ async fn a_node_trusts_only_the_cluster_of_its_token() {
     assert!(running.admin(&force).starts_with("configmap kube-public/cluster-info replaced\n"));
     let refused = verify(token, &[]);
     assert!(refused.starts_with("signature  of the token abcdef, good\n"), "{refused}");
-    assert!(refused.contains("invalid peer certificate") && refused.ends_with("exit 1\n"), "{refused}");
+    assert!(refused.contains("failed to verify certificate") && refused.ends_with("exit 1\n"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

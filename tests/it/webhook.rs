@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use portcullis::internal::BearerToken;
+use portcullis::internal::{BearerToken, ProxyChoice};
 use portcullis::internal::{TokenReviewVersion, WebhookSettings};
 use testkit::{Pki, flags};
 
@@ -55,7 +55,7 @@ fn a_kubeconfig_has_the_url_and_the_credentials_of_the_webhook() {
     assert_eq!((plain.version, plain.cache_ttl), (TokenReviewVersion::V1Beta1, Duration::from_mins(2)));
     assert_eq!(plain.tls.server_name, Some("::1".try_into().unwrap()));
     assert!(plain.tls.client_certificate.is_none() && plain.bearer_token.is_none());
-    assert_eq!(plain.tls.roots.0.len(), 1);
+    assert_eq!(plain.tls.roots.len(), 1);
 
     pki.write("own.token", "s3cr3t\n");
     let full = Parts {
@@ -104,7 +104,7 @@ fn all_errors_are_reported_together() {
     let pki = Pki::new();
     let parts = Parts {
         cluster: "server: 'http://hook.test/?a=b', certificate-authority: none.crt, \
-                  insecure-skip-tls-verify: true, proxy-url: 'http://proxy.test'",
+                  insecure-skip-tls-verify: true, proxy-url: 'ftp://me:s3cr3t@proxy.test'",
         user: Some("username: me, password: s3cr3t, client-certificate: front.crt"),
     };
     let errors = webhook(&pki, &parts, &["version=v2", "cache-ttl=soon"]).unwrap_err();
@@ -115,7 +115,7 @@ fn all_errors_are_reported_together() {
         "--authentication-token-webhook-config-file: DIR/webhook.kubeconfig: server \"http://hook.test/?a=b\": \
          http is not allowed: credentials and identities would be sent in clear text",
         "insecure-skip-tls-verify is not allowed",
-        "proxy-url is not supported",
+        "proxy-url: the scheme \"ftp\" of the proxy is not supported: it is http, https or socks5",
         "certificate-authority DIR/none.crt: ",
         "username and password were removed",
         "the user has a client-certificate but no client-key",
@@ -129,4 +129,46 @@ fn all_errors_are_reported_together() {
         &["cache-ttl=-1s"],
     );
     assert!(negative.unwrap_err().contains("must not be negative"));
+}
+
+#[test]
+fn a_proxy_of_the_kubeconfig_replaces_that_of_the_environment() {
+    let pki = Pki::new();
+    let with = |more: &str| {
+        let cluster = format!("server: 'https://hook.test', certificate-authority: servers-ca.crt{more}");
+        webhook(&pki, &Parts { cluster: &cluster, user: None }, &[]).unwrap().tls.proxy.clone()
+    };
+    assert_eq!(with(""), ProxyChoice::Environment);
+    let proxy = with(", proxy-url: 'http://me:s3cr3t@proxy.test:3128'");
+    assert_eq!(format!("{proxy:?}"), "Fixed(ProxyUrl(http://proxy.test:3128))");
+    assert_ne!(proxy, with(", proxy-url: 'http://me:other@proxy.test:3128'"), "a reload sees a new password");
+}
+
+#[test]
+fn only_audit_events_are_sent_without_tls_and_only_to_loopback() {
+    let pki = Pki::new();
+    let audited = |server: &str, user: Option<&str>| {
+        let cluster = format!("server: '{server}'");
+        let file = pki.write("audit.kubeconfig", Parts { cluster: &cluster, user }.kubeconfig());
+        let policy = pki
+            .write("policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n");
+        let mut all = flags(&pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
+        all.push(format!("--audit-webhook-config-file={}", file.display()));
+        all.push(format!("--audit-policy-file={}", policy.display()));
+        resolved(all).map(drop).map_err(|errors| errors.to_string())
+    };
+    for server in ["http://127.0.0.1:8765/k8s-audit", "http://[::1]:8765", "http://127.1.2.3"] {
+        assert_eq!(audited(server, None), Ok(()), "{server}");
+        let parts = Parts { cluster: &format!("server: '{server}'"), user: None };
+        let error = webhook(&pki, &parts, &[]).unwrap_err();
+        assert!(error.contains("http is not allowed"), "{server}: {error}");
+    }
+    for server in
+        ["http://localhost:8765", "http://10.0.0.1:8765", "http://collector.test", "http://127.0.0.1.test"]
+    {
+        let error = audited(server, None).unwrap_err();
+        assert!(error.contains("http is not allowed"), "{server}: {error}");
+    }
+    let error = audited("http://127.0.0.1:8765", Some("token: s3cr3t")).unwrap_err();
+    assert!(error.contains("in clear text") && !error.contains("s3cr3t"), "{error}");
 }

@@ -1,7 +1,7 @@
 //! An HTTPS client for servers other than the backend: OpenID issuers and webhooks.
 //!
-//! The servers are configured, but not trusted: responses are limited in time and size. Never follows a redirect, never
-//! uses a proxy from the environment, and never sends a request without TLS.
+//! The servers are configured, but not trusted: responses are limited in time and size. Never follows a redirect, and never
+//! sends a request without TLS, also not through a proxy; only where its settings say so, to loopback.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -15,24 +15,25 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, USER_AGENT}
 use http::{HeaderMap, Method, Request, StatusCode, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use portcullis_pki::x509::ServerCertError;
 use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
-use super::client_tls::ClientTls;
+use super::client_tls::{ClientTls, PlainHttp, refusal};
+use super::connector::{Connector, connector};
+use super::proxy::ProxyError;
 
 /// The default timeout of a request, from the connection to the end of the response.
 pub const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The default limit of the response body.
 pub const MAX_RESPONSE_BYTES: usize = 1 << 20;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Less than the minute or more after which most servers close an idle connection.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(50);
 const MAX_IDLE_CONNECTIONS: usize = 16;
 /// A connection is closed when nothing is received for the sum of the two.
-const PING_INTERVAL: Duration = Duration::from_secs(30);
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
@@ -44,7 +45,10 @@ pub const GATEWAY_USER_AGENT: HeaderValue =
 
 /// A client with its connection pool. The connections belong to the runtime that sends the requests.
 #[derive(Clone)]
-pub struct HttpsClient(hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, PostedBody>);
+pub struct HttpsClient {
+    client: hyper_util::client::legacy::Client<Connector, PostedBody>,
+    plain_http: PlainHttp,
+}
 
 /// A body in two parts, of which several requests may share one.
 #[derive(Debug, Default)]
@@ -128,12 +132,21 @@ pub enum HttpsError {
         /// The cause.
         cause: String,
     },
-    /// The certificate has only a common name, which is ignored.
-    // apiserver: pkg/util/x509metrics/server_cert_deprecations.go
-    #[error("cannot connect to {host}: the certificate has no subject alternative name")]
-    NoSubjectAltName {
+    /// The connection through a proxy failed, or the proxy cannot be used.
+    #[error("cannot connect to {host}: {error}")]
+    Proxy {
         /// The host of the URL.
         host: String,
+        /// Why; without the credentials of the proxy.
+        error: ProxyError,
+    },
+    /// The server's certificate is refused.
+    #[error("cannot connect to {host}: {refusal}; fix: {}", .refusal.fix())]
+    Certificate {
+        /// The host of the URL.
+        host: String,
+        /// Why.
+        refusal: ServerCertError,
     },
     /// The connection was lost before the response was complete.
     #[error("the connection to {host} was lost: {cause}")]
@@ -175,6 +188,14 @@ pub enum HttpsError {
         /// The timeout.
         timeout: Duration,
     },
+}
+
+impl HttpsError {
+    /// Whether the server's certificate has the name of its host only as the common name, which is ignored.
+    // apiserver: pkg/util/x509metrics/server_cert_deprecations.go
+    pub fn is_common_name_only(&self) -> bool {
+        matches!(self, Self::Certificate { refusal, .. } if refusal.is_common_name_only())
+    }
 }
 
 impl<'a> HttpsRequest<'a> {
@@ -226,9 +247,9 @@ impl<'a> HttpsRequest<'a> {
         Self { bearer: token, ..self }
     }
 
-    fn into_http(self) -> Result<(String, Request<PostedBody>), HttpsError> {
+    fn into_http(self, plain_http: PlainHttp) -> Result<(String, Request<PostedBody>), HttpsError> {
         let uri: Uri = self.url.parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
-        let host = https_host(&uri)?;
+        let host = https_host(&uri, plain_http)?;
         let method = if self.json.is_some() { Method::POST } else { Method::GET };
         let mut request = Request::new(PostedBody::default());
         *request.headers_mut() = self.headers;
@@ -263,21 +284,11 @@ impl HttpsClient {
         provider: &Arc<CryptoProvider>,
         http2: bool,
     ) -> Result<Self, rustls::Error> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(PING_INTERVAL));
-        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls.config(provider)?).https_only();
-        let connector = match tls.server_name.clone() {
-            Some(name) => connector.with_server_name_resolver(FixedServerNameResolver::new(name)),
-            None => connector,
-        };
-        let connector = if http2 {
-            connector.enable_all_versions().wrap_connector(tcp)
-        } else {
-            connector.enable_http1().wrap_connector(tcp)
-        };
+        let (config, to_proxy) = (tls.config(provider)?, tls.config_for_proxy(provider)?);
+        let mut connector = connector(config, to_proxy, tls.server_name.clone(), tls.proxy.clone(), http2);
+        if tls.plain_http == PlainHttp::Never {
+            connector.enforce_https();
+        }
         let mut client = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
         client
             .timer(TokioTimer::new())
@@ -289,13 +300,13 @@ impl HttpsClient {
             .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT);
-        Ok(Self(client.build(connector)))
+        Ok(Self { client: client.build(connector), plain_http: tls.plain_http })
     }
 
     /// Sends a request and reads the whole response.
     pub async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
         let (limit, max_bytes) = (request.timeout, request.max_bytes);
-        let (host, request) = request.into_http()?;
+        let (host, request) = request.into_http(self.plain_http)?;
         match timeout(limit, self.exchange(&host, request, max_bytes)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(HttpsError::Timeout { host, timeout: limit }),
@@ -304,7 +315,7 @@ impl HttpsClient {
 
     /// Sends a request of another library, with its method, headers and body, within the default timeout and limit.
     pub async fn send_http(&self, request: Request<Bytes>) -> Result<HttpsResponse, HttpsError> {
-        let host = https_host(request.uri())?;
+        let host = https_host(request.uri(), self.plain_http)?;
         let exchange = self.exchange(&host, request.map(PostedBody::of), MAX_RESPONSE_BYTES);
         match timeout(HTTPS_TIMEOUT, exchange).await {
             Ok(outcome) => outcome,
@@ -318,7 +329,7 @@ impl HttpsClient {
         request: Request<PostedBody>,
         max_bytes: usize,
     ) -> Result<HttpsResponse, HttpsError> {
-        let response = self.0.request(request).await;
+        let response = self.client.request(request).await;
         let response = response.map_err(|error| classify(host, error.is_connect(), &error))?;
         let (head, body) = response.into_parts();
         if head.status.is_redirection() {
@@ -334,9 +345,14 @@ impl HttpsClient {
     }
 }
 
-/// The host and port of an `https` URL.
-fn https_host(uri: &Uri) -> Result<String, HttpsError> {
-    if uri.scheme_str() != Some("https") {
+/// The host and port of an `https` URL, or of one to which plain HTTP is permitted.
+fn https_host(uri: &Uri, plain_http: PlainHttp) -> Result<String, HttpsError> {
+    let is_permitted = match uri.scheme_str() {
+        Some("https") => true,
+        Some("http") => plain_http.permits(uri.host().unwrap_or_default()),
+        _ => false,
+    };
+    if !is_permitted {
         return Err(HttpsError::Url("it is not an https:// URL"));
     }
     let authority = uri.authority().ok_or(HttpsError::Url("the URL has no host"))?;
@@ -346,19 +362,22 @@ fn https_host(uri: &Uri) -> Result<String, HttpsError> {
     Ok(authority.to_string())
 }
 
-type Cause<'a> = &'a (dyn std::error::Error + 'static);
+/// An error among the causes of another.
+pub type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
 /// Classifies an error of hyper.
 fn classify(host: &str, connecting: bool, error: Cause<'_>) -> HttpsError {
     let causes = || std::iter::successors(Some(error), |error| cause_of(*error));
     let host = host.to_owned();
-    // Only the innermost cause is informative.
-    let cause = causes().last().unwrap_or(error).to_string();
+    let cause = innermost(error);
     if connecting {
-        return if causes().any(has_no_subject_alt_name) {
-            HttpsError::NoSubjectAltName { host }
-        } else {
-            HttpsError::Connect { host, cause }
+        if let Some(proxy) = causes().find_map(|cause| cause.downcast_ref::<ProxyError>()) {
+            return HttpsError::Proxy { host, error: proxy.clone() };
+        }
+        let refusal = causes().find_map(|cause| cause.downcast_ref().and_then(refusal)).cloned();
+        return match refusal {
+            Some(refusal) => HttpsError::Certificate { host, refusal },
+            None => HttpsError::Connect { host, cause },
         };
     }
     if causes().any(is_loss) {
@@ -368,8 +387,19 @@ fn classify(host: &str, connecting: bool, error: Cause<'_>) -> HttpsError {
     }
 }
 
+/// The text of the innermost cause: only that is informative.
+pub(crate) fn innermost(error: Cause<'_>) -> String {
+    text_of(std::iter::successors(Some(error), |error| cause_of(*error)).last().unwrap_or(error))
+}
+
+/// The text of an error; that of a refused certificate, which rustls does not print.
+pub fn text_of(error: Cause<'_>) -> String {
+    let refusal = error.downcast_ref().and_then(refusal);
+    refusal.map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// The cause of an error, including the error inside an `io::Error`, which its `source` skips.
-fn cause_of(error: Cause<'_>) -> Option<Cause<'_>> {
+pub fn cause_of(error: Cause<'_>) -> Option<Cause<'_>> {
     let inner = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
     match inner {
         Some(inner) => Some(inner),
@@ -383,14 +413,6 @@ fn is_loss(error: Cause<'_>) -> bool {
     let http = error.downcast_ref::<hyper::Error>();
     matches!(io, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof))
         || http.is_some_and(|error| error.is_incomplete_message() || error.is_closed() || error.is_timeout())
-}
-
-fn has_no_subject_alt_name(error: Cause<'_>) -> bool {
-    use rustls::CertificateError::NotValidForNameContext;
-    use rustls::Error::InvalidCertificate;
-    let tls = error.downcast_ref::<rustls::Error>();
-    let Some(InvalidCertificate(NotValidForNameContext { presented, .. })) = tls else { return false };
-    presented.is_empty()
 }
 
 impl fmt::Debug for HttpsClient {

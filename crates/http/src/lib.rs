@@ -5,6 +5,7 @@
 
 pub mod body;
 pub mod client_tls;
+pub mod connector;
 pub mod hop_by_hop;
 pub mod https_client;
 pub mod identity;
@@ -12,6 +13,7 @@ pub mod identity_headers;
 pub mod limits;
 pub mod loop_detection;
 pub mod peer;
+pub mod proxy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod transport;

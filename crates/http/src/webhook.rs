@@ -117,7 +117,7 @@ impl WebhookClient {
     pub async fn post_once(&self, bearer: Option<&str>, body: Bytes) -> Result<(), WebhookError> {
         let request = HttpsRequest::post(&self.url, body).bearer(bearer).within(self.timeout);
         let sent = self.client.send(request).await;
-        if matches!(sent, Err(HttpsError::NoSubjectAltName { .. })) {
+        if sent.as_ref().is_err_and(HttpsError::is_common_name_only) {
             self.missing_san.inc();
         }
         check_status(&sent.map_err(|error| WebhookError::of_transport(&error))?, bearer)
@@ -145,7 +145,7 @@ impl WebhookClient {
             let request = HttpsRequest::post(&self.url, body.clone()).bearer(bearer).within(self.timeout);
             let began = Instant::now();
             let sent = self.client.send(request).await;
-            if matches!(sent, Err(HttpsError::NoSubjectAltName { .. })) {
+            if sent.as_ref().is_err_and(HttpsError::is_common_name_only) {
                 self.missing_san.inc();
             }
             let detail = match &sent {

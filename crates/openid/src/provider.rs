@@ -248,7 +248,7 @@ impl LoginProvider {
     /// Fetches the discovery document.
     pub async fn discover(settings: OpenIdClientSettings) -> Result<Self, LoginError> {
         const DOING: &str = "read the provider's discovery document";
-        let tls = ClientTls { roots: settings.roots.clone(), client_certificate: None, server_name: None };
+        let tls = ClientTls::trusting(settings.roots.clone());
         let http = HttpsClient::new(&tls, &Arc::new(default_provider()))
             .map_err(|error| LoginError::answer(DOING, error))?;
         let url = format!("{}/.well-known/openid-configuration", settings.issuer.trim_end_matches('/'));

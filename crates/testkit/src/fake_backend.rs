@@ -116,8 +116,18 @@ impl FakeBackend {
         listener: TcpListener,
         answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
     ) -> Self {
+        Self::named(pki, "127.0.0.1", listener, answer)
+    }
+
+    /// The same with another name in its certificate.
+    pub fn named(
+        pki: &Pki,
+        name: &str,
+        listener: TcpListener,
+        answer: impl Fn(Request<Incoming>) -> ResponseFuture + Send + Sync + 'static,
+    ) -> Self {
         let verifier = rustls::server::WebPkiClientVerifier::no_client_auth();
-        Self::serve(listener, tls_server(verifier, &pki.servers.server(&["127.0.0.1"]), H2), |_| None, answer)
+        Self::serve(listener, tls_server(verifier, &pki.servers.server(&[name]), H2), |_| None, answer)
     }
 
     fn serve(

@@ -45,6 +45,7 @@ mod metrics;
 pub mod open_files;
 pub mod paths;
 pub mod pki;
+pub mod proxy_server;
 pub mod random;
 pub mod real;
 pub mod replicas;

@@ -2,8 +2,6 @@
 //!
 //! A kubeconfig may contain credentials: errors never quote it.
 
-mod retry;
-
 use std::error::Error as _;
 use std::future::Future;
 use std::io::ErrorKind;
@@ -11,22 +9,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use http::{Request, Uri};
-use kube::client::{Body, ClientBuilder};
+use http::Uri;
 use kube::config::{AuthInfo, InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
-use portcullis_kubernetes::kubeconfig::unreadable;
 use secrecy::SecretString;
-use tower::buffer::BufferLayer;
-use tower::retry::RetryLayer;
 
-use retry::RetryAfter;
+use portcullis_http::client_tls::refusal;
+use portcullis_http::https_client::{Cause, cause_of, text_of};
+use portcullis_http::proxy::{ProxyChoice, ProxyError};
+use portcullis_kubernetes::kubeconfig::unreadable;
+use portcullis_pki::x509::ServerCertError;
+
+use crate::kube_client;
 
 const VARIABLE: &str = "KUBECONFIG";
 /// Timeout for the TCP and TLS connection.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// The most calls at once.
-const MAX_CALLS: usize = 64;
 /// Timeout for one API call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -69,11 +67,12 @@ pub(crate) struct ClusterClient {
 impl ClusterFlags {
     /// Builds the client; connects on the first call.
     pub(crate) async fn connect(&self) -> Result<ClusterClient, ClusterError> {
-        ClusterClient::of(self.config().await?)
+        let (config, proxy) = self.config().await?;
+        ClusterClient::of(config, &proxy)
     }
 
     // client-go: tools/clientcmd/loader.go and client_config.go
-    async fn config(&self) -> Result<Config, ClusterError> {
+    async fn config(&self) -> Result<(Config, ProxyChoice), ClusterError> {
         let home = || std::env::home_dir().map(|home| home.join(".kube").join("config"));
         let (origin, read) = if let Some(file) = &self.kubeconfig {
             (format!("--kubeconfig {}", file.display()), Kubeconfig::read_from(file).map(Some))
@@ -90,16 +89,34 @@ impl ClusterFlags {
         };
         let read = match read {
             Ok(Some(read)) => read,
-            Ok(None) => return Config::incluster().map_err(ClusterError::Nowhere),
+            Ok(None) => {
+                let config = Config::incluster().map_err(ClusterError::Nowhere)?;
+                return Ok((config, ProxyChoice::default()));
+            }
             Err(error) => return Err(ClusterError::Unreadable { origin, problem: in_words(&error) }),
         };
         let known = names(&read);
+        let proxy = self.proxy(&read).map_err(|error| {
+            let problem = format!("proxy-url: {error}");
+            ClusterError::Unreadable { origin: origin.clone(), problem }
+        })?;
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        Config::from_custom_kubeconfig(read, &options).await.map_err(|error| match error {
+        let config = Config::from_custom_kubeconfig(read, &options).await.map_err(|error| match error {
             KubeconfigError::CurrentContextNotSet => ClusterError::NoCurrentContext { origin, known },
             KubeconfigError::LoadContext(context) => ClusterError::NoContext { origin, context, known },
             error => ClusterError::Unreadable { origin, problem: in_words(&error) },
-        })
+        })?;
+        Ok((config, proxy))
+    }
+
+    /// The proxy of the context's cluster; without one, that of the environment.
+    fn proxy(&self, read: &Kubeconfig) -> Result<ProxyChoice, ProxyError> {
+        let name = self.context.as_ref().or(read.current_context.as_ref());
+        let context = read.contexts.iter().find(|named| Some(&named.name) == name);
+        let context = context.and_then(|named| named.context.as_ref());
+        let cluster = read.clusters.iter().find(|named| context.is_some_and(|one| one.cluster == named.name));
+        let cluster = cluster.and_then(|named| named.cluster.as_ref());
+        ProxyChoice::of_kubeconfig(cluster.and_then(|cluster| cluster.proxy_url.as_deref()))
     }
 }
 
@@ -116,23 +133,11 @@ fn in_words(error: &KubeconfigError) -> String {
     }
 }
 
-/// A client that repeats requests as client-go does.
-pub(crate) fn client(config: &Config) -> kube::Result<Client> {
-    let mut config = config.clone();
-    config.default_retry = false;
-    // A request that is repeated needs a service that can be cloned.
-    let shared = BufferLayer::<Request<Body>>::new(MAX_CALLS);
-    Ok(ClientBuilder::try_from(config)?
-        .with_layer(&shared)
-        .with_layer(&RetryLayer::new(RetryAfter::default()))
-        .build())
-}
-
 impl ClusterClient {
-    fn of(mut config: Config) -> Result<Self, ClusterError> {
+    fn of(mut config: Config, proxy: &ProxyChoice) -> Result<Self, ClusterError> {
         config.connect_timeout = Some(DIAL_TIMEOUT);
-        let unusable = |error: kube::Error| ClusterError::Unusable(config.cluster_url.clone(), chain(&error));
-        let client = client(&config).map_err(unusable)?;
+        let unusable = |problem| ClusterError::Unusable(config.cluster_url.clone(), problem);
+        let client = kube_client::client(&config, proxy).map_err(unusable)?;
         Ok(Self { client, config })
     }
 
@@ -143,12 +148,13 @@ impl ClusterClient {
         authorities: Option<Vec<Vec<u8>>>,
         tls_server_name: Option<String>,
         token: SecretString,
+        proxy: &ProxyChoice,
     ) -> Result<Self, ClusterError> {
         let mut config = Config::new(server);
         config.root_cert = authorities;
         config.tls_server_name = tls_server_name;
         config.auth_info = AuthInfo { token: Some(token), ..AuthInfo::default() };
-        Self::of(config)
+        Self::of(config, proxy)
     }
 
     /// The URL of the API server.
@@ -175,7 +181,8 @@ impl ClusterClient {
     /// Describes a failed call, with a fix where one is known.
     pub(crate) fn refusal(&self, doing: &str, error: &kube::Error) -> String {
         let kube::Error::Api(status) = error else {
-            return format!("cannot {doing}: no answer from {}: {}", self.server(), chain(error));
+            let fix = server_fix(error).map_or_else(String::new, |fix| format!("\n  fix: {fix}"));
+            return format!("cannot {doing}: no answer from {}: {}{fix}", self.server(), chain(error));
         };
         let message = if status.message.is_empty() { status.reason.as_str() } else { &status.message };
         let fix = match status.code {
@@ -208,6 +215,14 @@ pub(crate) fn is_missing_right(message: &str) -> bool {
     message.contains(": User \"") && message.contains(" cannot ")
 }
 
+/// What to do about a server's certificate that is refused.
+fn server_fix(error: &kube::Error) -> Option<&'static str> {
+    let kube::Error::Service(error) = error else { return None };
+    let first: Cause<'_> = &**error;
+    let mut causes = std::iter::successors(Some(first), |error| cause_of(*error));
+    causes.find_map(|cause| cause.downcast_ref().and_then(refusal)).map(ServerCertError::fix)
+}
+
 /// The messages of an error and its causes, without repetitions.
 pub(crate) fn chain(error: &kube::Error) -> String {
     let mut cause = match error {
@@ -218,13 +233,13 @@ pub(crate) fn chain(error: &kube::Error) -> String {
         }
         error => error.source(),
     };
-    let mut text = cause.map_or_else(|| error.to_string(), ToString::to_string);
+    let mut text = cause.map_or_else(|| error.to_string(), text_of);
     while let Some(error) = cause {
-        let more = error.to_string();
+        let more = text_of(error);
         if !text.ends_with(&more) {
             text = format!("{text}: {more}");
         }
-        cause = error.source();
+        cause = cause_of(error);
     }
     text
 }

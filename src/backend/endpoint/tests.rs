@@ -1,5 +1,6 @@
 //! The recorded certificate request of an endpoint, and for how long a self-check counts.
 
+use portcullis_http::https_client::testing::trusting;
 use portcullis_http::identity::IdentityMode;
 use portcullis_pki::x509::CertificateKeyPair;
 use rustls::ServerConfig;
@@ -15,7 +16,7 @@ use socket2::SockRef;
 
 use super::*;
 use crate::backend::policy::PolicyInForce;
-use crate::backend::settings::{AddressPolicy, TrustedRoots};
+use crate::backend::settings::AddressPolicy;
 use crate::backend::testing::dials;
 
 fn roots(ca: &Ca) -> Arc<RootCertStore> {
@@ -41,7 +42,7 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
     let backend = settings::Backend {
         endpoints: vec![endpoint.clone()],
         path_prefix: String::new(),
-        roots: TrustedRoots(roots(servers)),
+        roots: trusting(servers).roots,
         client_certificate: Some(pair),
         bearer_token: None,
         identity: IdentityMode::RequestHeader,
@@ -176,6 +177,31 @@ async fn a_connection_is_not_used_again_after_a_break_of_the_trust() {
     endpoint.distrust();
     assert!(!trust.holds());
     assert!(endpoint.set_trusted(endpoint.trust_version()) && !trust.holds());
+}
+
+#[tokio::test]
+async fn an_api_server_with_a_trusted_self_signed_certificate_is_connected_to_and_a_namesake_is_not() {
+    let front = Ca::new("front");
+    let own = || Ca::build("own").san_dns("backend.test").issue_ca();
+    let (trusted, namesake) = (own(), own());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = endpoint(listener.local_addr().unwrap().port(), &trusted, &front);
+    let connect = async |server: &Ca| {
+        let issued = server.as_leaf();
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(issued.chain, issued.key)
+            .unwrap();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let accept = async { acceptor.accept(listener.accept().await.unwrap().0).await.map(drop).ok() };
+        let (connected, _) = tokio::join!(connected(&endpoint, AlpnOffer::Http1Only), accept);
+        connected.map(drop).map_err(|error| error.to_string())
+    };
+    connect(&trusted).await.unwrap();
+    let error = connect(&namesake).await.unwrap_err();
+    assert!(error.contains("unknown authority") && error.contains("certificate-authority"), "{error}");
 }
 
 #[tokio::test]

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use portcullis_http::client_tls::{ServerVerifier, refusal, verifying};
+use portcullis_pki::x509::{ServerCertError, VerifyError};
+use rustls::ClientConfig;
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
-use rustls::{CertificateError, ClientConfig};
 
 use super::super::dials::ClusterDials;
 use super::super::policy::PolicyInForce;
@@ -18,6 +20,7 @@ use crate::metrics::BackendTimings;
 pub(in crate::backend) struct EndpointTls {
     pub(super) http2_or_http1: Arc<ClientConfig>,
     pub(super) http1_only: Arc<ClientConfig>,
+    pub(super) verifier: Arc<ServerVerifier>,
     pub(super) certificate: Option<Arc<ClientCertificate>>,
     pub(super) recorder: Option<Arc<CertificateRecorder>>,
     pub(super) dials: ClusterDials,
@@ -34,9 +37,8 @@ impl EndpointTls {
         dials: ClusterDials,
         policy: &Arc<PolicyInForce>,
     ) -> Result<Self, rustls::Error> {
-        let builder = ClientConfig::builder_with_provider(Arc::clone(provider))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(Arc::clone(&settings.roots.0));
+        let verifier = Arc::new(ServerVerifier::new(settings.roots.clone(), provider));
+        let builder = verifying(&verifier, provider)?;
         let certificate =
             settings.client_certificate.as_ref().map(|pair| Arc::new(ClientCertificate::new(pair)));
         let mut http2_or_http1 = match &certificate {
@@ -49,6 +51,7 @@ impl EndpointTls {
         Ok(Self {
             http2_or_http1: Arc::new(http2_or_http1),
             http1_only: Arc::new(http1_only),
+            verifier,
             certificate,
             recorder: None,
             dials,
@@ -74,6 +77,7 @@ impl EndpointTls {
         Self {
             http2_or_http1: without_resumption(&self.http2_or_http1),
             http1_only: without_resumption(&self.http1_only),
+            verifier: Arc::clone(&self.verifier),
             certificate: self.certificate.clone(),
             recorder,
             dials: self.dials.clone(),
@@ -85,18 +89,21 @@ impl EndpointTls {
 
 /// Why a TLS handshake failed, with the fix where the certificate is at fault.
 pub(super) fn tls_cause(error: &std::io::Error) -> String {
-    let fix = match error.get_ref().and_then(|error| error.downcast_ref()) {
-        // A new CA of the same name shows as a bad signature.
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::UnknownIssuer | CertificateError::BadSignature,
-        )) => {
+    let refused = error.get_ref().and_then(|error| error.downcast_ref()).and_then(refusal);
+    refused.map_or_else(|| error.to_string(), refusal_cause)
+}
+
+/// Why the certificate of an API server is refused, with the fix.
+pub(super) fn refusal_cause(refusal: &ServerCertError) -> String {
+    let fix = match refusal {
+        ServerCertError::Untrusted(VerifyError::UnknownAuthority(_)) => {
             "its certificate is not signed by the CA of the kubeconfig. Fix, if the CA was replaced: add the new one to \
              certificate-authority"
         }
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => "Fix: set tls-server-name of the kubeconfig to a name in the certificates of all API servers",
-        _ => return error.to_string(),
+        ServerCertError::Untrusted(VerifyError::HostName(_)) => {
+            "Fix: set tls-server-name of the kubeconfig to a name in the certificates of all API servers"
+        }
+        refusal => return format!("{refusal}; Fix: {}", refusal.fix()),
     };
-    format!("{error}; {fix}")
+    format!("{refusal}; {fix}")
 }

@@ -15,9 +15,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ListParams, PostParams, WatchParams};
-use portcullis_http::https_client::testing::{H1, H2, serving};
+use portcullis_http::https_client::testing::{H1, H2, serving, trusting};
 use portcullis_http::loop_detection::GatewayId;
-use rustls::RootCertStore;
 use testkit::pki::Ca;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
@@ -27,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::backend::probe::ProbeClient;
 use crate::backend::response_size::is_too_large;
-use crate::backend::settings::{self, HostPort, TrustedRoots};
+use crate::backend::settings::{self, HostPort};
 
 /// How an API server treats its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,8 +108,6 @@ impl FaultyServer {
                 connections.spawn(self.serve(stream, acceptor.clone(), number, Arc::clone(&requests)));
             }
         });
-        let mut roots = RootCertStore::empty();
-        roots.add(ca.cert.clone()).unwrap();
         let settings = settings::Backend {
             endpoints: vec![settings::Endpoint {
                 address: HostPort { host: "127.0.0.1".to_owned(), port },
@@ -118,7 +115,7 @@ impl FaultyServer {
                 source: settings::EndpointSource::default(),
             }],
             path_prefix: String::new(),
-            roots: TrustedRoots(Arc::new(roots)),
+            roots: trusting(&ca).roots,
             client_certificate: None,
             bearer_token: None,
             identity: IdentityMode::Impersonate,

@@ -52,7 +52,7 @@ impl Fixture {
             issuer: IssuerSettings {
                 url: self.server.url(path),
                 discovery_url: None,
-                certificate_authority: Some(TrustedRoots::from_bundle(&bundle).unwrap()),
+                certificate_authority: Some(TrustedRoots::from_bundle(bundle)),
                 audiences: vec!["client".to_owned()],
             },
             algorithms: vec![algorithm],

@@ -38,8 +38,7 @@ impl Issuer {
             return Ok(None);
         }
         let bundle = CaBundle::from_pem(self.certificate_authority.as_bytes());
-        let bundle = bundle.map_err(|error| error.to_string())?;
-        TrustedRoots::from_bundle(&bundle).map(Some).map_err(|error| error.to_string())
+        bundle.map(|bundle| Some(TrustedRoots::from_bundle(bundle))).map_err(|error| error.to_string())
     }
 
     fn discovery_problems(&self, field: &str) -> Vec<FieldError> {

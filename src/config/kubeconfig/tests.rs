@@ -100,7 +100,7 @@ fn a_pods_service_account_is_used_and_its_rotated_token_taken() {
     let first = read(&mut inputs).unwrap();
     assert_eq!(first.endpoints[0].address.to_string(), "[fd00::1]:6443");
     assert_eq!(first.bearer_token.as_ref().unwrap().expose(), "first");
-    assert_eq!(first.roots.0.roots.len(), 1);
+    assert_eq!(first.roots.len(), 1);
     assert!(first.client_certificate.is_none());
     assert!(!inputs.changed());
 

@@ -13,6 +13,7 @@ use portcullis_audit::sink::{
     TruncateOptions, WebhookOptions,
 };
 use portcullis_go::quote::Quoted;
+use portcullis_http::client_tls::PlainHttp;
 use portcullis_kubernetes::yaml;
 
 use super::ConfigResolver;
@@ -176,7 +177,7 @@ impl ConfigResolver<'_> {
         let initial_backoff = self.duration(&backoff, &flags.audit_webhook_initial_backoff);
         let place = given.place(WEBHOOK);
         let file = place.path(file);
-        let server = load_remote(&place.key, &file, self.inputs, &mut self.errors);
+        let server = load_remote(&place.key, &file, PlainHttp::ToLoopback, self.inputs, &mut self.errors);
         let (mode, batch, truncate) = common?;
         let WebhookServer { url, tls, bearer_token } = server?;
         // The file is the webhook's identity: its buffer outlives a new address or credential.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_go::quote::{Quoted, QuotedList};
+use portcullis_http::client_tls::PlainHttp;
 use portcullis_system::input_file::ReadFileError;
 
 use super::{ConfigResolver, listed};
@@ -198,7 +199,7 @@ impl ConfigResolver<'_> {
     }
 
     fn load_webhook(&mut self, webhook: ValidWebhook, key: &str) -> Option<AuthorizerSettings> {
-        let remote = load_remote(key, &webhook.kubeconfig, self.inputs, &mut self.errors);
+        let remote = load_remote(key, &webhook.kubeconfig, PlainHttp::Never, self.inputs, &mut self.errors);
         let WebhookServer { url, tls, bearer_token } = remote?;
         let ValidWebhook { name, kubeconfig: _, version, timeout, .. } = webhook;
         Some(AuthorizerSettings::Webhook(Box::new(AuthorizationWebhook {

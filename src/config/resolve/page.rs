@@ -331,12 +331,7 @@ impl ConfigResolver<'_> {
         }
         let own = scopes.into_iter().filter(|scope| scope != "openid" && scope != OFFLINE).collect();
         let roots = match ca {
-            Some(bundle) => {
-                let roots = TrustedRoots::from_bundle(bundle).map_err(|error| {
-                    ConfigError::new(given.key("page-oidc-ca-file"), error.to_string()).fix("remove this CA")
-                });
-                self.ok(roots)?
-            }
+            Some(bundle) => TrustedRoots::from_bundle(bundle.clone()),
             None => TrustedRoots::system(),
         };
         Some(OpenIdClientSettings {

@@ -207,7 +207,7 @@ async fn a_servers_chain_is_shown_with_its_verification() {
         assert!(found[0].1.contains("with clients.crt refuses it: "), "{found:?}");
         let other = ["--ca-file", "servers.crt", "--server-name", "elsewhere.test"];
         let (found, code) = problems(&dir, &[&server[1..], &other].concat());
-        assert!(code == 1 && found[0].1.contains("not valid for name"), "{found:?}");
+        assert!(code == 1 && found[0].1.contains("but wanted to match elsewhere.test; fix: "), "{found:?}");
         // A server that requests client certificates names the accepted CAs.
         let out = certs(&dir, &["inspect", "--server", &mutual_tls]).out;
         assert!(out.contains("requests a certificate of CN=front"), "{out}");

@@ -127,9 +127,13 @@ async fn an_unreachable_backend_is_a_503_and_its_cause_is_logged() {
         ("no listener", closed, "Connection refused"),
         ("plain HTTP", tcp(b"HTTP/1.0 400 Bad Request\r\n\r\nnot here\n").await, "InvalidContentType"),
         ("hangs up", tcp(b"").await, "TLS handshake with"),
-        ("another name", tls(&pki.servers.server(&["other.test"])).await, "not valid for name"),
+        (
+            "another name",
+            tls(&pki.servers.server(&["other.test"])).await,
+            "is valid for other.test, not backend.test",
+        ),
         ("expired", tls(&expired).await, "expired"),
-        ("another CA", tls(&Ca::new("others").server(&["backend.test"])).await, "UnknownIssuer"),
+        ("another CA", tls(&Ca::new("others").server(&["backend.test"])).await, "unknown authority"),
     ] {
         refused(name, &pki, backend, StatusCode::SERVICE_UNAVAILABLE, why).await;
     }

@@ -20,7 +20,7 @@ use http_body_util::combinators::BoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use portcullis_pki::x509::CertificateKeyPair;
+use portcullis_pki::x509::{CaBundle, CertificateKeyPair};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
@@ -71,7 +71,7 @@ pub fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
 
 /// `HttpsClient` settings that trust `ca`.
 pub fn trusting(ca: &Ca) -> ClientTls {
-    ClientTls { roots: TrustedRoots(Arc::new(roots(ca))), client_certificate: None, server_name: None }
+    ClientTls::trusting(TrustedRoots::from_bundle(CaBundle::from_pem(ca.cert_pem().as_bytes()).unwrap()))
 }
 
 /// `HttpsClient` settings that trust `ca` and present a certificate.

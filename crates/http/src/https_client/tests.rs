@@ -6,9 +6,12 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use rustls::crypto::aws_lc_rs::default_provider;
 use testkit::pki::Ca;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::testing::{H1, H2, RecordedRequest, Reply, TestServer, full, reply, serving, showing, trusting};
 use super::*;
+use crate::client_tls::TrustedRoots;
+use crate::proxy::ProxyChoice;
 
 /// Far more than any of these tests takes.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -187,9 +190,58 @@ async fn the_certificate_must_have_the_name() {
         let client = client(&ClientTls { server_name, ..trusting(&ca) });
         outcomes.push(client.send(HttpsRequest::get(&peer.url("/"))).await);
     }
-    assert!(matches!(outcomes[0], Err(HttpsError::NoSubjectAltName { .. })), "{:?}", outcomes[0]);
-    assert!(matches!(outcomes[1], Err(HttpsError::Connect { .. })), "{:?}", outcomes[1]);
+    let refused = |outcome: &Result<HttpsResponse, HttpsError>| {
+        let error = outcome.as_ref().unwrap_err();
+        assert!(
+            matches!(error, HttpsError::Certificate { .. }) && error.to_string().contains("fix: "),
+            "{error}"
+        );
+        error.is_common_name_only()
+    };
+    assert_eq!((refused(&outcomes[0]), refused(&outcomes[1])), (true, false), "{outcomes:?}");
     assert!(outcomes[2].is_ok(), "{:?}", outcomes[2]);
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_that_is_trusted_itself_is_accepted() {
+    let own = Ca::build("own").san_ip([127, 0, 0, 1].into()).issue_ca();
+    let answer = |_| -> futures_util::future::BoxFuture<'_, Reply> { Box::pin(async { reply(200, "{}") }) };
+    let peer = TestServer::start(serving(&own.as_leaf(), None, H2), "127.0.0.1:0", answer).await;
+    client(&trusting(&own)).send(HttpsRequest::get(&peer.url("/"))).await.unwrap();
+    let namesake = Ca::build("own").san_ip([127, 0, 0, 1].into()).issue_ca();
+    let error = client(&trusting(&namesake)).send(HttpsRequest::get(&peer.url("/"))).await.unwrap_err();
+    assert!(error.to_string().contains("unknown authority"), "{error}");
+}
+
+#[tokio::test]
+async fn plain_http_goes_to_loopback_alone_and_through_no_proxy() {
+    let plain = ClientTls {
+        plain_http: PlainHttp::ToLoopback,
+        proxy: ProxyChoice::of_kubeconfig(Some("http://127.0.0.1:1")).unwrap(),
+        ..ClientTls::trusting(TrustedRoots::none())
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serve = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+    };
+    let url = format!("http://{address}/events");
+    let plain_client = client(&plain);
+    let (answer, ()) = tokio::join!(plain_client.send(HttpsRequest::get(&url)), serve);
+    assert_eq!(answer.unwrap().status.as_u16(), 200);
+    for url in ["http://localhost:1/", "http://10.0.0.1/", "http://collector.test/", "http://127.0.0.1.test/"]
+    {
+        let error = plain_client.send(HttpsRequest::get(url)).await.unwrap_err();
+        assert_eq!(error, HttpsError::Url("it is not an https:// URL"), "{url}");
+    }
+    let usual = client(&ClientTls::trusting(TrustedRoots::none()));
+    let error = usual.send(HttpsRequest::get(&url)).await.unwrap_err();
+    assert_eq!(error, HttpsError::Url("it is not an https:// URL"));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use clap::Args;
 use http::Uri;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Config};
+use portcullis_http::proxy::ProxyChoice;
 use portcullis_pki::bootstrap_tokens::cluster_info::{
     ClusterInfoError, ClusterLocation, KUBECONFIG, NAME, NAMESPACE, verified_kubeconfig,
 };
@@ -17,7 +18,8 @@ use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
 use rustls_pki_types::CertificateDer;
 use tokio::time::{Instant, sleep};
 
-use super::super::cluster::{ClusterClient, chain, client};
+use super::super::cluster::ClusterClient;
+use super::super::kube_client;
 use super::super::print_error;
 use super::super::token::{BootstrapError, duration, read_token, say};
 
@@ -98,9 +100,8 @@ impl AnonymousClient {
         config.accept_invalid_certs = authorities.is_none();
         // An empty list, not `None`, which would trust the system's CAs.
         config.root_cert = Some(authorities.unwrap_or_default().iter().map(|ca| ca.to_vec()).collect());
-        let client = client(&config);
-        let client =
-            client.map_err(|error| BootstrapError::Cluster(format!("{server}: {}", chain(&error))))?;
+        let client = kube_client::client(&config, &ProxyChoice::default());
+        let client = client.map_err(|problem| BootstrapError::Cluster(format!("{server}: {problem}")))?;
         Ok(Self(ClusterClient { client, config }))
     }
 

@@ -1,12 +1,14 @@
 //! The API server of a kubeconfig's cluster or of `KUBERNETES_EXEC_INFO`, and clients of it that send a token.
 //!
-//! The token goes over verified TLS, and nowhere else: plain HTTP, `insecure-skip-tls-verify` and proxies are refused.
+//! The token goes over verified TLS, and nowhere else: plain HTTP and `insecure-skip-tls-verify` are refused. A proxy, of
+//! `proxy-url` or the environment, sees no more than TLS.
 
 use std::path::Path;
 
 use http::Uri;
 use portcullis_go::base64;
-use portcullis_http::client_tls::{ClientTls, TrustedRoots};
+use portcullis_http::client_tls::{ClientTls, PlainHttp, TrustedRoots};
+use portcullis_http::proxy::ProxyChoice;
 use portcullis_pki::x509::CaBundle;
 use portcullis_system::input_file;
 use rustls_pki_types::ServerName;
@@ -42,6 +44,7 @@ pub(super) struct ApiServer {
     /// PEM; `None`: the CAs of the system.
     pub(super) authorities: Option<Vec<u8>>,
     pub(super) server_name: Option<String>,
+    pub(super) proxy: ProxyChoice,
 }
 
 impl ApiServer {
@@ -57,9 +60,8 @@ impl ApiServer {
                 "insecure-skip-tls-verify would send the token to anyone; give the CA instead".to_owned()
             );
         }
-        if given(&entry.proxy_url).is_some() {
-            return Err("proxy-url is not supported; use tokens, and portcullis login --no-review".to_owned());
-        }
+        let proxy = ProxyChoice::of_kubeconfig(entry.proxy_url.as_deref());
+        let proxy = proxy.map_err(|error| format!("proxy-url: {error}"))?;
         let authorities =
             match (given(&entry.certificate_authority_data), given(&entry.certificate_authority)) {
                 (Some(data), _) => {
@@ -72,7 +74,7 @@ impl ApiServer {
                 }
                 (None, None) => None,
             };
-        Ok(Self { url, authorities, server_name: given(&entry.tls_server_name) })
+        Ok(Self { url, authorities, server_name: given(&entry.tls_server_name), proxy })
     }
 
     /// The TLS settings of a client without a certificate.
@@ -82,6 +84,8 @@ impl ApiServer {
             roots: self.authorities.as_deref().map_or_else(|| Ok(TrustedRoots::system()), roots)?,
             client_certificate: None,
             server_name: name.map_err(|_| "tls-server-name is not a host name".to_owned())?,
+            proxy: self.proxy.clone(),
+            plain_http: PlainHttp::Never,
         })
     }
 
@@ -93,7 +97,7 @@ impl ApiServer {
         let authorities = bundle.map(|bundle| {
             bundle.certificates().iter().map(|certificate| certificate.der.as_ref().to_vec()).collect()
         });
-        ClusterClient::with_token(server, authorities, self.server_name.clone(), token)
+        ClusterClient::with_token(server, authorities, self.server_name.clone(), token, &self.proxy)
             .map_err(|error| error.to_string())
     }
 }

@@ -500,8 +500,7 @@ impl ClientSettings {
 
 /// Trusts all certificates of a PEM bundle.
 pub(super) fn roots(pem: &[u8]) -> Result<TrustedRoots, String> {
-    let bundle = CaBundle::from_pem(pem).map_err(|error| error.to_string())?;
-    TrustedRoots::from_bundle(&bundle).map_err(|error| error.to_string())
+    CaBundle::from_pem(pem).map(TrustedRoots::from_bundle).map_err(|error| error.to_string())
 }
 
 // OpenID Connect Discovery 1.0, section 2: https, without query and fragment

@@ -121,7 +121,7 @@ impl ConfigResolver<'_> {
             url: requested,
             http2: is_local(parsed.hostname()),
             // As kube-apiserver, uses no CA and no server name of the kubeconfig.
-            tls: ClientTls { roots: roots?, client_certificate: certificate, server_name: None },
+            tls: ClientTls { client_certificate: certificate, ..ClientTls::trusting(roots?) },
             bearer_token: token,
         })
     }
@@ -131,14 +131,14 @@ impl ConfigResolver<'_> {
 fn trusted_roots(bundle: &[u8]) -> Result<TrustedRoots, String> {
     if bundle.is_empty() {
         let roots = TrustedRoots::system();
-        return if roots.0.is_empty() {
+        return if roots.is_empty() {
             Err("no caBundle, and the system has no CAs either".to_owned())
         } else {
             Ok(roots)
         };
     }
-    let bundle = CaBundle::from_pem(bundle).map_err(|error| format!("clientConfig.caBundle: {error}"))?;
-    TrustedRoots::from_bundle(&bundle).map_err(|error| format!("clientConfig.caBundle: {error}"))
+    let bundle = CaBundle::from_pem(bundle);
+    bundle.map(TrustedRoots::from_bundle).map_err(|error| format!("clientConfig.caBundle: {error}"))
 }
 
 /// The server of a URL for the lookup of its credential: host and port.

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use portcullis_http::client_tls::PlainHttp;
+
 use super::ConfigResolver;
 use crate::authn::webhook::settings::{TokenReviewVersion, WebhookSettings};
 use crate::config::error::ConfigError;
@@ -36,7 +38,8 @@ impl ConfigResolver<'_> {
             });
         let version = self.ok(version);
         let place = given.place(FILE);
-        let remote = load_remote(&place.key, &place.path(file), self.inputs, &mut self.errors);
+        let remote =
+            load_remote(&place.key, &place.path(file), PlainHttp::Never, self.inputs, &mut self.errors);
         let WebhookServer { url, tls, bearer_token } = remote?;
         Some(Arc::new(WebhookSettings { url, tls, bearer_token, version: version?, cache_ttl: cache_ttl? }))
     }

@@ -5,15 +5,17 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use portcullis_go::pem;
-use portcullis_system::clock::UnixTime;
+use portcullis_http::client_tls::{ServerVerifier, TrustedRoots};
+use portcullis_pki::x509::server::public_key;
+use portcullis_pki::x509::{BundleError, CaBundle, handshake};
+use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::sync::lock;
+use rustls::client::ResolvesClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, aws_lc_rs};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -123,47 +125,47 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Obse
     })
 }
 
-fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, CommandError> {
-    let mut roots = RootCertStore::empty();
-    let Some(file) = ca_file else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
+fn roots(ca_file: Option<&Path>) -> Result<TrustedRoots, CommandError> {
+    let Some(file) = ca_file else { return Ok(TrustedRoots::system()) };
     let failed = |problem: String| CommandError::about(format!("--ca-file {}", file.display()), problem);
     let content = std::fs::read(file).map_err(|error| failed(error.to_string()))?;
-    for certificate in pem::authorities(&content) {
-        roots.add(certificate).map_err(|error| failed(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(failed("it contains no certificate".to_owned()));
-    }
-    Ok(roots)
+    CaBundle::from_pem(&content).map(TrustedRoots::from_bundle).map_err(|error| match error {
+        BundleError::NoCertificates => failed("it contains no certificate".to_owned()),
+        error @ BundleError::Malformed(_) => failed(error.to_string()),
+    })
 }
 
 /// Verifies a chain as a client that trusts these roots.
 fn verdict(
     chain: &[CertificateDer<'static>],
     name: &ServerName<'_>,
-    roots: RootCertStore,
+    roots: TrustedRoots,
     now: UnixTime,
 ) -> Result<(), String> {
-    let Some((leaf, above)) = chain.split_first() else {
+    if chain.is_empty() {
         return Err("it presents no certificate".to_owned());
-    };
+    }
     if roots.is_empty() {
         return Err("there is no CA to verify it with".to_owned());
     }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|error| error.to_string())?;
-    let now = rustls_pki_types::UnixTime::since_unix_epoch(now);
-    verifier.verify_server_cert(leaf, above, name, &[], now).map(drop).map_err(|error| error.to_string())
+    let verifier =
+        ServerVerifier::with_clock(roots, &aws_lc_rs::default_provider(), Clock::from_fn(move || now));
+    verifier.verify(chain, name).map_err(|refusal| format!("{refusal}; fix: {}", refusal.fix()))
 }
 
 /// Accepts every certificate: the connection is closed after the handshake, without sending data.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
+
+impl AcceptAnyCertificate {
+    fn algorithms(&self) -> WebPkiSupportedAlgorithms {
+        self.0.signature_verification_algorithms
+    }
+}
+
+fn key(certificate: &CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'static>, rustls::Error> {
+    public_key(certificate).map_err(|_| rustls::Error::InvalidCertificate(CertificateError::BadEncoding))
+}
 
 impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
@@ -183,8 +185,7 @@ impl ServerCertVerifier for AcceptAnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, algorithms)
+        handshake::verify_tls12_signature(message, &key(certificate)?, signature, &self.algorithms())
     }
 
     fn verify_tls13_signature(
@@ -193,12 +194,11 @@ impl ServerCertVerifier for AcceptAnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, algorithms)
+        handshake::verify_tls13_signature(message, &key(certificate)?, signature, &self.algorithms())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.algorithms().supported_schemes()
     }
 }
 

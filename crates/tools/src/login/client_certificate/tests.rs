@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::FutureExt as _;
 use portcullis_http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
+use portcullis_http::proxy::ProxyChoice;
 use serde_json::{Value, json};
 use testkit::pki::{Ca, KeyKind as TestKeyKind};
 
@@ -222,6 +223,7 @@ impl User {
             url: self.cluster.server.url(""),
             authorities: Some(self.cluster.authority.cert_pem().into_bytes()),
             server_name: None,
+            proxy: ProxyChoice::default(),
         };
         let settings = CertificateSettings {
             signer_name: "kubernetes.io/kube-apiserver-client".to_owned(),
