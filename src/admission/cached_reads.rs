@@ -209,17 +209,17 @@ mod tests {
 
     fn spawn(
         reads: &Arc<Reads>,
-        flow: impl ToString,
+        flow: impl Into<String>,
         key: &'static str,
     ) -> tokio::task::JoinHandle<Result<Instant, ReadError>> {
-        let (reads, flow) = (Arc::clone(reads), flow.to_string());
+        let (reads, flow) = (Arc::clone(reads), flow.into());
         tokio::spawn(async move { ask(&reads, &flow, key, Duration::MAX).await })
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_wait_for_the_read_of_another_take_no_places() {
         let reads = reads();
-        let hanging: Vec<_> = (0..64).map(|flow| spawn(&reads, flow, "hanging")).collect();
+        let hanging: Vec<_> = (0..64).map(|flow: u8| spawn(&reads, flow.to_string(), "hanging")).collect();
         tokio::task::yield_now().await;
         let before = Instant::now();
         assert!(ask(&reads, "0", "good", Duration::ZERO).await.is_ok());

@@ -68,7 +68,6 @@ const LOG: ForeignRole = ForeignRole::Lacking("the gateway logs by --v and --log
 const CERT_DIR: ForeignRole = ForeignRole::Lacking(
     "the gateway makes no certificate of its own: give --tls-cert-file and --tls-private-key-file",
 );
-const CORS: ForeignRole = ForeignRole::Lacking("the gateway does not answer CORS requests");
 const HTTP2: ForeignRole = ForeignRole::Lacking("the gateway serves HTTP/2 in any case");
 const GATES: ForeignRole =
     ForeignRole::Lacking("the gateway has no feature gates; those of the backend stay");
@@ -97,7 +96,6 @@ pub(crate) const ALL: &[ForeignFlag] = &[
     ForeignFlag::valued("coordinated-leadership-lease-duration", LEADERS),
     ForeignFlag::valued("coordinated-leadership-renew-deadline", LEADERS),
     ForeignFlag::valued("coordinated-leadership-retry-period", LEADERS),
-    ForeignFlag::valued("cors-allowed-origins", CORS),
     ForeignFlag::valued("debug-socket-path", DIAGNOSTICS),
     ForeignFlag::valued("default-not-ready-toleration-seconds", ADMISSION),
     ForeignFlag::valued("default-unreachable-toleration-seconds", ADMISSION),

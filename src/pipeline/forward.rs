@@ -273,7 +273,7 @@ async fn send_with_body(
                 let again = if is_refused { replay.body() } else { None };
                 match again {
                     Some(body) if may_send_elsewhere(backend, class, &mut attempt, &mut resends) => {
-                        next = body
+                        next = body;
                     }
                     _ => return Ok(response),
                 }

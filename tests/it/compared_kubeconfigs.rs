@@ -14,8 +14,7 @@ use testkit::random::{Rng, inputs, seed};
 use testkit::{Pki, flags};
 
 /// Values of another type, or none. Not those words that are booleans in YAML 1.1 alone, such as `yes` and `n`: here they are texts.
-const ODD: &[&str] =
-    &["null", "~", "", "5", "true", "[]", "{}", "\"\"", "1e3", "0x10", "2026-01-01", "'5'"];
+const ODD: &[&str] = &["null", "~", "", "5", "true", "[]", "{}", "\"\"", "1e3", "0x10", "2026-01-01", "'5'"];
 
 struct Input {
     file: String,
@@ -72,7 +71,7 @@ fn fields(rng: &mut Rng, indent: usize, given: Vec<String>) -> String {
         }
     }
     let pad = " ".repeat(indent);
-    lines.iter().map(|line| format!("{pad}{line}\n")).collect()
+    lines.iter().flat_map(|line| [&pad, line.as_str(), "\n"]).collect()
 }
 
 /// The first line of an item begins with a dash.

@@ -177,7 +177,9 @@ async fn over_http2_the_stream_is_reset_some_time_after_the_response() {
             kinds.push((kind, ends));
         }
         // Of earlier reads, only that there was one matters.
-        kinds.iter_mut().for_each(|(_, ends)| *ends = false);
+        for (_, ends) in &mut kinds {
+            *ends = false;
+        }
     }
     assert!(kinds.contains(&(DATA, false)), "{kinds:?}");
 }

@@ -499,10 +499,10 @@ fn in_a_process(at: usize, (name, text, object): &Kind) -> Finding {
         };
     };
     let parts: Vec<&str> = line.split(' ').collect();
-    let [end, cost, elapsed, memory, evaluation] = parts.as_slice() else { panic!("{line}") };
+    let [end, cost, elapsed, memory, evaluation] = <[&str; 5]>::try_from(parts).unwrap();
     let number = |text: &str| -> u64 { text.parse().unwrap() };
     let mut failures = Vec::new();
-    if *end == "value" && number(cost) > COST_LIMIT {
+    if end == "value" && number(cost) > COST_LIMIT {
         failures.push(format!("{name}: {shown}: cost {cost}"));
     }
     if Duration::from_millis(number(evaluation)) > MAX_TIME {

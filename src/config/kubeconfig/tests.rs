@@ -1,5 +1,6 @@
 //! Tests of single kubeconfig rules. `tests/it` covers whole configurations through `resolve`.
 
+use portcullis_http::client_tls::PlainHttp;
 use testkit::pki::Ca;
 
 use super::*;
@@ -62,9 +63,10 @@ fn files_of_other_tools_are_read() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text.replace('\n', end)).unwrap();
         let mut errors = Vec::new();
-        let loaded = load_remote("key", file.path(), &mut InputReader::default(), &mut errors);
+        let loaded =
+            load_remote("key", file.path(), PlainHttp::Never, &mut InputReader::default(), &mut errors);
         let loaded = loaded.unwrap_or_else(|| panic!("{errors:?}\n{text}"));
-        assert_eq!(loaded.tls.roots.0.len(), 1);
+        assert_eq!(loaded.tls.roots.len(), 1);
         assert!(loaded.bearer_token.is_none() && loaded.tls.client_certificate.is_none());
     }
 }

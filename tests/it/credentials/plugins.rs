@@ -41,7 +41,7 @@ fn a_plugins_certificate_is_sent_to_the_backend() {
 fn a_plugin_may_print_yaml() {
     let mut case = Case::with_plugin(IMPERSONATE, "");
     let version = "# of a shell script\napiVersion: client.authentication.k8s.io/v1\nkind: ExecCredential\n";
-    case.pki.write("answer", &format!("{version}status:\n  token: \"t1\"\n  expirationTimestamp: null\n"));
+    case.pki.write("answer", format!("{version}status:\n  token: \"t1\"\n  expirationTimestamp: null\n"));
     assert_eq!(case.token(), "t1");
 }
 
