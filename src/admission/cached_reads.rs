@@ -9,6 +9,8 @@ use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -50,12 +53,17 @@ pub(super) struct CachedReads<K, V> {
     entries: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
 }
 
-/// Requests that need it at once share one read: `reading` is held by it.
+/// Requests that need it at once share one read.
 #[derive(Debug)]
 struct CacheEntry<V> {
     known: Mutex<Option<V>>,
-    reading: Arc<tokio::sync::Mutex<()>>,
+    is_reading: AtomicBool,
+    /// Wakes those that wait for the end of a read.
+    ended: Notify,
 }
+
+/// The read of an entry in progress.
+struct ReadInProgress<V>(Arc<CacheEntry<V>>);
 
 /// Why there is no document.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,24 +131,26 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
         let shares = &self.reader.shares;
         let known = || lock(&entry.known).as_ref().filter(|known| is_fresh(known, now)).cloned();
         let (permit, reading) = loop {
+            let mut ended = pin!(entry.ended.notified());
+            // Before the look at the entry, so that no end is missed.
+            ended.as_mut().enable();
             if let Some(known) = known() {
                 return Ok(known);
             }
             let permit = shares.acquire(flow.into(), 1, until).await.map_err(|_| ReadError::Busy)?;
-            if let Ok(reading) = Arc::clone(&entry.reading).try_lock_owned() {
+            if let Some(reading) = ReadInProgress::begin(&entry) {
                 break (permit, reading);
             }
             drop(permit);
-            let ended = timeout_at(until, entry.reading.lock()).await;
-            drop(ended.map_err(|_| ReadError::Unreadable(TOO_SLOW.to_owned()))?);
+            timeout_at(until, ended).await.map_err(|_| ReadError::Unreadable(TOO_SLOW.to_owned()))?;
         };
         // A read may have ended between the two.
         if let Some(known) = known() {
             return Ok(known);
         }
-        let (reader, entry) = (self.reader.clone(), Arc::clone(&entry));
+        let reader = self.reader.clone();
         let reading = AbortOnDropHandle::new(self.reader.runtime.spawn(async move {
-            let _held = (permit, reading);
+            let (_permit, ReadInProgress(entry)) = (permit, &reading);
             let value = read(reader).await?;
             *lock(&entry.known) = Some(value.clone());
             Ok(value)
@@ -152,7 +162,22 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
 
 impl<V> Default for CacheEntry<V> {
     fn default() -> Self {
-        Self { known: Mutex::new(None), reading: Arc::default() }
+        Self { known: Mutex::new(None), is_reading: AtomicBool::new(false), ended: Notify::new() }
+    }
+}
+
+impl<V> ReadInProgress<V> {
+    /// Begins a read, unless there is one.
+    fn begin(entry: &Arc<CacheEntry<V>>) -> Option<Self> {
+        let was_reading = entry.is_reading.swap(true, Ordering::AcqRel);
+        (!was_reading).then(|| Self(Arc::clone(entry)))
+    }
+}
+
+impl<V> Drop for ReadInProgress<V> {
+    fn drop(&mut self) {
+        self.0.is_reading.store(false, Ordering::Release);
+        self.0.ended.notify_waiters();
     }
 }
 
@@ -172,6 +197,7 @@ impl<K, V> fmt::Debug for CachedReads<K, V> {
 mod tests {
     use std::convert::Infallible;
     use std::future::pending;
+    use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
 
@@ -227,6 +253,36 @@ mod tests {
         assert!(before.elapsed() < SLOW);
         for waited in join_all(hanging.into_iter().skip(1)).await {
             assert_eq!(waited.unwrap(), Err(ReadError::Unreadable(TOO_SLOW.to_owned())));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_fails_or_is_given_up_is_followed_by_one_at_once() {
+        for is_given_up in [false, true] {
+            let (reads, begun) = (reads(), Arc::<AtomicUsize>::default());
+            let ask = |number: usize| {
+                let (reads, begun) = (Arc::clone(&reads), Arc::clone(&begun));
+                let read = move |_| async move {
+                    if begun.fetch_add(1, Ordering::SeqCst) > 0 {
+                        return Ok(Instant::now());
+                    }
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    Err("failed".to_owned())
+                };
+                let fresh = |_: &Instant, _| true;
+                tokio::spawn(async move { reads.get(&number.to_string(), "key", fresh, read).await })
+            };
+            let first = ask(0);
+            tokio::task::yield_now().await;
+            let waiting: Vec<_> = (1..20).map(ask).collect();
+            tokio::task::yield_now().await;
+            if is_given_up {
+                first.abort();
+            }
+            let before = Instant::now();
+            assert!(join_all(waiting).await.into_iter().all(|waited| waited.unwrap().is_ok()));
+            assert!(before.elapsed() < SLOW);
+            assert_eq!(begun.load(Ordering::SeqCst), 2);
         }
     }
 

@@ -46,9 +46,10 @@ impl ClusterBuffers {
         self.cluster.is_of_tenant().then_some(MAX_SHORT_FRAMES)
     }
 
-    /// Whether the end of a connection of this lane is the loss of the API servers' owner, or of one user, alone.
-    pub(super) fn may_end(&self, user: Option<&str>) -> bool {
-        self.cluster.is_of_tenant() || user.is_some()
+    /// Whether the end of a connection of this lane is the loss of one user, or of those whose API server itself ends it.
+    pub(super) fn may_end(&self, lane: LaneKind, user: Option<&str>) -> bool {
+        let is_of_api_server = matches!(lane, LaneKind::Short | LaneKind::Watch);
+        user.is_some() || (self.cluster.is_of_tenant() && is_of_api_server)
     }
 
     /// Counts what a connection holds for the user who alone uses it, or for the cluster.

@@ -189,7 +189,7 @@ impl Lane {
             }
         }
         let endpoint = Arc::clone(endpoint);
-        let may_end = endpoint.buffers().may_end(self.user.as_deref());
+        let may_end = endpoint.buffers().may_end(self.kind, self.user.as_deref());
         let counts = (Arc::clone(endpoint.counts()), self.kind);
         let counted = endpoint.counts().open_connection(self.kind);
         let is_closing = Arc::new(AtomicBool::new(false));

@@ -288,15 +288,18 @@ impl AuditedRequest {
             return response;
         }
         let has_body = !matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        if is_head || !has_body || response.body().is_end_stream() {
+        let is_empty = response.body().is_end_stream() || response.body().size_hint().exact() == Some(0);
+        if is_head || !has_body || is_empty {
             let stored = self.0.complete(&mut self.0.parts());
             let _late = timeout(limit, finished(stored)).await;
             return response;
         }
+        // The response of a client that does not read ends by its deadline, and with it the last holder of the record.
+        let record = Arc::downgrade(&self.0);
         let stored = move || -> BodyEnd {
-            let stored = self.0.complete(&mut self.0.parts());
+            let stored = record.upgrade().map(|record| record.complete(&mut record.parts()));
             Box::pin(async move {
-                let _late = timeout(limit, finished(stored)).await;
+                let _late = timeout(limit, finished(stored.into_iter().flatten())).await;
             })
         };
         response.map(|body| body.with_last_step(Box::new(stored)))

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tower::Service;
 
 use super::https_client::{CONNECT_TIMEOUT, Cause, PING_INTERVAL, innermost};
@@ -77,7 +78,8 @@ impl ProxyConnector {
         };
         // Without a port the tunnel would go to 443, whatever the scheme.
         let target = format!("{scheme}://{}:{port}", host.host().unwrap_or_default()).parse::<Uri>()?;
-        let through = self.through(&proxy, target).await;
+        let through = timeout(CONNECT_TIMEOUT, self.through(&proxy, target)).await;
+        let through = through.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")));
         through.map_err(|cause| ProxyError::Failed { proxy: proxy.to_string(), cause }.into())
     }
 

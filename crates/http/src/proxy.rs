@@ -2,7 +2,7 @@
 //! kube-apiserver's clients and kubectl follow, and `proxy-url` of a kubeconfig.
 //!
 //! Decides which connections go through a proxy. TLS ends at the server and never at the proxy. Must never show the
-//! password of a proxy, nor connect directly where a proxy is configured and not usable.
+//! password of a proxy, nor connect directly where a proxy does not answer. A variable that is no URL counts as unset, as in Go.
 // go: golang.org/x/net/http/httpproxy/proxy.go; client-go: transport/cache.go, tools/clientcmd/helpers.go, parseProxyURL
 
 use std::borrow::Cow;

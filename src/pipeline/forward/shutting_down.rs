@@ -48,7 +48,9 @@ const REFUSALS: [ShutdownRefusal; 2] = [
 /// Custom resources look like the objects of an aggregated API server, which could answer a write that it has stored so.
 // threat: forged-shutdown
 pub(super) fn may_be_refused(method: &Method, info: &RequestInfo) -> bool {
-    !is_proxied(info) && (method.is_safe() || extension_group(info.path()).is_none())
+    // A server in front of the API server may read an empty segment away.
+    let is_of_api_server = extension_group(info.path()).is_none() && !info.path().contains("//");
+    !is_proxied(info) && (method.is_safe() || is_of_api_server)
 }
 
 /// Whether the header is that of a refusal.
@@ -103,6 +105,7 @@ mod tests {
             ("GET", "/apis/example.com/v1/things", true),
             ("POST", "/apis/example.com/v1/things", false),
             ("PATCH", "/apis/metrics.k8s.io/v1beta1/nodes/n", false),
+            ("POST", "/apis//example.com/v1/things", false),
             // Pods and nodes.
             ("GET", "/api/v1/namespaces/n/pods/p/log", false),
             ("POST", "/api/v1/namespaces/n/pods/p/exec?command=x", false),
