@@ -167,6 +167,7 @@ fn kubeconfigs_are_read_as_by_client_go() {
     let Some(program) = GoProgram::build("kubeconfigs") else { return };
     let pki = Pki::new();
     pki.write("token", "from-a-file\n");
+    pki.write("servers-ca.crt", pki.servers.cert_pem());
     let mut rng = Rng(seed());
     let cases: Vec<Input> = (0..inputs(1_500)).map(|number| input(&mut rng, &pki, number)).collect();
     let words = program.compare(

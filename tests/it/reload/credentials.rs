@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::HandshakeKind;
-use rustls::version::{TLS12, TLS13};
+use rustls::version::TLS12;
 use rustls_pki_types::ServerName;
 use testkit::client::Client;
 use testkit::config_reload::replace;
@@ -168,45 +168,38 @@ async fn front_proxies_are_added_and_removed_on_open_connections() {
     }
 }
 
-/// A resumed session carries the certificate of the first handshake, which the gateway verifies again.
+/// A resumed session, which TLS 1.2 has here, carries the certificate of the first handshake, which the gateway verifies again.
 #[tokio::test]
 async fn a_removed_ca_is_removed_for_resumed_sessions_too() {
-    for version in [&TLS13, &TLS12] {
-        for alpn in [&b"http/1.1"[..], b"h2"] {
-            let setup = Setup::start().await;
-            setup.gateway.checked().await;
-            let alice = setup.pki.clients.leaf().cn("alice").issue();
-            let mut config = tls_client(&[version])
-                .with_client_auth_cert(alice.chain.clone(), alice.key.clone_key())
-                .unwrap();
-            config.alpn_protocols = vec![alpn.to_vec()];
-            let config = Arc::new(config);
-            let connect = async || {
-                let name = ServerName::try_from("localhost").unwrap();
-                let stream = setup.gateway.tls_with(name, Arc::clone(&config)).await;
-                let kind = stream.get_ref().1.handshake_kind();
-                (Client::over(&setup.gateway, stream).await, kind)
-            };
-            let case = format!("{version:?} {alpn:?}");
-            let (mut first, kind) = connect().await;
-            assert_ne!(kind, Some(HandshakeKind::Resumed), "{case}");
-            assert_eq!(first.code(&[]).await, 200, "{case}");
-            let (mut resumed, kind) = connect().await;
-            assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
-            assert_eq!(resumed.code(&[]).await, 200, "{case}");
-            assert_eq!(setup.user(), "alice", "{case}");
-            let (mut unused, kind) = connect().await;
-            assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
+    for alpn in [&b"http/1.1"[..], b"h2"] {
+        let setup = Setup::start().await;
+        setup.gateway.checked().await;
+        let alice = setup.pki.clients.leaf().cn("alice").issue();
+        let mut config =
+            tls_client(&[&TLS12]).with_client_auth_cert(alice.chain.clone(), alice.key.clone_key()).unwrap();
+        config.alpn_protocols = vec![alpn.to_vec()];
+        let config = Arc::new(config);
+        let connect = async || {
+            let name = ServerName::try_from("localhost").unwrap();
+            let stream = setup.gateway.tls_with(name, Arc::clone(&config)).await;
+            let kind = stream.get_ref().1.handshake_kind();
+            (Client::over(&setup.gateway, stream).await, kind)
+        };
+        let case = format!("{alpn:?}");
+        let (mut first, kind) = connect().await;
+        assert_ne!(kind, Some(HandshakeKind::Resumed), "{case}");
+        assert_eq!(first.code(&[]).await, 200, "{case}");
+        let (mut resumed, kind) = connect().await;
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
+        assert_eq!(resumed.code(&[]).await, 200, "{case}");
+        assert_eq!(setup.user(), "alice", "{case}");
+        let (mut unused, kind) = connect().await;
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "{case}");
 
-            setup.replace("clients-ca.crt", Ca::new("others").cert_pem()).await;
-            assert_eq!(resumed.code(&[]).await, 401, "{case}");
-            assert_eq!(
-                unused.code(&[]).await,
-                401,
-                "{case}: resumed before the reload, first request after it"
-            );
-            let (mut later, _) = connect().await;
-            assert_eq!(later.code(&[]).await, 401, "{case}: resumed after the reload");
-        }
+        setup.replace("clients-ca.crt", Ca::new("others").cert_pem()).await;
+        assert_eq!(resumed.code(&[]).await, 401, "{case}");
+        assert_eq!(unused.code(&[]).await, 401, "{case}: resumed before the reload, first request after it");
+        let (mut later, _) = connect().await;
+        assert_eq!(later.code(&[]).await, 401, "{case}: resumed after the reload");
     }
 }
