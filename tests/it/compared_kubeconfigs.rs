@@ -158,6 +158,9 @@ fn ours(pki: &Pki, file: &str) -> Result<BackendSettings, String> {
 /// What only the gateway refuses: a part of its error, and the reason.
 const STRICTER: &[(&str, &str)] = &[
     ("the user has no credential", "the gateway must be mutually authenticated"),
+    ("but no client-certificate", "client-go ignores half a credential"),
+    ("but no client-key", "client-go ignores half a credential"),
+    ("current-context is not set", "client-go connects to localhost, or to the only cluster"),
     ("not an https:// URL", "credentials would be sent in clear text"),
     ("of context \"x\" does not exist", "client-go connects without a credential, or to localhost"),
 ];
@@ -185,6 +188,8 @@ fn judge(ours: &Result<BackendSettings, String>, answer: &Value) -> Result<&'sta
     let theirs = answer["error"].as_str().unwrap();
     match ours {
         Err(_) if !theirs.is_empty() => Ok("refused"),
+        // D-kubeconfig-both
+        Ok(_) if theirs.contains("are both specified for") => Ok("both"),
         Err(error) if STRICTER.iter().any(|(part, _)| error.contains(part)) => Ok("stricter"),
         Err(error) => Err(format!("ours: {error}; theirs: {answer}")),
         Ok(ours) => {

@@ -15,7 +15,7 @@ pub fn parse(text: &str) -> Result<Kubeconfig, String> {
     as_client_go(text).ok_or_else(|| match Kubeconfig::from_yaml(text) {
         // The parser of kube knows the place of an error.
         Err(error) => unreadable(&error),
-        Ok(_) => "it is not a kubeconfig: it has several documents, or a value that is no text".to_owned(),
+        Ok(_) => "it is not a kubeconfig: it has several documents, another kind than Config of v1, or a value that is no text".to_owned(),
     })
 }
 
@@ -25,6 +25,13 @@ fn as_client_go(text: &str) -> Option<Kubeconfig> {
         return Some(Kubeconfig::default());
     }
     without_nulls(&mut value);
+    let is = |field: &str, expected: &str| match value.get(field) {
+        Some(Value::String(text)) => text.is_empty() || text == expected,
+        other => other.is_none(),
+    };
+    if !is("kind", "Config") || !is("apiVersion", "v1") {
+        return None;
+    }
     for (list, member) in LISTS {
         let items = value.get_mut(list).and_then(Value::as_array_mut);
         for item in items.into_iter().flatten().filter_map(Value::as_object_mut) {
