@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use secrecy::zeroize::Zeroizing;
 
-use super::keyring::Keyring;
+use super::Keyring;
 use super::{CacheError, private};
 
 /// The largest file: tokens have some kilobytes.
