@@ -117,12 +117,12 @@ impl RequestHandler for Gateway {
                 // apiserver: pkg/endpoints/filters/authentication.go — one request per unauthenticated connection
                 connection.close_gracefully();
             }
-            let audited = scope.audited.clone();
+            let awaited = scope.audited.as_ref().filter(|audited| audited.is_awaited()).cloned();
             let response =
                 scope.finish(result, &renderer, &connection, snapshot.strict_transport_security.as_ref());
-            match audited {
-                Some(audited) => {
-                    Box::pin(audited.store_before_end(response, is_head, snapshot.request_timeout)).await
+            match awaited {
+                Some(awaited) => {
+                    Box::pin(awaited.store_before_end(response, is_head, snapshot.request_timeout)).await
                 }
                 None => response,
             }
@@ -161,7 +161,10 @@ async fn unless_revoked(
     };
     tokio::select! {
         biased;
-        () = revoked => Err(if write.may_be_stored() { Refusal::GivenUpAfterSending } else { Refusal::TooManyBufferedBytes }),
+        () = revoked => {
+            let is_sent = write.may_be_stored();
+            Err(if is_sent { Refusal::GivenUpAfterSending } else { Refusal::TooManyBufferedBytes })
+        }
         result = handling => result,
     }
 }
@@ -297,7 +300,7 @@ impl Gateway {
     /// Refuses a request that this gateway has sent to the same cluster before, in the chain of servers that it comes from.
     fn refuse_loop(&self, route: &Route, request: &Request<Incoming>) -> Result<(), ForwardingLoop> {
         let cluster = route.cluster.backend.cluster_name();
-        self.live.gateway_id.pass(cluster, request.method(), request.uri().path()).check(request.headers())
+        self.live.gateway_id.check(request.headers(), cluster, request.method(), request.uri().path())
     }
 
     /// Authenticates the client, and records the result in the log and the metrics. Keeps a credential with which the response

@@ -68,7 +68,7 @@ struct ClusterReport {
     identity: String,
     impersonation: String,
     authenticators: Vec<String>,
-    /// The headers from which the gateway reads users whom front proxies name.
+    /// The request headers in which front proxies name users.
     front_proxy_headers: Vec<String>,
     /// The gateway's own authorizers; empty if the backend alone decides.
     authorizers: Vec<AuthorizerReport>,

@@ -40,7 +40,7 @@ pub(super) fn parse(arguments: Vec<String>) -> Result<Cli, clap::Error> {
         Err(error) if !error.use_stderr() => return Err(error),
         Err(error) => {
             line.check(subcommand);
-            // What remains is no error of a single flag: a missing one, for example; or --help.
+            // Clap reports what concerns no single flag: one that is missing, or --help.
             read(words(&line)).map_err(|second| if second.use_stderr() { error } else { second })?
         }
     };

@@ -77,7 +77,7 @@ pub struct ServeFlags {
 pub(crate) struct CommandLineFindings {
     /// The errors of single flags. Their values are absent from the other fields of [`ServeFlags`].
     pub(crate) errors: Vec<ConfigError>,
-    /// The flags that misspelt ones probably stand for: that they are missing is no error of its own.
+    /// The flags that the user has probably misspelt. They are not reported as missing, too.
     pub(crate) meant: Vec<String>,
     /// The flags that were left out.
     pub(crate) warnings: Vec<String>,

@@ -108,7 +108,7 @@ impl AuditedRequest {
     /// configured so.
     pub(super) fn store_received(&self) -> Option<impl Future<Output = Result<(), NotStored>>> {
         let Self(record) = self;
-        if record.audit.sinks.never_wait() {
+        if !self.is_awaited() {
             record.store(&record.parts(), Stage::RequestReceived);
             return None;
         }
@@ -267,10 +267,13 @@ impl AuditedRequest {
             record.store_started();
         }
     }
-}
 
-impl AuditedRequest {
-    /// Stores the last event before the client has the end of the response, if requests wait for a backend: for at most `limit`.
+    /// Whether requests wait for a backend that stores its events.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.0.audit.sinks.never_wait()
+    }
+
+    /// Stores the last event before the client has the end of the response: waits for at most `limit`.
     // apiserver: pkg/endpoints/filters/audit.go, WithAudit — the last event is processed before the handler returns, and Go's server
     // then sends the end of the response
     pub(super) async fn store_before_end(
@@ -279,9 +282,6 @@ impl AuditedRequest {
         is_head: bool,
         limit: Duration,
     ) -> Response<Body> {
-        if self.0.audit.sinks.never_wait() {
-            return response;
-        }
         let started = self.0.parts().started.take();
         let _late = timeout(limit, finished(started)).await;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -465,7 +465,7 @@ impl Drop for Record {
         let Self { subject, parts } = self;
         // Nothing else holds it any more, so it needs no lock.
         let parts = parts.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Where nobody waits any more, the events are on their way.
+        // The client is gone: the sinks have the events, and no response waits for them.
         drop(subject.complete(parts));
     }
 }

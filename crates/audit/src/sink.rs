@@ -163,7 +163,7 @@ impl Sinks {
         Storing(self.outlets().filter_map(store).collect())
     }
 
-    /// Stores the event of a later stage, without waiting. It is called from destructors.
+    /// Stores an event for which no response waits.
     pub fn store(&self, owner: &EventOwner, event: &Event<'_>) {
         let Some(outlets) = &self.0 else { return };
         outlets.observer.event();

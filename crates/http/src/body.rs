@@ -289,6 +289,10 @@ impl HttpBody for Body {
             return held;
         }
         let polled = this.poll_passing(cx);
+        if this.held_end().is_none() {
+            return polled;
+        }
+        // Takes the lock of an HTTP/2 connection.
         let is_end_stream = this.is_at_end();
         match this.held_end() {
             Some(end) => end.pass(polled, is_end_stream, cx),

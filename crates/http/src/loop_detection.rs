@@ -47,6 +47,21 @@ pub enum ForwardingLoop {
 }
 
 impl GatewayId {
+    /// Fails if the request has passed this gateway on the same way before, or gateways too often. Most have passed none, for which
+    /// nothing is computed.
+    pub fn check(
+        &self,
+        headers: &HeaderMap,
+        cluster: &str,
+        method: &Method,
+        path: &str,
+    ) -> Result<(), ForwardingLoop> {
+        if !headers.contains_key(CDN_LOOP) {
+            return Ok(());
+        }
+        self.pass(cluster, method, path).check(headers)
+    }
+
     /// The pass of a request to `cluster`. `path` is the one that its API server gets, as it was sent.
     pub fn pass(&self, cluster: &str, method: &Method, path: &str) -> GatewayPass {
         let hash = self.0.hash_one((cluster, method.as_str(), path));
@@ -60,7 +75,7 @@ impl GatewayPass {
     /// Fails if the header has this pass already, or too many.
     // RFC 8586, section 2
     // threat: gateway-loop
-    pub fn check(&self, headers: &HeaderMap) -> Result<(), ForwardingLoop> {
+    fn check(&self, headers: &HeaderMap) -> Result<(), ForwardingLoop> {
         let mut passes = 0;
         let lines = headers.get_all(CDN_LOOP).iter();
         for entry in lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {

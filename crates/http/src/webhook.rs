@@ -226,7 +226,7 @@ impl<S: Default> Default for ReviewResponse<S> {
     }
 }
 
-/// The fields by which a review is told from another document.
+/// The fields that a review has, and another document has not.
 #[derive(Deserialize)]
 struct AnswerShape {
     kind: Option<IgnoredAny>,

@@ -7,7 +7,7 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, server::danger::ClientCertVerifier};
-use testkit::pki::Ca;
+use testkit::pki::{Ca, Issued};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
@@ -53,6 +53,17 @@ fn endpoint_at(host: &str, port: u16, addresses: AddressPolicy, servers: &Ca, fr
     let policy = PolicyInForce::new(backend.policy);
     let tls = EndpointTls::new(&backend, &Arc::new(default_provider()), &Arc::default(), dials(), &policy);
     Endpoint::new(&endpoint, &tls.unwrap())
+}
+
+/// Accepts connections with this certificate, and asks for none.
+fn acceptor(issued: Issued) -> TlsAcceptor {
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(issued.chain, issued.key)
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
 }
 
 /// Connects as the gateway itself.
@@ -156,14 +167,7 @@ async fn a_connection_is_not_used_again_after_a_break_of_the_trust() {
     let [servers, front] = ["servers", "front"].map(Ca::new);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(listener.local_addr().unwrap().port(), &servers, &front);
-    let issued = servers.server(&["backend.test"]);
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(issued.chain, issued.key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let acceptor = acceptor(servers.server(&["backend.test"]));
     let accept = async || acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
     let connect = async |endpoint: &Endpoint| {
         let (connected, _server) = tokio::join!(connected(endpoint, AlpnOffer::Http1Only), accept());
@@ -187,14 +191,7 @@ async fn an_api_server_with_a_trusted_self_signed_certificate_is_connected_to_an
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let endpoint = endpoint(listener.local_addr().unwrap().port(), &trusted, &front);
     let connect = async |server: &Ca| {
-        let issued = server.as_leaf();
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(issued.chain, issued.key)
-            .unwrap();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let acceptor = acceptor(server.as_leaf());
         let accept = async { acceptor.accept(listener.accept().await.unwrap().0).await.map(drop).ok() };
         let (connected, _) = tokio::join!(connected(&endpoint, AlpnOffer::Http1Only), accept);
         connected.map(drop).map_err(|error| error.to_string())

@@ -91,27 +91,20 @@ impl ConfigResolver<'_> {
             ConfigError::new(&place.key, problem).in_file(file).fix(error.fix)
         });
         let Some((configuration, lines)) = self.ok(decoded) else { return Default::default() };
+        let warning = |field: &str, text: &str| {
+            format!("{}: {}: line {}: {text}", place.key, file.display(), lines.of(field))
+        };
         for (index, plugin) in configuration.plugins.iter().enumerate() {
             let field = format!("plugins[{index}].name");
             if self.leaves_to_backend && is_backend_plugin(&plugin.name) {
-                self.warnings.push(format!(
-                    "{}: {}: line {}: the backend decides by {}, as it is configured there",
-                    place.key,
-                    file.display(),
-                    lines.of(&field),
-                    plugin.name
-                ));
+                let text = format!("the backend decides by {}, as it is configured there", plugin.name);
+                self.warnings.push(warning(&field, &text));
             } else if let Some((problem, fix)) = plugins::problem(&plugin.name) {
                 let error = ConfigError::new(&place.key, format!("{field}: {problem}")).in_file(file);
                 self.errors.push(error.fix(format!("line {}: {fix}", lines.of(&field))));
             } else if configuration.plugins.iter().take(index).any(|first| first.name == plugin.name) {
-                self.warnings.push(format!(
-                    "{}: {}: line {}: the second entry of {} has no effect: the first one counts",
-                    place.key,
-                    file.display(),
-                    lines.of(&field),
-                    plugin.name
-                ));
+                let text = format!("the second entry of {} has no effect: the first one counts", plugin.name);
+                self.warnings.push(warning(&field, &text));
             }
         }
         [WebhookKind::Mutating, WebhookKind::Validating].map(|kind| {

@@ -37,7 +37,7 @@ pub(super) struct Parts {
     pub(super) response_object: Option<Arc<RawValue>>,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) last_stage: LastStage,
-    /// The event of the start of the response, until somebody waits for it.
+    /// The event of the start of the response, until the response waits for it.
     pub(super) started: Option<Storing>,
     // Boxed: few requests have them.
     pub(super) request: Option<Box<RequestCapture>>,

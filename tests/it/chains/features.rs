@@ -342,6 +342,10 @@ pub(super) fn combinations(peer: Peer, rng: &mut Rng) -> Vec<Case> {
     let salt = |salt| tlv(0xa2, &integer(salt));
     let bare = || seq(&[sha256()]);
     let full = || seq(&[sha256(), null()]);
+    let signed = |identifier: Vec<u8>| {
+        let leaf = peer.leaf(&root).cn("u").sig(SigAlg::PssSha256);
+        leaf.raw_algorithms(identifier.clone(), identifier).issue()
+    };
     for (name, parameters) in [
         ("plain", vec![hash(full()), mgf(full()), salt(32)]),
         ("without NULL", vec![hash(bare()), mgf(bare()), salt(32)]),
@@ -378,22 +382,12 @@ pub(super) fn combinations(peer: Peer, rng: &mut Rng) -> Vec<Case> {
         ("more at the end", vec![hash(full()), mgf(full()), salt(32), null()]),
     ] {
         let identifier = seq(&[oid("1.2.840.113549.1.1.10"), seq(&parameters)]);
-        let leaf = peer
-            .leaf(&root)
-            .cn("u")
-            .sig(SigAlg::PssSha256)
-            .raw_algorithms(identifier.clone(), identifier)
-            .issue();
+        let leaf = signed(identifier);
         cases.push(Case::new(format!("PSS {name}"), &[&root], &leaf));
     }
     for (name, parameters) in [("none", Vec::new()), ("null", null())] {
         let identifier = seq(&[oid("1.2.840.113549.1.1.10"), parameters]);
-        let leaf = peer
-            .leaf(&root)
-            .cn("u")
-            .sig(SigAlg::PssSha256)
-            .raw_algorithms(identifier.clone(), identifier)
-            .issue();
+        let leaf = signed(identifier);
         cases.push(Case::new(format!("PSS parameters {name}"), &[&root], &leaf));
     }
     let (changes, subjects) = (changes(), subjects());

@@ -15,7 +15,7 @@ pub type LastStep = Box<dyn FnOnce() -> BodyEnd + Send + Sync>;
 pub(super) enum HeldEnd {
     /// The end has not come. `left` is what is missing of a body whose length is known: its client need not wait for more than that.
     Passing {
-        step: Option<LastStep>,
+        step: LastStep,
         left: Option<u64>,
     },
     /// The step is being done. `last` is the last frame.
@@ -30,7 +30,7 @@ type Polled = Option<Result<Frame<Bytes>, BodyError>>;
 
 impl HeldEnd {
     pub(super) fn new(step: LastStep, length: Option<u64>) -> Self {
-        Self::Passing { step: Some(step), left: length }
+        Self::Passing { step, left: length }
     }
 
     /// The last frame, or the end, once the step is done; `None` if the end has not come.
@@ -51,7 +51,7 @@ impl HeldEnd {
         is_end_stream: bool,
         cx: &mut Context<'_>,
     ) -> Poll<Polled> {
-        let Self::Passing { step, left } = self else { return polled };
+        let Self::Passing { left, .. } = self else { return polled };
         let last = match ready!(polled) {
             Some(Err(error)) => {
                 *self = Self::Over;
@@ -70,8 +70,9 @@ impl HeldEnd {
                 Some(frame)
             }
         };
-        let Some(step) = step.take() else { return Poll::Ready(last.map(Ok)) };
-        *self = Self::Held { done: step(), last };
+        if let Self::Passing { step, .. } = std::mem::replace(self, Self::Over) {
+            *self = Self::Held { done: step(), last };
+        }
         self.poll_held(cx).unwrap_or(Poll::Pending)
     }
 
