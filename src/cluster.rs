@@ -49,8 +49,8 @@ pub(crate) struct Cluster {
     pub(crate) authn: ClusterAuthn,
     /// The gateway's own authorizers; `None`: the backend alone decides.
     pub(crate) authorizer: Option<Arc<Authorizer>>,
-    /// Who decides on `Impersonate-*`: the gateway, or with `None` the backend.
-    pub(crate) impersonator: Option<Impersonator>,
+    /// Whether a client may act as another user, for [`Self::deciding_impersonator`] and explanations.
+    pub(crate) impersonator: Impersonator,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
     pub(crate) admission: Option<Arc<ClusterAdmission>>,
     /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
@@ -89,6 +89,11 @@ pub enum ClusterError {
 }
 
 impl Cluster {
+    /// Decides on `Impersonate-*`; `None`: the backend does.
+    pub(crate) fn deciding_impersonator(&self) -> Option<&Impersonator> {
+        (self.settings.impersonation == ImpersonationBy::Gateway).then_some(&self.impersonator)
+    }
+
     /// Builds a cluster. Keeps watches, keys and connections of `before`, the same cluster in the previous generation,
     /// where the settings they depend on are the same.
     pub(crate) fn build(
@@ -99,7 +104,7 @@ impl Cluster {
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
         let all = settings;
-        let settings::Cluster { name, authentication, backend, impersonation, controllers, .. } = &**settings;
+        let settings::Cluster { name, authentication, backend, controllers, .. } = &**settings;
         let crls_before = before.and_then(|before| before.settings.authentication.revocation.crls.as_deref());
         if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
             crls.check_replaces(before)?;
@@ -120,8 +125,8 @@ impl Cluster {
         let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
-        let impersonator = (*impersonation == ImpersonationBy::Gateway)
-            .then(|| Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics));
+        let impersonator =
+            Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics);
         let admission = match &settings.admission {
             None => None,
             Some(admission) => {

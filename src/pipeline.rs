@@ -198,7 +198,7 @@ impl Gateway {
         let client = connection.info.peer.ip();
         let on_user = |user: &UserInfo| scope.end_if_denied(user);
         let mut impersonated = identified.impersonate(client, &self.clock, scope.spans(), on_user).await?;
-        scope.note_impersonated(impersonated.impersonated(), impersonated.constraint());
+        scope.note_impersonated(&impersonated);
         if impersonated.identity().is_unauthenticated() {
             // Also of an impersonated user: the request takes a connection that anonymous clients need.
             impersonated.set_deadline(scope.log.started() + snapshot.request_timeout);

@@ -48,11 +48,10 @@ const CONCURRENT_REVIEWS: usize = 8;
 const MAX_CACHED_BYTES: usize = 32 << 20;
 
 /// Who decides on the `Impersonate-*` headers of clients.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "camelCase")]
 pub enum ImpersonationBy {
     /// The gateway, by access reviews at the backend.
-    #[default]
     Gateway,
     /// The backend, which receives the headers.
     Backend,

@@ -323,12 +323,14 @@ pub struct BackendFlags {
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IdentityMode::RequestHeader)]
     #[serde(with = "super::sections::by_flag_name")]
     pub identity: IdentityMode,
-    /// Who decides on the Impersonate-* headers of clients. `gateway`: the gateway, by SubjectAccessReviews at the
-    /// backend, which deploy/rbac.yaml allows; the backend receives, and audits, the impersonated user alone. `backend`: the
-    /// backend, which receives the headers and audits both users; only with --identity=requestHeader.
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = ImpersonationBy::Gateway)]
-    #[serde(with = "super::sections::by_flag_name")]
-    pub impersonation: ImpersonationBy,
+    /// Who decides on the Impersonate-* headers of clients. `backend`: the backend, which receives the headers and audits
+    /// both users; only with --identity=requestHeader. `gateway`: the gateway, by SubjectAccessReviews at the backend, which
+    /// deploy/rbac.yaml allows; the backend receives, and audits, the impersonated user alone. Default: `backend`, unless the
+    /// gateway itself needs the impersonated user: with --identity=impersonate, authorizers, admission webhooks or an audit
+    /// policy of its own, or limits of requests in flight.
+    #[arg(long, value_enum, value_name = "MODE")]
+    #[serde(with = "super::sections::by_optional_flag_name")]
+    pub impersonation: Option<ImpersonationBy>,
     /// The backend's --requestheader-username-headers. Set the four flags --backend-requestheader-* if the gateway may
     /// not read the backend's config map extension-apiserver-authentication; headers of these names are removed from
     /// client requests.

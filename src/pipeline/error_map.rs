@@ -151,6 +151,9 @@ impl Refusal {
             Self::Prepare(PrepareError::DotSegment) => Status::bad_request(
                 "the path has a dot segment, which could escape the path prefix of the API server's URL",
             ),
+            Self::Prepare(error @ PrepareError::ImpersonationAsIdentity(_)) => {
+                Status::new(Reason::InternalError, error.to_string())
+            }
             Self::Forward(error) => forward_status(error, audit_id),
             // Clients repeat any request after 429.
             Self::GivenUpAfterSending => Status::bad_gateway(audit_id),

@@ -1,11 +1,12 @@
 //! The reasons why a request is not forwarded, or has no usable response. `error_map` has the responses to them.
 //! That a 401 of the backend is a fault of the gateway, and never the client's response, is decided by `check_response` in `forward.rs`.
 
+use http::header::HeaderName;
 use portcullis_http::transport::BodyError;
 
 use crate::backend::pool::SendError;
 
-/// The reason why a request cannot be forwarded; always the client's fault.
+/// The reason why a request cannot be forwarded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrepareError {
     /// With the identity headers, the header is larger than the backend accepts.
@@ -14,6 +15,11 @@ pub(crate) enum PrepareError {
     /// The path could escape the backend's path prefix.
     #[error("the path has a dot segment, which could escape the path prefix of the backend's URL")]
     DotSegment,
+    /// The backend would take a header that asks for a user to be one that says who the client is.
+    #[error(
+        "the backend reads identities from {0}, so it cannot decide on impersonations; set --impersonation=gateway"
+    )]
+    ImpersonationAsIdentity(HeaderName),
 }
 
 /// The reason why a prepared request has no usable response from the backend.

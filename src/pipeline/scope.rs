@@ -10,7 +10,6 @@ use futures_util::future::select;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, StatusCode};
 use portcullis_http::body::{Body, BodyEnd, EndGuard};
-use portcullis_http::identity::Identity;
 use portcullis_http::transport::Incoming;
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::Owner;
@@ -22,6 +21,7 @@ use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use super::finished::WriteInProgress;
 use super::respond::{self, RefusalRenderer};
+use super::stages::Impersonated;
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::cluster::Cluster;
@@ -138,11 +138,12 @@ impl RequestScope {
         }
     }
 
-    /// Records the user as whom the request is made, if it is not the client.
-    pub(super) fn note_impersonated(&mut self, user: Option<&Identity>, constraint: Option<&'static str>) {
-        self.log.note_impersonated(user);
+    /// Records the user as whom the request is made, if it is not the client. The log also has one that the backend decides on.
+    pub(super) fn note_impersonated(&mut self, request: &Impersonated) {
+        let user = request.impersonated();
+        self.log.note_impersonated(user.or(request.asked_of_backend()));
         if let (Some(audited), Some(user)) = (&self.audited, user) {
-            audited.note_impersonated(user, constraint);
+            audited.note_impersonated(user, request.constraint());
         }
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Impersonated {
     requester: Identity,
     /// `Impersonate-*` headers that the backend authorizes; empty if the gateway does.
     impersonate: ImpersonateHeaders,
+    /// The user that they ask for.
+    asked: Option<Identity>,
     /// The verb of constrained impersonation, if the client acts as another user by it.
     constraint: Option<&'static str>,
 }
@@ -303,16 +305,18 @@ impl Identified {
         impersonate.check_known()?;
         let mode = data.cluster().backend.identity();
         let revocation = data.cluster().authn.chain.revocation();
-        let Some(impersonator) = &data.cluster().impersonator else {
-            if revocation.has_deny_list()
-                && let Some(wanted) = WantedUser::of(impersonate.headers())?
-            {
-                let user = wanted.user();
-                revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
-                on_user(&user);
+        let Some(impersonator) = data.cluster().deciding_impersonator() else {
+            let asked = match WantedUser::of(impersonate.headers()) {
+                // The backend refuses what cannot be read.
+                Err(_) if !revocation.has_deny_list() => None,
+                wanted => wanted?.map(|wanted| Identity::from(wanted.user())),
+            };
+            if let Some(user) = &asked {
+                revocation.check_user(user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
+                on_user(user);
             }
             let identity = requester.clone().encode(mode)?;
-            return Ok(Impersonated { data, identity, requester, impersonate, constraint: None });
+            return Ok(Impersonated { data, identity, requester, impersonate, asked, constraint: None });
         };
         let wanted = if impersonate.is_empty() { None } else { WantedUser::of(impersonate.headers())? };
         let mut constraint = None;
@@ -335,7 +339,7 @@ impl Identified {
             }
         };
         let impersonate = ImpersonateHeaders::default();
-        Ok(Impersonated { data, identity, requester, impersonate, constraint })
+        Ok(Impersonated { data, identity, requester, impersonate, asked: None, constraint })
     }
 }
 
@@ -367,6 +371,11 @@ impl Impersonated {
     /// The identity under which the request is made, if it is not the client's own.
     pub(crate) fn impersonated(&self) -> Option<&Identity> {
         (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)
+    }
+
+    /// The user as whom the client wants the request to be made, which the backend decides.
+    pub(super) fn asked_of_backend(&self) -> Option<&Identity> {
+        self.asked.as_ref()
     }
 
     /// The verb of constrained impersonation, if the client acts as another user by it.
@@ -437,12 +446,13 @@ impl Authorized {
     }
 
     fn with_body(&self, body: Body) -> Self {
-        let Impersonated { data, identity, requester, impersonate, constraint } = &self.0;
+        let Impersonated { data, identity, requester, impersonate, asked, constraint } = &self.0;
         Self(Impersonated {
             data: Box::new(data.with_body(body)),
             identity: identity.clone(),
             requester: requester.clone(),
             impersonate: impersonate.clone(),
+            asked: asked.clone(),
             constraint: *constraint,
         })
     }
@@ -509,7 +519,8 @@ impl Admitted {
 
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized(Impersonated { data, identity, requester, impersonate, constraint: _ }) = self.0;
+        let Authorized(Impersonated { data, identity, requester, impersonate, asked: _, constraint: _ }) =
+            self.0;
         let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
             *data;
         let backend = Arc::clone(&cluster.backend);

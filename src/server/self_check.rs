@@ -368,7 +368,7 @@ impl EndpointCheck {
             .peek()
             .clusters()
             .iter()
-            .any(|cluster| cluster.name == self.cluster && cluster.impersonator.is_some());
+            .any(|cluster| cluster.name == self.cluster && cluster.deciding_impersonator().is_some());
         if !decides {
             return;
         }

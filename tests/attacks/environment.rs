@@ -48,6 +48,8 @@ pub(crate) enum Needs {
     Nothing,
     /// An API server with HTTP/1.1.
     Http1,
+    /// A gateway that decides on `Impersonate-*` headers itself. By default it leaves this to the API server.
+    ImpersonationDecision,
     /// A gateway that forwards identities by impersonation.
     Impersonation,
     /// A gateway with a second cluster under `/clusters/other` and `other.example`, beside `/clusters/own`.
@@ -86,6 +88,8 @@ pub(crate) struct AttackEnvironment {
     pub(crate) alice: Issued,
     /// Whether the API server receives identities in `Impersonate-*` headers.
     pub(crate) impersonates: bool,
+    /// Whether the API server decides on `Impersonate-*` headers.
+    pub(crate) leaves_impersonation: bool,
     child: Option<Child>,
 }
 
@@ -207,6 +211,9 @@ impl AttackEnvironment {
         if needs == Needs::Impersonation {
             given.push("--identity=impersonate".to_owned());
         }
+        if needs == Needs::ImpersonationDecision {
+            given.push("--impersonation=gateway".to_owned());
+        }
         if needs == Needs::LoadBalancer {
             given.push("--proxy-protocol=any".to_owned());
             given.push(format!("--proxy-protocol-trusted-networks={LOAD_BALANCER}/32"));
@@ -234,8 +241,18 @@ impl AttackEnvironment {
                 (port, Some(child))
             }
         };
-        let impersonates = needs == Needs::Impersonation;
-        let environment = Self { pki, backend, other, address, trap, trapped, alice, impersonates, child };
+        let environment = Self {
+            pki,
+            backend,
+            other,
+            address,
+            trap,
+            trapped,
+            alice,
+            impersonates: needs == Needs::Impersonation,
+            leaves_impersonation: needs == Needs::Nothing,
+            child,
+        };
         environment.ready().await;
         environment
     }
@@ -320,10 +337,12 @@ fn clusters(pki: &Pki, own: SocketAddr, other: SocketAddr) -> Vec<String> {
     let clusters = "
 - name: own
   kubeconfig: own.kubeconfig
+  impersonation: gateway
   match: {serverNames: [own.example], pathPrefix: /clusters/own}
   authentication: {clientCAFile: clients-ca.crt, tokenAuthFile: tokens.csv, anonymousAuth: false}
 - name: other
   kubeconfig: other.kubeconfig
+  impersonation: gateway
   match: {serverNames: [other.example], pathPrefix: /clusters/other}
   authentication: {clientCAFile: other-clients.crt, tokenAuthFile: other-tokens.csv, anonymousAuth: false}
 ";

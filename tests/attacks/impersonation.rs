@@ -142,12 +142,31 @@ fn check_question(environment: &AttackEnvironment, seen: &ReceivedRequest) -> Re
     Err(format!("a question arrived as {found:?}"))
 }
 
+/// The client that the API server sees. Where it decides on impersonations, what the client asks for is beside it, in the
+/// standard spelling alone.
+fn client_of(environment: &AttackEnvironment, seen: &ReceivedRequest) -> Result<Identity, String> {
+    let mut found = identity(seen);
+    if environment.leaves_impersonation {
+        let asked: Vec<String> =
+            found.keys().filter(|name| !name.starts_with("x-remote-")).cloned().collect();
+        for name in asked {
+            let known = ["impersonate-user", "impersonate-uid", "impersonate-group"].contains(&&*name)
+                || name.starts_with("impersonate-extra-");
+            if !known {
+                return Err(format!("{name} arrived"));
+            }
+            found.remove(&name);
+        }
+    }
+    Ok(found)
+}
+
 /// Checks that all requests that arrived, if any, have this identity; and the proxy's questions its own.
 fn arrived_only_as(environment: &AttackEnvironment, expected: &Identity) -> Result<(), String> {
     while let Some(seen) = environment.backend.take_any() {
         if is_question(&seen) {
             check_question(environment, &seen)?;
-        } else if identity(&seen) != *expected {
+        } else if client_of(environment, &seen)? != *expected {
             return Err(format!("{} arrived as {:?}", seen.target, identity(&seen)));
         }
     }
@@ -506,6 +525,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "other spellings of Impersonate-User",
         case: "CVE-2025-64484, GHSA-f59h-q822-g45g",
+        needs: Needs::ImpersonationDecision,
+        naive: Ok(()),
+        attempt: |environment| Box::pin(forms_change_nothing(environment, &[""])),
+    },
+    Attack {
+        name: "other spellings of Impersonate-User, to a backend that decides on it",
+        case: "CVE-2025-64484, GHSA-f59h-q822-g45g",
         needs: Needs::Nothing,
         naive: Ok(()),
         attempt: |environment| Box::pin(forms_change_nothing(environment, &[""])),
@@ -519,6 +545,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "Impersonate-User in an upgrade",
+        case: "envoy#44525, kobe#69",
+        needs: Needs::ImpersonationDecision,
+        naive: Ok(()),
+        attempt: |environment| Box::pin(forms_change_nothing(environment, &[WEBSOCKET, SPDY])),
+    },
+    Attack {
+        name: "Impersonate-User in an upgrade, to a backend that decides on it",
         case: "envoy#44525, kobe#69",
         needs: Needs::Nothing,
         naive: Ok(()),
@@ -534,6 +567,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "Impersonate-User in malformed headers of HTTP/2",
         case: "RFC 9113, 8.2.1",
+        needs: Needs::ImpersonationDecision,
+        naive: Err("it speaks HTTP/1.1 alone"),
+        attempt: |environment| Box::pin(http2_forms_change_nothing(environment)),
+    },
+    Attack {
+        name: "Impersonate-User in malformed headers of HTTP/2, to a backend that decides on it",
+        case: "RFC 9113, 8.2.1",
         needs: Needs::Nothing,
         naive: Err("it speaks HTTP/1.1 alone"),
         attempt: |environment| Box::pin(http2_forms_change_nothing(environment)),
@@ -547,6 +587,13 @@ pub(crate) const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "Impersonate-User in trailers",
+        case: "RFC 9110, 6.5.1",
+        needs: Needs::ImpersonationDecision,
+        naive: Ok(()),
+        attempt: |environment| Box::pin(trailers_change_nothing(environment)),
+    },
+    Attack {
+        name: "Impersonate-User in trailers, to a backend that decides on it",
         case: "RFC 9110, 6.5.1",
         needs: Needs::Nothing,
         naive: Ok(()),
@@ -562,7 +609,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "more than the impersonated user",
         case: "OCM#335",
-        needs: Needs::Nothing,
+        needs: Needs::ImpersonationDecision,
         naive: Ok(()),
         attempt: |environment| Box::pin(allowed_users_arrive_alone(environment)),
     },
@@ -576,7 +623,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "a refused impersonation",
         case: "GHSA-c7xh-gjv4-4jgv, kobe#69",
-        needs: Needs::Nothing,
+        needs: Needs::ImpersonationDecision,
         naive: Ok(()),
         attempt: |environment| Box::pin(refused_requests_send_questions_alone(environment)),
     },
@@ -590,7 +637,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "impersonation by an access review",
         case: "GHSA-c7xh-gjv4-4jgv",
-        needs: Needs::Nothing,
+        needs: Needs::ImpersonationDecision,
         naive: Ok(()),
         attempt: |environment| Box::pin(reviews_of_clients_are_requests(environment)),
     },
@@ -604,7 +651,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "the answer to another requester",
         case: "caches keyed by name",
-        needs: Needs::Nothing,
+        needs: Needs::ImpersonationDecision,
         naive: Ok(()),
         attempt: |environment| Box::pin(answers_count_for_one_requester(environment)),
     },
@@ -618,7 +665,7 @@ pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "an impersonation that is no longer allowed",
         case: "caches without an end",
-        needs: Needs::Nothing,
+        needs: Needs::ImpersonationDecision,
         naive: Ok(()),
         attempt: |environment| Box::pin(answers_end(environment)),
     },

@@ -42,7 +42,7 @@ const ISSUER: &str = r#"config.authentication.serviceAccountIssuer=["https://kub
 const KEY_FILE: &str = r#"config.authentication.serviceAccountKeyFile=["../files/a/sa.pub"]"#;
 const USER: &str = r#"rbac.subject="user""#;
 
-static ROWS: [Row; 25] = [
+static ROWS: [Row; 27] = [
     Row {
         name: "the_default_impersonates_users",
         values: &[],
@@ -52,7 +52,7 @@ static ROWS: [Row; 25] = [
     Row {
         name: "a_front_proxy_does_not_impersonate",
         values: &[FRONT_PROXY, USER],
-        permissions: &[REVIEWS, READER],
+        permissions: &[READER],
         token: false,
     },
     Row {
@@ -76,19 +76,19 @@ static ROWS: [Row; 25] = [
     Row {
         name: "service_account_tokens_of_a_front_proxy",
         values: &[FRONT_PROXY, USER, ISSUER],
-        permissions: &[REVIEWS, TOKEN_OBJECTS, KEYS, READER],
+        permissions: &[TOKEN_OBJECTS, KEYS, READER],
         token: false,
     },
     Row {
         name: "keys_in_a_file_are_not_fetched",
         values: &[FRONT_PROXY, USER, ISSUER, KEY_FILE],
-        permissions: &[REVIEWS, TOKEN_OBJECTS, READER],
+        permissions: &[TOKEN_OBJECTS, READER],
         token: false,
     },
     Row {
         name: "a_key_file_alone_verifies_tokens",
         values: &[FRONT_PROXY, USER, KEY_FILE],
-        permissions: &[REVIEWS, TOKEN_OBJECTS, READER],
+        permissions: &[TOKEN_OBJECTS, READER],
         token: false,
     },
     Row {
@@ -108,7 +108,7 @@ static ROWS: [Row; 25] = [
             r#"config.clusters=[{"name": "a", "kubeconfig": "a"},
                 {"name": "b", "kubeconfig": "b", "authentication": {"serviceAccountIssuer": ["b"]}}]"#,
         ],
-        permissions: &[REVIEWS, TOKEN_OBJECTS, KEYS, READER],
+        permissions: &[TOKEN_OBJECTS, KEYS, READER],
         token: false,
     },
     Row {
@@ -131,9 +131,24 @@ static ROWS: [Row; 25] = [
         token: false,
     },
     Row {
-        name: "the_backend_decides_on_impersonation",
-        values: &[USER, r#"config.clusters=[{"name": "a", "kubeconfig": "a", "impersonation": "backend"}]"#],
-        permissions: &[READER],
+        name: "the_gateway_decides_on_impersonation",
+        values: &[USER, r#"config.clusters=[{"name": "a", "kubeconfig": "a", "impersonation": "gateway"}]"#],
+        permissions: &[REVIEWS, READER],
+        token: false,
+    },
+    Row {
+        name: "an_audit_needs_the_impersonated_user",
+        values: &[FRONT_PROXY, USER, r#"config.audit.auditPolicyFile="../files/a/policy""#],
+        permissions: &[REVIEWS, READER],
+        token: false,
+    },
+    Row {
+        name: "an_authorizer_needs_the_impersonated_user",
+        values: &[
+            USER,
+            r#"config.clusters=[{"name": "a", "kubeconfig": "a", "authorization": {"authorizationMode": ["AlwaysDeny"]}}]"#,
+        ],
+        permissions: &[REVIEWS, READER],
         token: false,
     },
     Row {
@@ -142,7 +157,7 @@ static ROWS: [Row; 25] = [
             USER,
             r#"config.clusters=[{"name": "a", "kubeconfig": "a", "requestheaderUsernameHeaders": ["X-Remote-User"]}]"#,
         ],
-        permissions: &[REVIEWS],
+        permissions: &[],
         token: false,
     },
     Row {
@@ -228,7 +243,7 @@ static ROWS: [Row; 25] = [
     Row {
         name: "a_token_is_mounted_on_request",
         values: &[FRONT_PROXY, USER, "serviceAccount.automount=true"],
-        permissions: &[REVIEWS, READER],
+        permissions: &[READER],
         token: true,
     },
 ];

@@ -59,10 +59,10 @@ impl Reviewing {
     }
 }
 
-/// Flags of a gateway that logs every request.
+/// Flags of a gateway that logs every request, and decides on impersonations itself.
 fn verbose(pki: &Pki, reviewing: &Reviewing) -> Vec<String> {
     let mut flags = flags(pki, reviewing.backend.address);
-    flags.push("-v=3".to_owned());
+    flags.extend(["-v=3".to_owned(), "--impersonation=gateway".to_owned()]);
     flags
 }
 
@@ -94,7 +94,7 @@ async fn the_backend_receives_the_impersonated_user_alone() {
         let pki = Pki::new();
         let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
         let mut flags = flags(&pki, reviewing.backend.address);
-        flags.push(format!("--identity={mode}"));
+        flags.extend([format!("--identity={mode}"), "--impersonation=gateway".to_owned()]);
         let gateway = Gateway::with(flags);
         let expected = |lines: &[&str]| -> Vec<String> {
             let mut lines: Vec<String> = lines.iter().map(|line| format!("{prefix}{line}")).collect();
@@ -200,17 +200,74 @@ async fn without_an_answer_the_request_is_refused() {
     }
 }
 
+/// Whoever decides.
 #[tokio::test]
 async fn the_access_log_names_both_users() {
+    for by in ["gateway", "backend"] {
+        let pki = Pki::new();
+        let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
+        let mut flags = flags(&pki, reviewing.backend.address);
+        flags.extend(["-v=3".to_owned(), format!("--impersonation={by}")]);
+        let process = start_process(flags).await;
+        let headers = [TOKEN, ("impersonate-user", "bob")];
+        let response = process.gateway.http1(None).await.get("/api", &headers).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        text(response).await;
+        let (_, log) = process.end().await;
+        let line = log.lines().find(|line| line.contains(r#""impersonated_user":"bob""#)).unwrap_or(&log);
+        assert!(line.contains(r#""user":"carol""#), "{line}");
+    }
+}
+
+/// By default the API server decides, and has both users for its audit log; unless the gateway needs the impersonated user.
+#[tokio::test]
+async fn the_backend_decides_unless_the_gateway_needs_the_user() {
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n";
+    for (flag, gateway_decides) in [
+        ("--authorization-mode=AlwaysAllow", false),
+        ("--identity=impersonate", true),
+        ("--audit-policy-file", true),
+        ("--max-requests-inflight=10", true),
+    ] {
+        let pki = Pki::new();
+        let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
+        let mut flags = flags(&pki, reviewing.backend.address);
+        if flag == "--audit-policy-file" {
+            flags.push(format!("{flag}={}", pki.write("policy.yaml", policy).display()));
+            flags.push(format!("--audit-log-path={}", pki.directory.path().join("audit.log").display()));
+        } else {
+            flags.push(flag.to_owned());
+        }
+        let gateway = Gateway::with(flags);
+        let headers = [TOKEN, ("impersonate-user", "bob")];
+        let response = gateway.http2(None).await.get("/api", &headers).await;
+        assert_eq!(response.status(), StatusCode::OK, "{flag}");
+        let seen = reviewing.take().unwrap();
+        let user = |name: &str| seen.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let users = (user("x-remote-user"), user("impersonate-user"));
+        let expected = match (gateway_decides, flag) {
+            (false, _) => (Some("carol".to_owned()), Some("bob".to_owned())),
+            (true, "--identity=impersonate") => (None, Some("bob".to_owned())),
+            (true, _) => (Some("bob".to_owned()), None),
+        };
+        assert_eq!(users, expected, "{flag}");
+    }
+}
+
+/// Headers that ask for a user never become those that say who the client is.
+#[tokio::test]
+async fn a_backend_that_reads_identities_from_impersonate_headers_decides_on_none() {
     let pki = Pki::new();
     let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
-    let process = start_process(verbose(&pki, &reviewing)).await;
-    let response = process.gateway.http1(None).await.get("/api", &[TOKEN, ("impersonate-user", "bob")]).await;
-    assert_eq!(response.status(), StatusCode::OK);
-    text(response).await;
-    let (_, log) = process.end().await;
-    let line = log.lines().find(|line| line.contains(r#""impersonated_user":"bob""#)).unwrap_or(&log);
-    assert!(line.contains(r#""user":"carol""#), "{line}");
+    let mut flags = flags(&pki, reviewing.backend.address);
+    flags.push("--backend-requestheader-username-headers=X-Remote-User".to_owned());
+    flags.push("--backend-requestheader-group-headers=X-Remote-Group,Impersonate-Group".to_owned());
+    let gateway = Gateway::with(flags);
+    let headers = [TOKEN, ("impersonate-user", "bob"), ("impersonate-group", "system:masters")];
+    let response = gateway.http2(None).await.get("/api", &headers).await;
+    let (code, body) = status(response).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(reviewing.take().is_none());
 }
 
 #[tokio::test]
@@ -223,7 +280,7 @@ async fn questions_are_asked_once_for_all_worker_threads() {
         decision(true)
     })
     .await;
-    let gateway = Gateway::start(&pki, &reviewing.backend);
+    let gateway = Gateway::with(verbose(&pki, &reviewing));
     for _ in 0..8 {
         let response = gateway.http2(None).await.get("/api", &[TOKEN, ("impersonate-user", "bob")]).await;
         assert_eq!(response.status(), StatusCode::OK);

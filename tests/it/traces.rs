@@ -161,7 +161,7 @@ async fn an_impersonation_and_its_review_have_spans() {
     let pki = Pki::new();
     let reviewing = Reviewing::start(&pki, |_| decision(true)).await;
     let mut flags = flags(&pki, reviewing.backend.address);
-    flags.push(sampled(&pki, collector));
+    flags.extend([sampled(&pki, collector), "--impersonation=gateway".to_owned()]);
     let gateway = Gateway::with(flags);
     gateway.checked().await;
     while reviewing.backend.take().is_some() {}

@@ -49,8 +49,6 @@ type Test = Box<dyn FnOnce(&RealServers) -> Result<(), String> + Send>;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
-    // Tests wait for servers, some of which they share.
-    arguments.test_threads.get_or_insert(4);
     let source = Source::find();
     let absent = source.absent();
     let without_admission = absent.clone().or_else(|| admission::absent(&source));
@@ -62,7 +60,11 @@ fn main() -> ExitCode {
             Trial::test(format!("{group}::{name}"), move || test(&servers).map_err(Into::into))
         }
     };
+    let replicas = replicas::trials(&trial_of("replicas"));
+    // Tests wait for servers, some of which they share. Those of replicas wait for each other, so that one runs beside others.
+    arguments.test_threads.get_or_insert(4 + replicas.len());
     let groups = [
+        (replicas, absent.clone()),
         (admission::trials(&trial_of("admission")), without_admission),
         (credential_end::trials(&trial_of("credential_end")), absent.clone()),
         (endpoint_discovery::trials(&trial_of("endpoint_discovery")), absent.clone()),
@@ -70,7 +72,6 @@ fn main() -> ExitCode {
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
-        (replicas::trials(&trial_of("replicas")), absent.clone()),
         (two_clusters::trials(&trial_of("two_clusters")), absent),
     ];
     let mut trials = Vec::new();

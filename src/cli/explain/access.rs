@@ -275,15 +275,12 @@ impl ExplainedRequest {
         cluster: &Cluster,
         trace: &AuthzTrace,
     ) -> Result<Identity, (Option<Identity>, String)> {
-        let identity = match (&self.wanted, &cluster.impersonator) {
-            (None, _) => requester.clone(),
-            (Some(_), None) => {
-                let text = "--impersonation=backend: the API server decides on the impersonation";
-                return Err((None, text.to_owned()));
-            }
-            (Some(wanted), Some(impersonator)) => {
-                let deciding =
-                    impersonator.impersonate(&requester.name, requester, wanted, &self.info, trace).await;
+        let identity = match &self.wanted {
+            None => requester.clone(),
+            // Where the API server decides, by the same rules.
+            Some(wanted) => {
+                let (flow, impersonator) = (&requester.name, &cluster.impersonator);
+                let deciding = impersonator.impersonate(flow, requester, wanted, &self.info, trace).await;
                 let deciding = deciding.map(|found| found.identity);
                 deciding.map_err(|error| {
                     let message = match error {

@@ -59,6 +59,27 @@ pub(super) struct ListedClusters {
     pub(super) claims: Claims,
 }
 
+/// What of a cluster needs the impersonated user in the gateway, before a request is forwarded.
+struct ImpersonatedUserNeeds {
+    authorization: bool,
+    admission: bool,
+    audit: bool,
+    /// A user who acts as a member of `system:masters` is exempt from the limits of requests in flight.
+    limits: bool,
+}
+
+impl ImpersonatedUserNeeds {
+    /// Who decides by default.
+    fn deciding(&self, identity: IdentityMode) -> ImpersonationBy {
+        let is_needed = self.authorization || self.admission || self.audit || self.limits;
+        if is_needed || identity == IdentityMode::Impersonate {
+            ImpersonationBy::Gateway
+        } else {
+            ImpersonationBy::Backend
+        }
+    }
+}
+
 impl ConfigResolver<'_> {
     /// The clusters of the command line or the configuration file, with their claims and CAs. Leaves out invalid ones;
     /// `self.errors` has the errors, and the configuration then fails as a whole.
@@ -154,7 +175,13 @@ impl ConfigResolver<'_> {
             self.inputs.set_credential_user(name.clone().map(CredentialUser::Cluster));
             let backend = self.backend(&given, file.is_some());
             self.inputs.set_credential_user(None);
-            let impersonation = self.impersonation(&given, authorization.is_some(), admission.is_some());
+            let needs = ImpersonatedUserNeeds {
+                authorization: authorization.is_some(),
+                admission: admission.is_some(),
+                audit: audit.is_some(),
+                limits: limits.as_ref().is_some_and(|limits| limits.is_limited()),
+            };
+            let impersonation = self.impersonation(&given, &needs);
             if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =
                 (name, routes, authentication, backend, limits)
             {
@@ -181,38 +208,42 @@ impl ConfigResolver<'_> {
         ListedClusters { clusters, claims }
     }
 
-    /// Who decides on `Impersonate-*`. Reports an error if the backend should, but receives the gateway's own, or if the
-    /// gateway authorizes requests or calls admission webhooks.
+    /// Who decides on `Impersonate-*`: by default the backend, so that its audit log has both users, unless the gateway needs
+    /// the impersonated user. Reports an error if the backend should, but receives the gateway's own headers, or if the gateway
+    /// authorizes requests or calls admission webhooks.
     // threat: unauthorized-impersonation
     fn impersonation(
         &mut self,
         given: &MergedSection<ClusterKeys>,
-        authorizes: bool,
-        admits: bool,
+        needs: &ImpersonatedUserNeeds,
     ) -> ImpersonationBy {
         let BackendFlags { identity, impersonation, .. } = given.values.backend;
+        let by = impersonation.unwrap_or_else(|| needs.deciding(identity));
+        if by == ImpersonationBy::Gateway {
+            return by;
+        }
         let mut refuse = |problem: &str| {
             let error = ConfigError::new(given.key("impersonation"), problem);
             self.errors.push(error.fix("remove it, so that the gateway decides on the headers of clients"));
         };
-        if impersonation == ImpersonationBy::Backend && identity == IdentityMode::Impersonate {
+        if identity == IdentityMode::Impersonate {
             refuse(
                 "backend cannot be combined with --identity=impersonate: the gateway itself uses Impersonate-*",
             );
         }
-        if impersonation == ImpersonationBy::Backend && authorizes {
+        if needs.authorization {
             refuse(
                 "backend cannot be combined with the gateway's own authorization: the gateway would authorize the \
                  requester instead of the impersonated user",
             );
         }
-        if impersonation == ImpersonationBy::Backend && admits {
+        if needs.admission {
             refuse(
                 "backend cannot be combined with the gateway's own admission webhooks: they would see the requester \
                  instead of the impersonated user",
             );
         }
-        impersonation
+        by
     }
 
     fn cluster_name(&mut self, given: &MergedSection<ClusterKeys>, claims: &mut Claims) -> Option<String> {

@@ -7,7 +7,7 @@ use portcullis_http::identity::{EncodedIdentity, Identity, IdentityMode};
 use portcullis_http::identity_headers::{self, RequestHeaderNames};
 use portcullis_http::limits::MAX_HEADER_LIST_SIZE;
 
-use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRAILER};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRAILER};
 use http::uri::{Authority, PathAndQuery};
 use http::{Request, Version};
 use http_body::Body as _;
@@ -78,6 +78,10 @@ pub(super) fn prepare_parts(
     let names = further_names.as_deref();
     write_trusted_headers(headers, &identity, names, (context, span.as_deref()), is_from_front_proxy);
     pass.append_to(headers);
+    let is_identity = |name: &&HeaderName| names.is_some_and(|names| names.contains(name));
+    if let Some((name, _)) = impersonate.headers().find(|(name, _)| is_identity(name)) {
+        return Err(PrepareError::ImpersonationAsIdentity(name.clone()));
+    }
     impersonate.restore_into(headers);
     backend.add_credential(headers);
     let request = address_to_backend(request, &backend)?;

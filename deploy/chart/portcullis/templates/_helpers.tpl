@@ -97,6 +97,14 @@ servers of the other clusters, any of which may be the cluster of the chart.
 {{- range $key, $value := default dict $cluster.authentication }}{{ $_ := set $authentication $key $value }}{{ end -}}
 {{- $admission := deepCopy (default dict $.Values.config.admission) -}}
 {{- range $key, $value := default dict $cluster.admission }}{{ $_ := set $admission $key $value }}{{ end -}}
+{{- $authorization := deepCopy (default dict $.Values.config.authorization) -}}
+{{- range $key, $value := default dict $cluster.authorization }}{{ $_ := set $authorization $key $value }}{{ end -}}
+{{- $audit := deepCopy (default dict $.Values.config.audit) -}}
+{{- range $key, $value := default dict $cluster.audit }}{{ $_ := set $audit $key $value }}{{ end -}}
+{{- $limits := deepCopy (default dict $.Values.config.limits) -}}
+{{- range $key, $value := default dict $cluster.limits }}{{ $_ := set $limits $key $value }}{{ end -}}
+{{- $decides := or $impersonates $admission.admissionControlConfigFile $authorization.authorizationMode $authorization.authorizationConfig $audit.auditPolicyFile $limits.maxRequestsInflight $limits.maxMutatingRequestsInflight -}}
+{{- $impersonation := default (ternary "gateway" "backend" (not (empty $decides))) $cluster.impersonation -}}
 {{- $tokens := or $authentication.serviceAccountIssuer $authentication.serviceAccountKeyFile -}}
 {{- $webhooks := $admission.admissionControlConfigFile -}}
 {{- $discovery := default "none" $cluster.endpointDiscovery -}}
@@ -106,7 +114,7 @@ servers of the other clusters, any of which may be the cluster of the chart.
   "serviceAccountTokens" $tokens
   "impersonateServiceAccounts" (or $tokens $authentication.authenticationTokenWebhookConfigFile $authentication.requestheaderClientCAFile)
   "publishedKeys" (and $tokens (not $authentication.serviceAccountKeyFile))
-  "accessReviews" (or $webhooks (ne (default "gateway" $cluster.impersonation) "backend"))
+  "accessReviews" (or $webhooks (ne $impersonation "backend"))
   "namespaces" $webhooks
   "kubeSystem" (and $several (or $impersonates $cluster.requestheaderUsernameHeaders))
   "authenticationReader" (not (or $usesPod $cluster.requestheaderUsernameHeaders))
