@@ -10,6 +10,7 @@
 //! cargo test --test real -- page::                       the page of the clusters in headless Chromium
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
+//! cargo test --test real -- static_pod::              what `portcullis convert` makes of kubeadm's control plane
 //! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
 //! ```
 //!
@@ -31,6 +32,7 @@ mod page;
 mod replicas;
 mod servers;
 mod service_account_tokens;
+mod static_pod;
 mod two_clusters;
 
 use std::process::ExitCode;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     let source = Source::find();
     let absent = source.absent();
+    let without_controllers = source.without_controllers();
     let without_admission = absent.clone().or_else(|| admission::absent(&source));
     let servers = Arc::new(RealServers::new(source));
     let trial_of = |group: &'static str| {
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
+        (static_pod::trials(&trial_of("static_pod")), absent.clone().or(without_controllers)),
         (two_clusters::trials(&trial_of("two_clusters")), absent),
     ];
     let mut trials = Vec::new();

@@ -190,6 +190,10 @@ impl RealServers {
         Ok(self.environment()?.dir.join(name))
     }
 
+    pub(crate) fn etcd_port(&self) -> Result<u16, String> {
+        Ok(self.environment()?.etcd_port)
+    }
+
     pub(crate) fn programs(&self) -> Result<&Programs, String> {
         Ok(&self.environment()?.programs)
     }
