@@ -67,6 +67,9 @@ struct ClusterReport {
     endpoints: Vec<String>,
     identity: String,
     impersonation: String,
+    /// The clients, by User-Agent, whose watches the API servers must not compress.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncompressed_watches: Vec<String>,
     authenticators: Vec<String>,
     /// The request headers in which front proxies name users.
     front_proxy_headers: Vec<String>,
@@ -248,6 +251,7 @@ impl ClusterReport {
             authentication,
             backend,
             impersonation,
+            uncompressed_watches,
             authorization,
             admission,
             audit,
@@ -269,6 +273,7 @@ impl ClusterReport {
             endpoints: backend.endpoints.iter().map(address).collect(),
             identity: named(identity).unwrap_or_default(),
             impersonation: named(impersonation.to_possible_value()).unwrap_or_default(),
+            uncompressed_watches: uncompressed_watches.0,
             authenticators: authenticators(&authentication),
             front_proxy_headers: front_proxy_headers(&authentication),
             authorizers: authorization
@@ -357,6 +362,10 @@ impl ClusterReport {
         }
         if let Some(audit) = &self.audit {
             rows.push(("audit", audit.rows()));
+        }
+        if !self.uncompressed_watches.is_empty() {
+            let clients = self.uncompressed_watches.join(", ");
+            rows.push(("watches", vec![format!("not compressed for {clients}")]));
         }
         if let Some(limits) = &self.limits {
             rows.push(("limits", vec![limits.line()]));

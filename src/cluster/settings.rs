@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::ClusterOwner;
 
@@ -32,6 +33,8 @@ pub struct Cluster {
     pub backend: Backend,
     /// Who decides on `Impersonate-*`.
     pub impersonation: ImpersonationBy,
+    /// The clients whose watches its API servers must not compress.
+    pub uncompressed_watches: UserAgents,
     /// The gateway's own authorizers; `None`: the backend alone decides.
     pub authorization: Option<Arc<Authorization>>,
     /// The admission webhooks that the gateway calls; `None`: the backend alone admits requests.
@@ -49,6 +52,18 @@ impl Cluster {
     pub(crate) fn owner(&self) -> ClusterOwner {
         let name = self.name.as_str();
         if self.origin.is_of_tenant() { ClusterOwner::tenant(name) } else { ClusterOwner::operator(name) }
+    }
+}
+
+/// Clients by the beginnings of their `User-Agent` headers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserAgents(pub Vec<String>);
+
+impl UserAgents {
+    /// Whether the client of this header is one of them. `*` names all.
+    pub(crate) fn includes(&self, headers: &HeaderMap) -> bool {
+        let agent = || headers.get(USER_AGENT).map_or(&[][..], HeaderValue::as_bytes);
+        self.0.iter().any(|prefix| prefix == "*" || agent().starts_with(prefix.as_bytes()))
     }
 }
 

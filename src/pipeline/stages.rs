@@ -521,8 +521,15 @@ impl Admitted {
     pub(super) fn into_parts(self) -> ForwardParts {
         let Authorized(Impersonated { data, identity, requester, impersonate, asked: _, constraint: _ }) =
             self.0;
-        let StageData { request, cut_prefix, route: Route { cluster, info, deadline }, is_from_front_proxy } =
-            *data;
+        let StageData {
+            mut request,
+            cut_prefix,
+            route: Route { cluster, info, deadline },
+            is_from_front_proxy,
+        } = *data;
+        if info.verb() == "watch" && cluster.settings.uncompressed_watches.includes(request.headers()) {
+            request.headers_mut().remove(ACCEPT_ENCODING);
+        }
         let backend = Arc::clone(&cluster.backend);
         ForwardParts {
             backend,

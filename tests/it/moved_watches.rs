@@ -1,9 +1,13 @@
 //! Watches move to an endpoint that has few of them, and nothing else ends.
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Frame, Incoming};
@@ -21,6 +25,26 @@ const WATCH: &str = "/api/v1/pods?watch=true";
 const LOG: &str = "/api/v1/namespaces/n/pods/p/log?follow=true";
 const WATCHES: usize = 60;
 
+/// How an API server sends events; as compressed ones, each is a gzip member.
+// apiserver: pkg/endpoints/handlers/responsewriters/compression.go, of 1.37
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+}
+
+impl Encoding {
+    fn event(self) -> Bytes {
+        const EVENT: &[u8] = b"event\n";
+        if self == Self::Identity {
+            return Bytes::from_static(EVENT);
+        }
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(EVENT).unwrap();
+        encoder.finish().unwrap().into()
+    }
+}
+
 /// An API server whose watches begin with an event and the half of another, and go on until they are ended.
 struct Server {
     backend: FakeBackend,
@@ -33,7 +57,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(pki: &Pki, passes: bool) -> Self {
+    async fn start(pki: &Pki, passes: bool, encoding: Encoding) -> Self {
         let passes = Arc::new(AtomicBool::new(passes));
         let watches = Arc::new(AtomicUsize::new(0));
         let (sender, opened) = mpsc::unbounded_channel();
@@ -50,14 +74,19 @@ impl Server {
             let path = request.uri().path_and_query().unwrap().to_string();
             if [WATCH, LOG].contains(&path.as_str()) {
                 count.fetch_add(1, Ordering::SeqCst);
-                frames.send(Frame::data("event\n".into())).unwrap();
+                let event = encoding.event();
+                let half = event.slice(..event.len() / 2);
+                frames.send(Frame::data(event.clone())).unwrap();
                 if path == WATCH {
-                    let next = if completing.load(Ordering::SeqCst) { "event\n" } else { "eve" };
-                    frames.send(Frame::data(next.into())).unwrap();
+                    let next = if completing.load(Ordering::SeqCst) { event } else { half };
+                    frames.send(Frame::data(next)).unwrap();
                 }
                 sender.send((path, frames)).unwrap();
             }
-            let response = Response::builder().header("content-type", "application/json;stream=watch");
+            let mut response = Response::builder().header("content-type", "application/json;stream=watch");
+            if encoding == Encoding::Gzip {
+                response = response.header("content-encoding", "gzip");
+            }
             let response = response.body(body).unwrap();
             Box::pin(async { response })
         })
@@ -69,8 +98,19 @@ impl Server {
 /// The second endpoint has passed no self-check at first, as one that has just been started.
 #[tokio::test]
 async fn watches_move_to_an_endpoint_that_has_returned() {
+    watches_move(Encoding::Identity).await;
+}
+
+/// All Go informers in front of Kubernetes 1.37 have compressed watches.
+#[tokio::test]
+async fn compressed_watches_move_too() {
+    watches_move(Encoding::Gzip).await;
+}
+
+async fn watches_move(encoding: Encoding) {
     let pki = Pki::new();
-    let (mut first, second) = (Server::start(&pki, true).await, Server::start(&pki, false).await);
+    let mut first = Server::start(&pki, true, encoding).await;
+    let second = Server::start(&pki, false, encoding).await;
     let flags = configuration_of(&pki, &[first.backend.address, second.backend.address], "");
     let gateway = Arc::new(Gateway::adjusted(flags, |settings| {
         for cluster in &mut settings.clusters {
@@ -87,12 +127,13 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
     for _ in 0..WATCHES {
         let mut client = gateway.http1(None).await;
         let ended = Arc::clone(&ended);
+        let two_events = encoding.event().repeat(2);
         clients.spawn(async move {
             loop {
                 let response = client.get(WATCH, &[TOKEN]).await;
                 assert_eq!(response.status(), StatusCode::OK);
                 let whole = response.into_body().collect().await.expect("the end is no error").to_bytes();
-                assert_eq!(whole, "event\nevent\n", "no event is cut");
+                assert_eq!(whole, two_events, "no event is cut");
                 ended.fetch_add(1, Ordering::SeqCst);
             }
         });
@@ -112,7 +153,8 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
     let mut open = Vec::new();
     while let Ok((path, frames)) = first.opened.try_recv() {
         if path == WATCH {
-            frames.send(Frame::data("nt\n".into())).unwrap();
+            let event = encoding.event();
+            frames.send(Frame::data(event.slice(event.len() / 2..))).unwrap();
         }
         open.push((path, frames));
     }
@@ -128,8 +170,8 @@ async fn watches_move_to_an_endpoint_that_has_returned() {
     // A log is not resumed by its client.
     let (_, frames) = open.iter().find(|(path, _)| path == LOG).unwrap();
     frames.send(Frame::data("more\n".into())).unwrap();
-    let mut received = Vec::new();
-    while received != b"event\nmore\n" {
+    let (expected, mut received) = ([&encoding.event()[..], b"more\n"].concat(), Vec::new());
+    while received != expected {
         let frame = in_time(log.frame()).await.unwrap().unwrap();
         received.extend_from_slice(&frame.into_data().unwrap());
     }

@@ -315,3 +315,32 @@ async fn a_response_to_head_has_no_body_also_if_the_gateway_generates_it() {
         }
     }
 }
+
+/// For HTTP libraries that read the first member of a compressed watch alone.
+#[tokio::test]
+async fn watches_of_named_clients_are_not_compressed() {
+    const LIST: &str = "/api/v1/pods";
+    for (prefixes, agent, path, is_compressed) in [
+        ("", "python-httpx/0.28.1", WATCH, true),
+        ("python-httpx/,okhttp/", "python-httpx/0.28.1", WATCH, false),
+        ("python-httpx/,okhttp/", "okhttp/5.3.2", WATCH, false),
+        ("python-httpx/,okhttp/", "kubectl/v1.37.2 okhttp/", WATCH, true),
+        ("python-httpx/,okhttp/", "python-httpx/0.28.1", LIST, true),
+        ("*", "", WATCH, false),
+        ("*", "kubectl/v1.37.2", LIST, true),
+    ] {
+        let pki = Pki::new();
+        let backend = FakeBackend::start(&pki, H2, |_| Box::pin(async { Response::new(full("")) })).await;
+        let mut flags = testkit::flags(&pki, backend.address);
+        if !prefixes.is_empty() {
+            flags.push(format!("--backend-uncompressed-watches={prefixes}"));
+        }
+        let gateway = Gateway::with(flags);
+        let headers =
+            [("authorization", "Bearer good-token"), ("accept-encoding", "gzip"), ("user-agent", agent)];
+        text(gateway.http2(None).await.get(path, &headers).await).await;
+        let seen = backend.take().unwrap();
+        let accepted = seen.headers.get("accept-encoding").map(|value| value.to_str().unwrap());
+        assert_eq!(accepted, is_compressed.then_some("gzip"), "{prefixes} {agent} {path}");
+    }
+}

@@ -14,7 +14,7 @@ use super::separate_clusters::around_secrets;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::balance::WatchMoves;
 use crate::backend::settings::{AddressPolicy, Backend, BackendPolicy, Endpoint, EndpointDiscovery};
-use crate::cluster::settings::{Cluster, ClusterOrigin, Routes};
+use crate::cluster::settings::{Cluster, ClusterOrigin, Routes, UserAgents};
 use crate::config::cluster_authorities::{ClusterAuthorities, shared_authorities};
 use crate::config::error::ConfigError;
 use crate::config::file::FileSections;
@@ -196,6 +196,7 @@ impl ConfigResolver<'_> {
                     authentication,
                     backend,
                     impersonation,
+                    uncompressed_watches: self.user_agents(&given),
                     authorization,
                     admission,
                     audit,
@@ -244,6 +245,16 @@ impl ConfigResolver<'_> {
             );
         }
         by
+    }
+
+    /// The clients whose watches are not compressed. Reports an error for an empty prefix, which would be one of every client.
+    fn user_agents(&mut self, given: &MergedSection<ClusterKeys>) -> UserAgents {
+        let prefixes = &given.values.backend.backend_uncompressed_watches;
+        if prefixes.iter().any(String::is_empty) {
+            let error = ConfigError::new(given.key("backend-uncompressed-watches"), "has an empty prefix");
+            self.errors.push(error.fix("give the beginnings of User-Agent headers, or * for all clients"));
+        }
+        UserAgents(prefixes.clone())
     }
 
     fn cluster_name(&mut self, given: &MergedSection<ClusterKeys>, claims: &mut Claims) -> Option<String> {

@@ -107,6 +107,7 @@ pub(super) fn prepare_parts(
 /// |---|---|
 /// | `Authorization`, the bearer token in `Sec-WebSocket-Protocol`, `X-Remote-*` in any spelling (`X_Remote_User`), and configured front-proxy headers | `request::credentials`, before authentication |
 /// | `Impersonate-*` | `request::credentials`; restored if the backend authorizes the impersonation |
+/// | `Accept-Encoding` of watches, for the clients of `uncompressedWatches` | `pipeline::stages`, which admits the request |
 /// | hop-by-hop headers, and those that `Connection` names | `http::hop_by_hop` |
 /// | `Trailer` | here |
 /// | `X-Forwarded-For`; of a client that is not a front proxy `Forwarded` and `X-Real-Ip` | `forwarded`, which writes `X-Forwarded-For`, and `Audit-Id`, a client's or a new one |

@@ -1,41 +1,51 @@
 //! Where the events of a watch end, so that a body that the gateway ends early ends between two of them, as it would at
 //! kube-apiserver.
 
+mod gzip;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
+use gzip::GzipMembers;
+
 /// Follows the events of a watch without reading them.
 #[derive(Debug)]
 pub struct EventTracker {
     framing: Framing,
+    /// Kubernetes 1.37 compresses the watches that begin with a list.
+    // apiserver: pkg/endpoints/handlers/responsewriters/compression.go
+    members: Option<GzipMembers>,
     is_between: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
 enum Framing {
     /// JSON: an event is a line.
-    Lines,
+    Lines { is_in_line: bool },
     /// Protobuf: an event follows its length, of four bytes.
     // apimachinery: pkg/util/framer/framer.go, lengthDelimitedFrameWriter
     Lengths { prefix: [u8; 4], known: usize, left: usize },
 }
 
 impl EventTracker {
-    /// `None` if the header names a stream whose events the gateway cannot tell apart: compressed, or CBOR.
+    /// `None` if the header names a stream whose events the gateway cannot tell apart: CBOR, or not compressed by gzip alone.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
-        if headers.contains_key(CONTENT_ENCODING) {
-            return None;
-        }
+        let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+        let members = match (encodings.next(), encodings.next()) {
+            (None, _) => None,
+            (Some(gzip), None) if gzip == "gzip" => Some(GzipMembers::default()),
+            _ => return None,
+        };
         let media_type = headers.get(CONTENT_TYPE)?.to_str().ok()?.split(';').next()?.trim();
         let framing = match media_type {
-            "application/json" => Framing::Lines,
+            "application/json" => Framing::Lines { is_in_line: false },
             "application/vnd.kubernetes.protobuf" => Framing::Lengths { prefix: [0; 4], known: 0, left: 0 },
             _ => return None,
         };
-        Some(Self { framing, is_between: Arc::new(AtomicBool::new(true)) })
+        Some(Self { framing, members, is_between: Arc::new(AtomicBool::new(true)) })
     }
 
     /// Whether the bytes so far end with an event.
@@ -45,12 +55,34 @@ impl EventTracker {
 
     /// These bytes pass.
     pub(super) fn pass(&mut self, data: &[u8]) {
-        let is_between = match &mut self.framing {
-            Framing::Lines => match data.last() {
-                Some(last) => *last == b'\n',
-                None => return,
-            },
-            Framing::Lengths { prefix, known, left } => {
+        let Self { framing, members, is_between } = self;
+        let is_whole = match members {
+            Some(members) => members.pass(data, |text| framing.pass(text)),
+            None => {
+                framing.pass(data);
+                true
+            }
+        };
+        is_between.store(is_whole && framing.is_between(), Ordering::Relaxed);
+    }
+}
+
+impl Framing {
+    fn is_between(&self) -> bool {
+        match self {
+            Self::Lines { is_in_line } => !is_in_line,
+            Self::Lengths { known, left, .. } => *known == 0 && *left == 0,
+        }
+    }
+
+    fn pass(&mut self, data: &[u8]) {
+        match self {
+            Self::Lines { is_in_line } => {
+                if let Some(last) = data.last() {
+                    *is_in_line = *last != b'\n';
+                }
+            }
+            Self::Lengths { prefix, known, left } => {
                 let mut rest = data;
                 while !rest.is_empty() {
                     let skipped = rest.len().min(*left);
@@ -66,10 +98,8 @@ impl EventTracker {
                         *known = 0;
                     }
                 }
-                *known == 0 && *left == 0
             }
-        };
-        self.is_between.store(is_between, Ordering::Relaxed);
+        }
     }
 }
 
@@ -119,8 +149,10 @@ mod tests {
         for content_type in ["application/cbor-seq", "text/plain", "application/jsonp", ""] {
             assert!(tracker(content_type).is_none(), "{content_type}");
         }
-        let compressed = headers(&[("content-type", "application/json"), ("content-encoding", "gzip")]);
-        assert!(EventTracker::of(&compressed).is_none());
+        for encoding in ["deflate", "br", "gzip, gzip", "GZIP", ""] {
+            let compressed = headers(&[("content-type", "application/json"), ("content-encoding", encoding)]);
+            assert!(EventTracker::of(&compressed).is_none(), "{encoding}");
+        }
         assert!(EventTracker::of(&HeaderMap::new()).is_none());
     }
 }
