@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use http::Uri;
 use portcullis_http::client_tls::TrustedRoots;
 use portcullis_pki::x509::CaBundle;
-use portcullis_system::input_file;
+use portcullis_system::{input_file, platform};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -238,7 +238,7 @@ impl ProviderFlags {
         let reads_secret = self.client_secret_from_environment
             || self.flow == Flow::ClientCredentials && self.client_secret_file.is_none();
         let groups: [(bool, &[&str]); 3] = [
-            (has_keyring || self.cache_dir.is_none() && !self.no_cache, &["HOME", "XDG_CACHE_HOME"]),
+            (has_keyring || self.cache_dir.is_none() && !self.no_cache, platform::CACHE_VARIABLES),
             (has_keyring, &["DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"]),
             (reads_secret, &[SECRET_VARIABLE]),
         ];
