@@ -41,7 +41,8 @@ fn is_one_argument_of(system: System, url: &str) -> bool {
     match system {
         System::Xdg | System::MacOs => true,
         System::Windows => {
-            url.starts_with("https://") && url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"')
+            let is_page = ["https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
+            is_page && url.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"')
         }
     }
 }
@@ -99,7 +100,8 @@ mod tests {
             ("https://issuer.test/\"&calc", false),
             ("https://issuer.test/\u{e9}", false),
             ("https://issuer.test/\n", false),
-            ("http://issuer.test/", false),
+            ("http://127.0.0.1:8000/start", true),
+            ("HTTPS://issuer.test/", false),
             ("file:///C:/Windows/System32/calc.exe", false),
             ("calc.exe", false),
         ];

@@ -6,7 +6,9 @@ use std::os::unix::fs::{
     DirBuilderExt as _, FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
     PermissionsExt as _, fchown,
 };
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use rustix::fs::OFlags;
 
@@ -34,9 +36,14 @@ pub fn open_input(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
+/// Whether the file is a FIFO: a named pipe, or what a shell makes of `<(…)`.
+pub fn is_fifo(kind: FileType) -> bool {
+    kind.is_fifo()
+}
+
 /// The name of a kind that is neither a regular file nor a directory, for errors.
 pub fn special_kind(kind: FileType) -> &'static str {
-    if kind.is_fifo() {
+    if is_fifo(kind) {
         "a FIFO (a named pipe, or what a shell makes of <(…))"
     } else if kind.is_socket() {
         "a socket"
@@ -97,4 +104,72 @@ pub fn write_start(file: &File, content: &[u8]) -> io::Result<()> {
 /// Writes the entries of a directory to disk, after a file was created or renamed in it.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
+}
+
+/// Ctrl-C in the terminal does not reach the process that the command starts.
+pub fn own_process_group(command: &mut Command) -> &mut Command {
+    command.process_group(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn private_files_are_for_the_user_and_links_are_not_followed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        let mode = |name: &str| fs::metadata(path(name)).unwrap().mode() & 0o777;
+        create_private_directory(&path("a/b")).unwrap();
+        create_private_directory(&path("a/b")).unwrap();
+        let create = |name: &str| open_private(OpenOptions::new().write(true).create(true), &path(name));
+        let file = create("a/b/file").unwrap();
+        assert_eq!((mode("a"), mode("a/b"), mode("a/b/file")), (0o700, 0o700, 0o600));
+        let found = file.metadata().unwrap();
+        assert!(is_own(&found) && !is_open_to_others(&found) && !is_writable_for_others(&found));
+        symlink(path("a/b/file"), path("link")).unwrap();
+        assert!(create("link").is_err());
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::RUSR).unwrap();
+        assert!(is_fifo(open_input(&path("fifo")).unwrap().metadata().unwrap().file_type()));
+        for (bits, is_open, is_writable) in [(0o600, false, false), (0o640, true, false), (0o620, true, true)]
+        {
+            file.set_permissions(Permissions::from_mode(bits)).unwrap();
+            let found = file.metadata().unwrap();
+            assert_eq!((is_open_to_others(&found), is_writable_for_others(&found)), (is_open, is_writable));
+        }
+        make_private(&path("a/b/file")).unwrap();
+        assert_eq!(mode("a/b/file"), 0o600);
+    }
+
+    #[test]
+    fn a_file_is_known_after_it_was_renamed_and_read_from_its_start() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        let open =
+            |name: &str| OpenOptions::new().create(true).append(true).read(true).open(path(name)).unwrap();
+        let file = open("file");
+        assert!(is_at(&file, &path("file")).unwrap());
+        fs::rename(path("file"), path("other")).unwrap();
+        drop(open("file"));
+        assert!(!is_at(&file, &path("file")).unwrap() && is_at(&file, &path("other")).unwrap());
+        fs::write(path("other"), "content").unwrap();
+        let mut buffer = [0; 4];
+        assert_eq!(read_start(&file, &mut buffer).unwrap(), 4);
+        assert_eq!(&buffer, b"cont");
+        let file = OpenOptions::new().write(true).open(path("other")).unwrap();
+        write_start(&file, b"CON").unwrap();
+        assert_eq!(fs::read_to_string(path("other")).unwrap(), "CONtent");
+        sync_directory(home.path()).unwrap();
+    }
+
+    #[test]
+    fn a_child_of_its_own_group_leads_it() {
+        let mut command = Command::new("sh");
+        let output = own_process_group(command.args(["-c", "ps -o pid= -o pgid= -p $$"])).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let ids: Vec<&str> = text.split_whitespace().collect();
+        assert!(matches!(ids[..], [process, group] if process == group), "{text}");
+    }
 }

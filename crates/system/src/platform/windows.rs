@@ -6,7 +6,9 @@
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
 use std::os::windows::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::windows::process::CommandExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use super::OwnerError;
 
@@ -16,6 +18,10 @@ const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 /// If the path is a pipe, its server learns who the user is, and cannot act as the user.
 // winbase.h, SECURITY_IDENTIFICATION
 const IDENTIFICATION: u32 = 0x0001_0000;
+
+/// The child is not in the group to which Ctrl-C goes.
+// winbase.h, CREATE_NEW_PROCESS_GROUP
+const NEW_PROCESS_GROUP: u32 = 0x0000_0200;
 
 /// Creates a directory, and those above it, unless they exist. It is as private as the directory in which it is.
 pub fn create_private_directory(path: &Path) -> io::Result<()> {
@@ -41,6 +47,11 @@ pub fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> 
 /// Opens a file for reading.
 pub fn open_input(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).security_qos_flags(IDENTIFICATION).open(path)
+}
+
+/// Never: pipes are not among the files.
+pub fn is_fifo(_: FileType) -> bool {
+    false
 }
 
 /// The name of a kind that is neither a regular file nor a directory, for errors.
@@ -99,4 +110,9 @@ pub fn write_start(file: &File, mut content: &[u8]) -> io::Result<()> {
 /// Nothing to do: the file system writes the entries of a directory together with its journal.
 pub fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Ctrl-C in the console does not reach the process that the command starts.
+pub fn own_process_group(command: &mut Command) -> &mut Command {
+    command.creation_flags(NEW_PROCESS_GROUP)
 }

@@ -105,7 +105,8 @@ pub struct ProviderFlags {
     /// How long a login may take.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m", help_heading = "Login")]
     login_timeout: Duration,
-    /// The directory of cached tokens. Default: $XDG_CACHE_HOME/portcullis/login, or ~/.cache/portcullis/login.
+    /// The directory of cached tokens. Default: $XDG_CACHE_HOME/portcullis/login, or ~/.cache/portcullis/login; on macOS
+    /// below ~/Library/Caches, on Windows below %LOCALAPPDATA%.
     #[arg(long, value_name = "DIR", help_heading = "Cache")]
     cache_dir: Option<PathBuf>,
     /// Where tokens and certificates are kept. Default: file.
