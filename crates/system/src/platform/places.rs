@@ -98,6 +98,11 @@ mod tests {
         move |name| set.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())
     }
 
+    /// The same path on the system of the test, where an absolute one may need a drive.
+    fn path(text: &str) -> PathBuf {
+        if cfg!(windows) && text.starts_with('/') { format!("C:{text}").into() } else { text.into() }
+    }
+
     #[test]
     fn caches_are_where_the_system_has_them() {
         let xdg = ("XDG_CACHE_HOME", "/x");
@@ -115,8 +120,9 @@ mod tests {
             (System::Windows, &[], None, None),
         ];
         for (system, set, home, expected) in cases {
-            let found = cache_home_of(system, variable(set), home.map(PathBuf::from));
-            assert_eq!(found, expected.map(PathBuf::from), "{system:?} {set:?} {home:?}");
+            let variable = |name: &str| Some(path(variable(set)(name)?.to_str()?).into());
+            let found = cache_home_of(system, variable, home.map(path));
+            assert_eq!(found, expected.map(path), "{system:?} {set:?} {home:?}");
         }
     }
 

@@ -82,12 +82,15 @@ mod tests {
 
     #[test]
     fn each_system_has_its_opener() {
-        let opener = |system, root: Option<&str>| opener_of(system, root.map(Path::new)).join(" ");
+        let opener = |system, root: Option<&Path>| opener_of(system, root).join(" ");
         assert_eq!(opener(System::Xdg, None), "xdg-open");
         assert_eq!(opener(System::MacOs, None), "open");
-        let expected = "/Windows/System32/rundll32.exe url.dll,FileProtocolHandler";
-        assert_eq!(opener(System::Windows, Some("/Windows")), expected);
-        for root in [None, Some("Windows")] {
+        // Absolute on the system of the test.
+        let root = std::env::temp_dir();
+        let program = root.join("System32").join("rundll32.exe");
+        let expected = format!("{} url.dll,FileProtocolHandler", program.display());
+        assert_eq!(opener(System::Windows, Some(&root)), expected);
+        for root in [None, Some(Path::new("Windows"))] {
             assert_eq!(opener(System::Windows, root), "rundll32.exe url.dll,FileProtocolHandler");
         }
     }

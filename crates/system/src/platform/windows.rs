@@ -116,3 +116,65 @@ pub fn sync_directory(_: &Path) -> io::Result<()> {
 pub fn own_process_group(command: &mut Command) -> &mut Command {
     command.creation_flags(NEW_PROCESS_GROUP)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::windows::fs::symlink_file;
+
+    use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_private() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        let create = |name: &str| open_private(OpenOptions::new().write(true).create(true), &path(name));
+        create_private_directory(&path("a/b")).unwrap();
+        create_private_directory(&path("a/b")).unwrap();
+        create("a/b/file").unwrap();
+        create("a/b/file").unwrap();
+        assert!(open_private(OpenOptions::new().write(true).create_new(true), &path("a/b/file")).is_err());
+        assert!(create("a/b").is_err());
+        // Only some users may make one.
+        symlink_file(path("a/b/file"), path("link")).ok();
+        if path("link").is_symlink() {
+            assert_eq!(create("link").unwrap_err().to_string(), "is a symbolic link");
+            open_input(&path("link")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_file_is_known_after_it_was_renamed_and_read_from_its_start() {
+        let home = tempfile::tempdir().unwrap();
+        let path = |name: &str| home.path().join(name);
+        fs::write(path("file"), "content").unwrap();
+        let file = OpenOptions::new().read(true).write(true).open(path("file")).unwrap();
+        assert!(is_at(&file, &path("file")).unwrap());
+        let mut buffer = [0; 4];
+        assert_eq!(read_start(&file, &mut buffer).unwrap(), 4);
+        assert_eq!(&buffer, b"cont");
+        write_start(&file, b"CON").unwrap();
+        assert_eq!(fs::read_to_string(path("file")).unwrap(), "CONtent");
+        fs::rename(path("file"), path("other")).unwrap();
+        fs::write(path("file"), "another content").unwrap();
+        assert!(!is_at(&file, &path("file")).unwrap() && is_at(&file, &path("other")).unwrap());
+        sync_directory(home.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_of_one_handle_and_what_its_holder_wrote_is_read_after_it() {
+        let home = tempfile::tempdir().unwrap();
+        let open = || {
+            let mut options = OpenOptions::new();
+            open_private(options.read(true).write(true).create(true), &home.path().join("lock")).unwrap()
+        };
+        let (holder, waiting) = (open(), open());
+        holder.try_lock().unwrap();
+        write_start(&holder, b"holder").unwrap();
+        assert!(matches!(waiting.try_lock(), Err(fs::TryLockError::WouldBlock)));
+        drop(holder);
+        waiting.try_lock().unwrap();
+        let mut buffer = [0; 6];
+        assert_eq!(read_start(&waiting, &mut buffer).unwrap(), 6);
+        assert_eq!(&buffer, b"holder");
+    }
+}
