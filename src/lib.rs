@@ -83,7 +83,7 @@
 //! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
 //! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |
 //! | `crates/go` | what must equal Go's library: URL, PEM, CSV, JSON, quotes, durations, times |
-//! | `crates/system` | the injected clock, input files, locks |
+//! | `crates/system` | the injected clock, input files, locks, what differs between systems |
 //! | `crates/testkit` | for tests: fake backends, PKI, processes |
 //!
 //! Tests: `tests/README.md` says which test goes where.

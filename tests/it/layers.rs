@@ -234,6 +234,30 @@ fn untrusted_json_is_not_parsed_as_serde_json_value() {
     assert!(found.is_empty(), "read as serde_json::Value: {found:#?}");
 }
 
+/// The commands of people's machines build for Windows, too: one module knows what differs between systems.
+#[test]
+fn the_commands_of_people_name_no_system() {
+    const ONLY_UNIX: [&str; 4] = ["os::unix", "os::fd", "rustix::", "signal::unix"];
+    let packages = ["go", "http", "kubernetes", "limits", "openid", "pki", "system", "tools"];
+    let packages = packages.map(|package| Path::new("crates").join(package));
+    let is_exempt = |file: &Path| {
+        // The module itself; the keyring, which is built for Linux alone; and `certs`, which has calls of Linux alone.
+        ["crates/system/src/platform", "crates/tools/src/login/cache/keyring", "crates/tools/src/certs"]
+            .iter()
+            .any(|exempt| file.starts_with(exempt))
+    };
+    let (mut found, mut read) = (Vec::new(), 0);
+    for (file, code) in product_code() {
+        if is_exempt(&file) || !packages.iter().any(|package| file.starts_with(package)) {
+            continue;
+        }
+        read += usize::from(file.starts_with("crates/tools/src/login"));
+        found.extend(ONLY_UNIX.iter().filter(|name| code.contains(**name)).map(|name| (file.clone(), *name)));
+    }
+    assert!(read > 10, "the sources were not read");
+    assert!(found.is_empty(), "belongs into crates/system/src/platform: {found:#?}");
+}
+
 #[test]
 fn the_request_path_has_the_documented_stages() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

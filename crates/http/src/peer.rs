@@ -1,7 +1,6 @@
 //! TCP peers: keep-alive, networks, and the network that limits count as one client.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::AsFd;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -11,7 +10,10 @@ const TCP_KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Enables TCP keep-alive, without which a quiet watch or tunnel to a vanished peer would stay open for ever.
 // Go: net.ListenConfig and net.Dialer, KeepAlive
-pub fn enable_tcp_keep_alive(stream: &impl AsFd) {
+pub fn enable_tcp_keep_alive<'s, S>(stream: &'s S)
+where
+    SockRef<'s>: From<&'s S>,
+{
     let period =
         TcpKeepalive::new().with_time(TCP_KEEP_ALIVE_INTERVAL).with_interval(TCP_KEEP_ALIVE_INTERVAL);
     if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&period) {

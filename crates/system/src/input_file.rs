@@ -5,12 +5,11 @@
 //! path (`os.ReadFile`).
 // threat: endless-file
 
-use std::fs::{self, FileType, OpenOptions};
+use std::fs::{self, FileType};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use crate::platform::{open_input, special_kind};
 
 /// Enough for a hundred thousand tokens or five thousand certificates.
 pub const MAX_FILE_SIZE: u64 = 16 << 20;
@@ -45,8 +44,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, ReadFileError> {
     check_kind(fs::metadata(path)?.file_type())?;
     // The path may name another file by now: opening it must not block on a FIFO, and must not acquire a controlling
     // terminal.
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let mut file = open_input(path)?;
     check_kind(file.metadata()?.file_type())?;
     let mut content = Vec::new();
     let length = file.by_ref().take(MAX_FILE_SIZE + 1).read_to_end(&mut content)?;
@@ -62,28 +60,25 @@ fn check_kind(kind: FileType) -> Result<(), ReadFileError> {
         return Ok(());
     } else if kind.is_dir() {
         "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO (a named pipe, or what a shell makes of <(…))"
-    } else if kind.is_socket() {
-        "a socket"
     } else {
-        "a device"
+        special_kind(kind)
     };
     Err(ReadFileError::NotRegular(name))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
     use super::*;
 
     fn error_of(path: &Path) -> String {
         read(path).unwrap_err().to_string()
     }
 
+    #[cfg(unix)]
     #[test]
     fn only_regular_files_are_read() {
+        use std::os::unix::net::UnixListener;
+
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::RUSR).unwrap();

@@ -19,6 +19,7 @@ use portcullis_http::https_client::{Cause, cause_of, text_of};
 use portcullis_http::proxy::{ProxyChoice, ProxyError};
 use portcullis_kubernetes::kubeconfig::unreadable;
 use portcullis_pki::x509::ServerCertError;
+use portcullis_system::platform;
 
 use crate::kube_client;
 
@@ -73,7 +74,7 @@ impl ClusterFlags {
 
     // client-go: tools/clientcmd/loader.go and client_config.go
     async fn config(&self) -> Result<(Config, ProxyChoice), ClusterError> {
-        let home = || std::env::home_dir().map(|home| home.join(".kube").join("config"));
+        let home = || platform::user_home().map(|home| home.join(".kube").join("config"));
         let (origin, read) = if let Some(file) = &self.kubeconfig {
             (format!("--kubeconfig {}", file.display()), Kubeconfig::read_from(file).map(Some))
         } else if let Some(files) = std::env::var_os(VARIABLE).filter(|files| !files.is_empty()) {

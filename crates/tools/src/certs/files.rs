@@ -2,11 +2,11 @@
 //! stay, unless `--force` replaces them: the new file inherits owner and mode, and a failure restores the old one.
 
 use std::fmt;
-use std::fs::{self, DirBuilder, File, Metadata, Permissions};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+use portcullis_system::platform::{self, OwnerError};
 use secrecy::zeroize::Zeroizing;
 use tempfile::{Builder, NamedTempFile};
 
@@ -137,7 +137,7 @@ impl NewFiles {
         }
         for PlacedFile { path, .. } in &done {
             let directory = directory_of(path);
-            File::open(directory).and_then(|directory| directory.sync_all()).map_err(at(directory))?;
+            platform::sync_directory(directory).map_err(at(directory))?;
         }
         Ok(CommittedFiles(done))
     }
@@ -230,16 +230,6 @@ impl WrittenFile {
     }
 }
 
-/// Gives a file the owner of the one that it replaces, and the `shared` bits of its mode.
-fn like(file: &File, replaced: &Metadata, shared: u32) -> io::Result<()> {
-    let own = file.metadata()?;
-    if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
-        let uid = (own.uid() != replaced.uid()).then_some(replaced.uid());
-        fchown(file, uid, Some(replaced.gid()))?;
-    }
-    file.set_permissions(Permissions::from_mode(0o600 | replaced.permissions().mode() & shared))
-}
-
 /// A file created with mode 0600.
 enum NewFile {
     /// Without a name (`O_TMPFILE`): removed when the process ends.
@@ -278,10 +268,8 @@ impl NewFile {
         let mut file = Self::create(path)?;
         let opened = file.as_file();
         if let Some((metadata, shared)) = replaced {
-            like(opened, metadata, shared).map_err(|source| FileError::Owner {
-                path: path.to_owned(),
-                owner: metadata.uid(),
-                source,
+            platform::inherit_access(opened, metadata, shared).map_err(|OwnerError { owner, source }| {
+                FileError::Owner { path: path.to_owned(), owner, source }
             })?;
         }
         opened.write_all(content).and_then(|()| opened.sync_all()).map_err(at(path))?;
@@ -337,7 +325,7 @@ pub(super) fn make_directory(path: &Path) -> Result<bool, FileError> {
     if path.is_dir() {
         return Ok(false);
     }
-    DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at(path))?;
+    platform::create_private_directory(path).map_err(at(path))?;
     Ok(true)
 }
 
@@ -351,6 +339,9 @@ pub(super) fn directory_of(path: &Path) -> &Path {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     fn names(directory: &Path) -> Vec<String> {

@@ -4,10 +4,10 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use portcullis_system::platform;
 use serde::{Deserialize, Serialize};
 
 use super::super::print_error;
@@ -116,7 +116,7 @@ impl IssuanceIndex {
         file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
         // The first entry creates the file: sync its directory entry, too.
         let directory = super::files::directory_of(&self.path);
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+        platform::sync_directory(directory).map_err(failed)
     }
 
     /// Opens the file with an exclusive lock.
@@ -124,11 +124,12 @@ impl IssuanceIndex {
         let failed = |source| self.failed(source);
         let mut waited = Duration::ZERO;
         loop {
-            let open = OpenOptions::new().create(true).read(true).append(true).mode(0o600).open(&self.path);
-            let file = open.map_err(failed)?;
+            let mut options = OpenOptions::new();
+            let options = platform::private(options.create(true).read(true).append(true));
+            let file = options.open(&self.path).map_err(failed)?;
             match file.try_lock() {
                 // An editor may have replaced the file meanwhile.
-                Ok(()) if self.is_at_its_place(&file).map_err(failed)? => return Ok(file),
+                Ok(()) if platform::is_at(&file, &self.path).map_err(failed)? => return Ok(file),
                 Ok(()) => continue,
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
                 Err(TryLockError::WouldBlock) if waited >= timeout => {
@@ -145,11 +146,6 @@ impl IssuanceIndex {
             std::thread::sleep(LOCK_POLL_INTERVAL);
             waited += LOCK_POLL_INTERVAL;
         }
-    }
-
-    fn is_at_its_place(&self, file: &File) -> io::Result<bool> {
-        let (opened, found) = (file.metadata()?, std::fs::metadata(&self.path)?);
-        Ok((opened.dev(), opened.ino()) == (found.dev(), found.ino()))
     }
 
     /// Whether the last line ends in a line feed; fails if it is not an entry. Earlier lines were checked when they

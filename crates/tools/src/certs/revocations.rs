@@ -1,12 +1,12 @@
 //! The record of revoked certificates: one line of JSON for each, in an append-only file beside the CA certificate, such
 //! as `client-ca.revoked.jsonl`. CRLs are made from it, so it is on disk before they are.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
+use portcullis_system::platform;
 use serde::{Deserialize, Serialize};
 
 use super::error::CommandError;
@@ -124,11 +124,11 @@ impl RevocationRecords {
             lines += &serde_json::to_string(record).map_err(|error| about(&error))?;
             lines.push('\n');
         }
-        let open = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        let open = platform::private(OpenOptions::new().create(true).append(true)).open(path);
         let written =
             open.and_then(|mut file| file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()));
         let directory = super::files::directory_of(path);
-        let synced = written.and_then(|()| File::open(directory)?.sync_all());
+        let synced = written.and_then(|()| platform::sync_directory(directory));
         synced.map_err(|error| about(&error))
     }
 }

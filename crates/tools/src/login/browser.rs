@@ -6,6 +6,8 @@
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
+use portcullis_system::platform;
+
 /// The environment that decides whether there is a browser.
 #[derive(Debug, Default)]
 pub(super) struct BrowserEnvironment {
@@ -20,7 +22,7 @@ impl BrowserEnvironment {
         let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
         Self {
             browser: std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty()),
-            has_display: cfg!(target_os = "macos")
+            has_display: platform::has_display()
                 || ["DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"].into_iter().any(is_set),
         }
     }
@@ -32,10 +34,13 @@ impl BrowserEnvironment {
             return vec![split(command)];
         }
         if let Some(browsers) = &self.browser {
-            return browsers.split(':').map(split).filter(|program| !program.is_empty()).collect();
+            return browsers
+                .split(platform::LIST_SEPARATOR)
+                .map(split)
+                .filter(|program| !program.is_empty())
+                .collect();
         }
-        let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
-        if self.has_display { vec![vec![opener.to_owned()]] } else { Vec::new() }
+        if self.has_display { vec![platform::url_opener()] } else { Vec::new() }
     }
 
     /// Whether there is a program to try.
@@ -60,6 +65,9 @@ fn start(program: &[String], url: &str) -> Result<(), String> {
     let Some((name, arguments)) = program.split_first() else {
         return Err("the command is empty".to_owned());
     };
+    if !platform::is_one_argument(url) {
+        return Err("the URL has characters that a program could take for another argument".to_owned());
+    }
     let mut has_place = false;
     let mut arguments: Vec<String> = arguments
         .iter()

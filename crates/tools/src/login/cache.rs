@@ -17,9 +17,8 @@ mod no_keyring;
 mod store;
 
 use std::fmt::Display;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ use aws_lc_rs::{digest, rand};
 use clap::ValueEnum;
 use portcullis_go::hex::hex;
 use portcullis_http::client_tls::TrustedRoots;
-use rustix::fs::OFlags;
+use portcullis_system::platform;
 use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -97,7 +96,7 @@ pub(super) enum CacheError {
     Damaged(String),
     #[error("{0} is of another version of portcullis")]
     Version(String),
-    #[error("there is no home directory; set HOME or XDG_CACHE_HOME, or give --cache-dir DIR")]
+    #[error("there is no home directory; set {}, or give --cache-dir DIR", platform::CACHE_VARIABLES.join(" or "))]
     NoHome,
     #[error("another process has been logging in for {0:?}")]
     Locked(Duration),
@@ -255,11 +254,18 @@ struct FailedAttempt {
 }
 
 impl FailedAttempt {
-    /// What a lock file says. Anything else in it counts as no failure.
-    fn read(file: &File) -> Option<Self> {
+    /// What a lock file says. Anything else in it counts as no failure. An error: on Windows, another process has locked it.
+    fn read(file: &File) -> io::Result<Option<Self>> {
         let mut content = vec![0; MAX_FAILURE];
-        let length = file.read_at(&mut content, 0).ok()?;
-        serde_json::from_slice(content.get(..length)?).ok()
+        let length = platform::read_start(file, &mut content)?;
+        Ok(content.get(..length).and_then(|content| serde_json::from_slice(content).ok()))
+    }
+
+    /// What the lock file says, if it said something else before.
+    fn read_since(before: &io::Result<Option<Self>>, file: &File) -> Option<Self> {
+        // Without knowing what it said before, each process finds out by itself.
+        let before = before.as_ref().ok()?;
+        Self::read(file).ok()?.filter(|now| Some(now) != before.as_ref())
     }
 }
 
@@ -286,27 +292,14 @@ impl CacheLock {
         let (attempt, problem) = (attempt.to_owned(), problem.to_string());
         let failure = FailedAttempt { id: hex(&id), attempt, problem, is_temporary };
         let content = serde_json::to_vec(&failure).unwrap_or_default();
-        self.file.set_len(0).and_then(|()| self.file.write_all_at(&content, 0)).ok();
+        self.file.set_len(0).and_then(|()| platform::write_start(&self.file, &content)).ok();
     }
 }
 
 /// The directory of the cache.
 fn directory(flag: Option<&Path>) -> Result<PathBuf, CacheError> {
-    directory_of(flag, std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from), std::env::home_dir())
-}
-
-// XDG Base Directory Specification: a relative path is invalid and ignored
-fn directory_of(
-    flag: Option<&Path>,
-    xdg: Option<PathBuf>,
-    home: Option<PathBuf>,
-) -> Result<PathBuf, CacheError> {
-    if let Some(flag) = flag {
-        return Ok(flag.to_owned());
-    }
-    let home = || home.filter(|home| home.is_absolute()).map(|home| home.join(".cache"));
-    let base = xdg.filter(|xdg| xdg.is_absolute()).or_else(home).ok_or(CacheError::NoHome)?;
-    Ok(base.join("portcullis").join("login"))
+    let default = || platform::cache_home().map(|caches| caches.join("portcullis").join("login"));
+    flag.map(Path::to_owned).or_else(default).ok_or(CacheError::NoHome)
 }
 
 /// The stores of a build with the keyring, or without.
@@ -450,15 +443,16 @@ impl CacheEntry {
     ) -> Result<CacheLock, CacheError> {
         let path = self.cache.directory.join(format!("{}.lock", self.name));
         let failed = |error| self.cache.store.lock_error(CacheError::Io(path.clone(), error));
-        let file =
-            private(OpenOptions::new().read(true).write(true).create(true)).open(&path).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        let file = platform::open_private(options, &path).map_err(failed)?;
         let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
         // Before the first try: the holder may fail at any time after it.
         let before = FailedAttempt::read(&file);
         loop {
             match file.try_lock() {
                 Ok(()) => {
-                    let awaited = FailedAttempt::read(&file).filter(|now| Some(now) != before.as_ref());
+                    let awaited = FailedAttempt::read_since(&before, &file);
                     return Ok(CacheLock { file, awaited });
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -532,21 +526,15 @@ struct OnlyVersion {
     version: u32,
 }
 
-/// New files are of mode 0600, and a symbolic link, FIFO or terminal is not followed, waited for or acquired.
-fn private(options: &mut OpenOptions) -> &mut OpenOptions {
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    options.mode(0o600).custom_flags(flags.bits().cast_signed())
-}
-
 /// Creates the directory, and checks that it is of the user alone.
 fn prepare(directory: &Path) -> Result<(), CacheError> {
     let failed = |error| CacheError::Io(directory.to_owned(), error);
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    platform::create_private_directory(directory).map_err(failed)?;
     let metadata = fs::metadata(directory).map_err(failed)?;
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
+    if !platform::is_own(&metadata) {
         return Err(CacheError::Owner(directory.to_owned()));
     }
-    if metadata.mode() & 0o022 != 0 {
+    if platform::is_writable_for_others(&metadata) {
         return Err(CacheError::Writable(directory.to_owned()));
     }
     Ok(())

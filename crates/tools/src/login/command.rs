@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
 use portcullis_system::clock::Clock;
-use portcullis_system::input_file;
+use portcullis_system::{input_file, platform};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
@@ -246,7 +246,7 @@ impl KubeconfigPaths {
         let files = std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty());
         let mut files: Vec<PathBuf> = files.collect();
         let home = || {
-            let home = std::env::home_dir().map(|home| home.join(".kube").join("config"));
+            let home = platform::user_home().map(|home| home.join(".kube").join("config"));
             home.ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))
         };
         let written = match (flag, files.first()) {
@@ -267,7 +267,7 @@ impl KubeconfigPaths {
 impl Display for KubeconfigPaths {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.written.display())?;
-        self.others.iter().try_for_each(|path| write!(f, ":{}", path.display()))
+        self.others.iter().try_for_each(|path| write!(f, "{}{}", platform::LIST_SEPARATOR, path.display()))
     }
 }
 
@@ -391,14 +391,14 @@ pub fn cluster_entry(server: &str, authority: Option<&Path>) -> Result<Value, Lo
 
 /// This program, as kubectl finds it: by its name if that is in the `PATH`, otherwise by its path.
 fn own_command() -> String {
-    let Some(own) = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok()) else {
+    let Some(own) = std::env::current_exe().ok().and_then(|path| platform::real_path(&path).ok()) else {
         return "portcullis".to_owned();
     };
     let name = own.file_name().unwrap_or("portcullis".as_ref());
     let in_path = std::env::var_os("PATH").and_then(|directories| {
         std::env::split_paths(&directories).map(|directory| directory.join(name)).find(|file| file.is_file())
     });
-    let found = in_path.and_then(|path| std::fs::canonicalize(path).ok());
+    let found = in_path.and_then(|path| platform::real_path(&path).ok());
     let command = if found.as_ref() == Some(&own) { name } else { own.as_os_str() };
     command.to_string_lossy().into_owned()
 }

@@ -6,10 +6,10 @@
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use portcullis_system::input_file::{self, ReadFileError};
+use portcullis_system::platform;
 use serde_json::{Map, Value, json};
 
 use super::error::LoginError;
@@ -262,16 +262,11 @@ impl KubeconfigFile {
         }
         // A symbolic link stays one. Other programs lock the path that they were given, or that of the file.
         let link = path.is_symlink().then_some(path);
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = platform::real_path(path).unwrap_or_else(|_| path.to_owned());
         let failed =
             |error: &dyn std::fmt::Display| LoginError::Other(format!("{}: {error}", path.display()));
         if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            use std::os::unix::fs::DirBuilderExt as _;
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(directory)
-                .map_err(|error| failed(&error))?;
+            platform::create_private_directory(directory).map_err(|error| failed(&error))?;
         }
         let _lock_of_link = link.map(KubeconfigLock::acquire).transpose()?;
         let _lock = KubeconfigLock::acquire(&path)?;
@@ -287,8 +282,7 @@ impl KubeconfigFile {
         files.stage(&path, self.to_yaml()?.as_bytes()).map_err(|error| failed(&error))?;
         drop(files.commit().map_err(|error| failed(&error))?);
         for file in [Some(&path), old.as_ref().map(|_| &backup)].into_iter().flatten() {
-            use std::os::unix::fs::PermissionsExt as _;
-            fs::set_permissions(file, fs::Permissions::from_mode(0o600)).map_err(|error| failed(&error))?;
+            platform::make_private(file).map_err(|error| failed(&error))?;
         }
         Ok(old.map(|_| backup))
     }
@@ -306,7 +300,7 @@ pub(super) fn credential_arguments(user: &Value) -> Option<Vec<String>> {
     let arguments: Option<Vec<String>> =
         exec.get("args")?.as_array()?.iter().map(|argument| argument.as_str().map(str::to_owned)).collect();
     let arguments = arguments?;
-    let is_plugin = OWN_COMMANDS.iter().any(|own| program == *own)
+    let is_plugin = OWN_COMMANDS.iter().any(|own| platform::is_named(program, own))
         && arguments.first().is_some_and(|first| first == "credential");
     is_plugin.then(|| arguments.into_iter().skip(1).collect())
 }
@@ -361,7 +355,7 @@ struct KubeconfigLock(PathBuf);
 impl KubeconfigLock {
     fn acquire(path: &Path) -> Result<Self, LoginError> {
         let lock = path.with_added_extension("lock");
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock) {
+        match platform::private(OpenOptions::new().write(true).create_new(true)).open(&lock) {
             Ok(_) => Ok(Self(lock)),
             Err(error) => Err(LoginError::Other(format!(
                 "cannot lock {}: {error}\n  fix: wait until kubectl config has ended, or remove {}",

@@ -15,7 +15,7 @@ use clap::{Args, ValueEnum};
 use http::Uri;
 use portcullis_http::client_tls::TrustedRoots;
 use portcullis_pki::x509::CaBundle;
-use portcullis_system::input_file;
+use portcullis_system::{input_file, platform};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -105,7 +105,8 @@ pub struct ProviderFlags {
     /// How long a login may take.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "5m", help_heading = "Login")]
     login_timeout: Duration,
-    /// The directory of cached tokens. Default: $XDG_CACHE_HOME/portcullis/login, or ~/.cache/portcullis/login.
+    /// The directory of cached tokens. Default: $XDG_CACHE_HOME/portcullis/login, or ~/.cache/portcullis/login; on macOS
+    /// below ~/Library/Caches, on Windows below %LOCALAPPDATA%.
     #[arg(long, value_name = "DIR", help_heading = "Cache")]
     cache_dir: Option<PathBuf>,
     /// Where tokens and certificates are kept. Default: file.
@@ -238,7 +239,7 @@ impl ProviderFlags {
         let reads_secret = self.client_secret_from_environment
             || self.flow == Flow::ClientCredentials && self.client_secret_file.is_none();
         let groups: [(bool, &[&str]); 3] = [
-            (has_keyring || self.cache_dir.is_none() && !self.no_cache, &["HOME", "XDG_CACHE_HOME"]),
+            (has_keyring || self.cache_dir.is_none() && !self.no_cache, platform::CACHE_VARIABLES),
             (has_keyring, &["DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"]),
             (reads_secret, &[SECRET_VARIABLE]),
         ];

@@ -4,13 +4,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use portcullis_system::platform;
 use secrecy::zeroize::Zeroizing;
 
+use super::CacheError;
 use super::Keyring;
-use super::{CacheError, private};
 
 /// The largest file: tokens have some kilobytes.
 const MAX_FILE_SIZE: u64 = 1 << 20;
@@ -150,15 +150,15 @@ impl FileStore {
 
     fn read_file(path: PathBuf, privacy: FilePrivacy) -> Result<Option<SecretDocument>, CacheError> {
         let failed = |error| CacheError::Io(path.clone(), error);
-        let file = match private(OpenOptions::new().read(true)).open(&path) {
+        let file = match platform::open_private(OpenOptions::new().read(true), &path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             file => file.map_err(failed)?,
         };
         let metadata = file.metadata().map_err(failed)?;
-        if metadata.uid() != rustix::process::geteuid().as_raw() {
+        if !platform::is_own(&metadata) {
             return Err(CacheError::Owner(path));
         }
-        if privacy == FilePrivacy::Private && metadata.mode() & 0o077 != 0 {
+        if privacy == FilePrivacy::Private && platform::is_open_to_others(&metadata) {
             return Err(CacheError::Readable(path));
         }
         let mut content = Zeroizing::new(Vec::new());
@@ -171,7 +171,7 @@ impl FileStore {
         let write = || {
             // Of a process that was killed; this one holds the lock.
             fs::remove_file(&partial).ok();
-            let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&partial)?;
+            let mut file = platform::open_private(OpenOptions::new().write(true).create_new(true), &partial)?;
             file.write_all(content)?;
             file.sync_all()?;
             fs::rename(&partial, &path)

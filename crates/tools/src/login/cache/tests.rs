@@ -151,19 +151,12 @@ fn each_login_has_its_own_entry() {
 }
 
 #[test]
-fn the_directory_is_that_of_xdg() {
-    let path = |text: &str| Some(PathBuf::from(text));
-    let cases = [
-        (path("/x"), path("/home/a"), Some("/x/portcullis/login")),
-        (path("relative"), path("/home/a"), Some("/home/a/.cache/portcullis/login")),
-        (None, path("/home/a"), Some("/home/a/.cache/portcullis/login")),
-        (None, path(""), None),
-        (None, None, None),
-    ];
-    for (xdg, home, expected) in cases {
-        assert_eq!(directory_of(None, xdg, home).ok(), expected.map(PathBuf::from));
-    }
-    assert_eq!(directory_of(Some(Path::new("d")), None, None).unwrap(), PathBuf::from("d"));
+fn the_directory_is_below_that_of_the_users_caches() {
+    let default = directory(None).ok();
+    assert_eq!(default, platform::cache_home().map(|caches| caches.join("portcullis/login")));
+    assert_eq!(directory(Some(Path::new("d"))).unwrap(), PathBuf::from("d"));
+    let text = CacheError::NoHome.to_string();
+    assert!(text.contains("set HOME or XDG_CACHE_HOME, or give --cache-dir DIR"), "{text}");
 }
 
 #[tokio::test]
