@@ -2,7 +2,6 @@
 //!
 //! The texts of a provider are shown, without control characters and shortened; tokens and secrets never are.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use openidconnect::core::CoreErrorResponseType;
@@ -103,8 +102,8 @@ pub enum CallbackError {
          use --flow device"
     )]
     Ports {
-        /// The address to listen on.
-        host: IpAddr,
+        /// The address to listen on, or both of localhost.
+        host: String,
         /// The ports that were tried.
         ports: String,
         /// The operating system's error for the last one.
@@ -121,6 +120,12 @@ pub enum CallbackError {
     /// The redirect has no code.
     #[error("the redirect from the browser has no code")]
     NoCode,
+    /// The start address was opened by two.
+    #[error(
+        "the address of the login was opened twice: by you in a second browser, or by another user or program of this \
+         machine, who could have logged you in as someone else\n  fix: repeat the command, and open the address once"
+    )]
+    StartedTwice,
     /// The listener has ended.
     #[error("the listener for the browser has ended")]
     Ended,

@@ -415,31 +415,35 @@ impl Session<'_> {
             CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
         let redirect = listener.redirect_url();
         let request = provider.authorization(&redirect)?;
-        let command = self.settings.browser_command.as_deref();
-        match self.browser.open(command, request.url.as_str()) {
-            Ok(()) => print_error(&format!(
-                "log in with the browser that opens, or at this URL:\n  {}",
-                request.url
-            )),
-            Err(problem) => {
-                print_error(&format!(
-                    "cannot open a browser ({problem}); open this URL in one on this machine:\n  {}",
-                    request.url
-                ));
-            }
-        }
         let expected = ExpectedCallback {
             state: SecretString::from(request.state.secret().as_str()),
             issuer: self.settings.issuer.clone(),
             has_issuer: provider.announces_issuer(),
         };
-        let callback = timeout(self.settings.login_timeout, listener.wait(expected)).await;
+        let mut server = listener.serve(expected, request.url.as_str());
+        self.open_browser(server.start_url());
+        let callback = timeout(self.settings.login_timeout, server.wait()).await;
         match callback.map_err(|_| LoginError::Timeout(self.settings.login_timeout))?? {
             Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
             Callback::Code(code) => {
                 let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
+                server.check_start()?;
                 Ok((tokens, request.nonce))
             }
+        }
+    }
+
+    /// Opens the start address of a login, and prints it: it works once, whoever opens it.
+    fn open_browser(&self, url: &str) {
+        match self.browser.open(self.settings.browser_command.as_deref(), url) {
+            Ok(()) => {
+                print_error(&format!(
+                    "log in with the browser that opens, or once at this address:\n  {url}"
+                ));
+            }
+            Err(problem) => print_error(&format!(
+                "cannot open a browser ({problem}); open this address, which works once, in one on this machine:\n  {url}"
+            )),
         }
     }
 
