@@ -62,12 +62,12 @@ pub enum LoginError {
     #[error(
         "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
          user, or run `portcullis login` to change the user, with --context if it is not that of the current context",
-        shortened(.user), shortened(.earlier)
+        .user, .earlier
     )]
     AnotherUser {
-        /// The user of the new login.
+        /// The user of the new login, for people, shortened.
         user: String,
-        /// The user of the cached login.
+        /// The user of the cached login, as well.
         earlier: String,
     },
     /// A provider that replaces refresh tokens would accept the cached one no longer.

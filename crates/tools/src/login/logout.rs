@@ -178,9 +178,7 @@ async fn has_other_login(cache: &LoginCache, settings: &ClientSettings) -> bool 
             && let Ok(Some(tokens)) = entry.read_to_revoke().await
             && (&tokens.issuer, &tokens.client_id) == (&settings.issuer, &settings.client_id)
         {
-            users.push(
-                tokens.subject.map_or_else(|| "an unknown user".to_owned(), |user| plain(&user).into_owned()),
-            );
+            users.push(tokens.user().unwrap_or_else(|| "an unknown user".to_owned()));
         }
     }
     if !users.is_empty() {
