@@ -9,6 +9,7 @@ mod cache;
 mod callback;
 mod client_certificate;
 mod command;
+mod consent;
 mod credential;
 mod exec_credential;
 mod kubeconfig_file;

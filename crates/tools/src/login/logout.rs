@@ -15,7 +15,7 @@ use super::browser::BrowserEnvironment;
 use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
 use super::command;
 use super::error::LoginError;
-use super::kubeconfig_file::{KubeconfigFile, check_environment, cluster_config, has_cluster_info};
+use super::kubeconfig_file::{KubeconfigPaths, check_environment, cluster_config, has_cluster_info};
 use super::provider::LoginProvider;
 use super::secret_of_environment;
 use super::session::{print_waiting, warned};
@@ -110,11 +110,10 @@ impl LogoutFlags {
                 "--{flag}: the context has its own; give --issuer and --client-id for a login of no context"
             )));
         }
-        let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
-        let file = KubeconfigFile::read(&path)?;
-        let target = command::current(&file, &path, self.context.as_deref())?;
+        let kubeconfigs = KubeconfigPaths::of(self.kubeconfig.as_deref())?.read()?;
+        let target = kubeconfigs.target(self.context.as_deref())?;
         let problem = |problem: String| {
-            LoginError::usage(&format!("{}: the context {:?}: {problem}", path.display(), target.context))
+            LoginError::usage(&format!("{kubeconfigs}: the context {:?}: {problem}", target.context))
         };
         let provider = command::plugin_flags(&target.user).map_err(problem)?.with_login_of(&self.provider);
         check_environment(&target.user, &provider.variables(), |name| std::env::var_os(name))
