@@ -254,6 +254,9 @@ fn network_fix(error: &HttpsError) -> &'static str {
         HttpsError::Connect { cause, .. } if cause.contains("certificate") => {
             "\n  fix: give the provider's CA by --issuer-certificate-authority, and check the clock of this machine"
         }
+        HttpsError::Proxy { error, .. } if !error.to_string().contains("fix: ") => {
+            "\n  fix: check the proxy, of HTTPS_PROXY or of the cluster's proxy-url; NO_PROXY names hosts that HTTPS_PROXY is not for"
+        }
         HttpsError::Connect { .. } | HttpsError::Timeout { .. } => {
             "\n  fix: check the network, and whether the provider is up; then repeat the command"
         }
