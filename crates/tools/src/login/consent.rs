@@ -45,10 +45,9 @@ pub(super) async fn ask(
         Consent::Ask => {
             // A thread of its own reads the answer: Ctrl-C ends the command meanwhile.
             let asked = tokio::task::spawn_blocking(|| answer(io::stdin().lock(), io::stderr()));
-            match asked.await.map_err(LoginError::other)?.map_err(LoginError::other)? {
-                true => Ok(()),
-                false => Err(LoginError::Other("not logged in: you have not agreed".to_owned())),
-            }
+            let has_agreed = asked.await.map_err(LoginError::other)?.map_err(LoginError::other)?;
+            let refused = || LoginError::Other("not logged in: you have not agreed".to_owned());
+            has_agreed.then_some(()).ok_or_else(refused)
         }
         Consent::Needed(reason) => Err(LoginError::usage(&format!(
             "{}: {reason}\n  fix: run the command in a terminal, or give --yes if you trust the file",

@@ -212,6 +212,8 @@ async fn a_process_that_must_not_ask_waits_longer_for_a_refresh_than_for_a_login
 
 #[test]
 fn a_user_has_a_name_with_the_subject_behind_it() {
+    use serde_json::json;
+
     let payload = |claims: serde_json::Value| {
         let part =
             |text: String| base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, text);
@@ -221,7 +223,6 @@ fn a_user_has_a_name_with_the_subject_behind_it() {
         tokens.subject = Some("00u1".to_owned());
         tokens.user().unwrap()
     };
-    use serde_json::json;
     assert_eq!(payload(json!({"sub": "00u1", "email": "alice@a.test"})), "alice@a.test (00u1)");
     assert_eq!(payload(json!({"sub": "00u1", "name": "a\u{1b}[2J "})), "\"a\u{fffd}[2J \" (00u1)");
     assert_eq!(payload(json!({"sub": "00u1"})), "00u1");
@@ -250,7 +251,9 @@ fn an_entry_is_of_one_set_of_authorities() {
 
 #[test]
 fn a_keyring_that_is_not_built_is_an_error_that_names_the_feature() {
-    let error = no_keyring::KeyringError::not_built();
+    use no_keyring::KeyringError as UnbuiltKeyring;
+
+    let error = UnbuiltKeyring::not_built();
     let text = error.to_string();
     for part in ["--credential-store=keyring", "the cargo feature `keyring`", "--credential-store=file"] {
         assert!(text.contains(part), "{text}");
