@@ -11,7 +11,6 @@ use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -270,9 +269,7 @@ impl Kubeconfigs {
         }
         drop(files.commit().map_err(LoginError::other)?);
         for file in private {
-            use std::os::unix::fs::PermissionsExt as _;
-            fs::set_permissions(&file, fs::Permissions::from_mode(0o600))
-                .map_err(|error| LoginError::Other(format!("{}: {error}", file.display())))?;
+            make_private(&file).map_err(|error| LoginError::Other(format!("{}: {error}", file.display())))?;
         }
         Ok(replaced)
     }
@@ -397,7 +394,7 @@ impl KubeconfigLocks {
         // In one order, as kubectl does, so that two commands do not wait for each other.
         let locks = locked.into_iter().map(|path| {
             let lock = path.with_added_extension("lock");
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock) {
+            match OpenOptions::new().write(true).create_new(true).open(&lock) {
                 Ok(_) => Ok(LockFile(lock)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     Err(LockError::Held { path, lock })
@@ -409,10 +406,24 @@ impl KubeconfigLocks {
     }
 }
 
-/// Creates a directory of mode 0700.
+/// Creates a directory, for the user alone.
 fn create_directory(directory: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(directory)
+}
+
+/// Gives a file that others could read to the user alone.
+fn make_private(file: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600))
+    }
+    #[cfg(not(unix))]
+    fs::metadata(file).map(drop)
 }
 
 #[cfg(test)]
