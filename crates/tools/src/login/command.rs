@@ -104,7 +104,7 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let targets = targets(flags, &before)?;
     // Before the logins: they would be in vain.
     let planned = merged(&before, &targets, flags.overwrite)?;
-    KubeconfigLocks::check(&planned.changed_paths(&before))?;
+    KubeconfigLocks::check(&planned.changed_paths(&before)).await?;
     if let Some(from) = &flags.from {
         consent::ask(from, &targets, &before, flags.yes).await?;
     }

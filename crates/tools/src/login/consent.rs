@@ -40,7 +40,9 @@ pub(super) async fn ask(
         return Ok(());
     }
     print_error(&format!("the contexts of {}:\n{}", file.display(), table(targets).trim_end()));
-    match consent(targets, before, is_given, io::stdin().is_terminal()) {
+    // The question must be seen, too.
+    let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+    match consent(targets, before, is_given, is_terminal) {
         Consent::Given => Ok(()),
         Consent::Ask => {
             // A thread of its own reads the answer: Ctrl-C ends the command meanwhile.

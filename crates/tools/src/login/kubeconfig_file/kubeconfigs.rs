@@ -23,6 +23,8 @@ use crate::print_error;
 
 /// How long a command that has logged in waits for kubectl's lock. The user can end the program that holds it meanwhile.
 const LOCK_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a command waits before the login: a program that writes has done so.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
 /// The most symbolic links on the way to a file.
 const MAX_LINKS: usize = 40;
@@ -352,10 +354,11 @@ enum LockError {
 }
 
 impl KubeconfigLocks {
-    /// Fails if the files could not be locked now. Creates nothing: a login may be interrupted.
-    pub(in crate::login) fn check(paths: &[&Path]) -> Result<(), LoginError> {
+    /// Fails if the files cannot be locked. Creates nothing: a login may be interrupted. The locks are not held while the user logs
+    /// in: kubectl config would fail for minutes.
+    pub(in crate::login) async fn check(paths: &[&Path]) -> Result<(), LoginError> {
         let existing: Vec<&Path> = paths.iter().copied().filter(|path| directory_of(path).is_dir()).collect();
-        Self::try_acquire(&existing).map(drop).map_err(LoginError::other)
+        Self::acquire_within(CHECK_TIMEOUT, &existing, |_| {}).await.map(drop)
     }
 
     /// Waits for the locks: without them, a login would have been in vain. Creates the directories.
@@ -365,17 +368,26 @@ impl KubeconfigLocks {
                 LoginError::Other(format!("cannot create {}: {error}", directory_of(path).display()))
             })?;
         }
-        let (began, mut is_first) = (Instant::now(), true);
+        let waiting = |error: &LockError| print_error(&format!("waiting for another program: {error}"));
+        Self::acquire_within(LOCK_TIMEOUT, paths, waiting).await
+    }
+
+    async fn acquire_within(
+        limit: Duration,
+        paths: &[&Path],
+        waiting: impl FnOnce(&LockError),
+    ) -> Result<Self, LoginError> {
+        let (began, mut waiting) = (Instant::now(), Some(waiting));
         loop {
             let error = match Self::try_acquire(paths) {
                 Ok(locks) => return Ok(locks),
                 Err(error) => error,
             };
-            if !matches!(error, LockError::Held { .. }) || began.elapsed() >= LOCK_TIMEOUT {
+            if !matches!(error, LockError::Held { .. }) || began.elapsed() >= limit {
                 return Err(LoginError::other(error));
             }
-            if std::mem::take(&mut is_first) {
-                print_error(&format!("waiting for another program: {error}"));
+            if let Some(waiting) = waiting.take() {
+                waiting(&error);
             }
             sleep(LOCK_INTERVAL).await;
         }

@@ -136,7 +136,7 @@ async fn an_entry_goes_back_to_its_file_and_a_new_one_to_the_first_that_exists()
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_link_is_locked_as_the_file_is() {
     let directory = tempfile::tempdir().unwrap();
     let [file, link] = ["file", "link"].map(|name| directory.path().join(name));
@@ -145,14 +145,14 @@ async fn a_link_is_locked_as_the_file_is() {
     for locked in [&file, &link] {
         let lock = locked.with_added_extension("lock");
         fs::write(&lock, "").unwrap();
-        let error = KubeconfigLocks::check(&[&link]).unwrap_err();
+        let error = KubeconfigLocks::check(&[&link]).await.unwrap_err();
         assert!(error.to_string().contains(&format!("remove {}", lock.display())), "{error}");
         fs::remove_file(&lock).unwrap();
     }
     // One directory under two names, and a file that is listed with its link.
     symlink(directory.path(), directory.path().join("here")).unwrap();
     let same = directory.path().join("here").join("link");
-    KubeconfigLocks::check(&[&link, &file, &same]).unwrap();
+    KubeconfigLocks::check(&[&link, &file, &same]).await.unwrap();
     log_in(&paths(&[&link]), &target()).await.unwrap();
     assert!(link.is_symlink());
     assert_eq!(names(directory.path()), ["file", "file.portcullis-backup", "here", "link"]);
@@ -167,7 +167,7 @@ async fn a_link_to_a_file_that_is_not_there_yet_is_written_through() {
     let (link, between) = (home.path().join("kube/config"), home.path().join("dotfiles/link"));
     symlink("../dotfiles/link", &link).unwrap();
     symlink("config", &between).unwrap();
-    KubeconfigLocks::check(&[&link]).unwrap();
+    KubeconfigLocks::check(&[&link]).await.unwrap();
     let replaced = log_in(&paths(&[&link]), &target()).await.unwrap();
     assert_eq!(replaced, [ReplacedKubeconfig { path: link.clone(), backup: None }]);
     assert!(link.is_symlink() && between.is_symlink());
@@ -176,10 +176,10 @@ async fn a_link_to_a_file_that_is_not_there_yet_is_written_through() {
     // As for kubectl, its directory must be there. The login would be in vain.
     let astray = home.path().join("kube/astray");
     symlink("../nowhere/config", &astray).unwrap();
-    let error = KubeconfigLocks::check(&[&astray]).unwrap_err().to_string();
+    let error = KubeconfigLocks::check(&[&astray]).await.unwrap_err().to_string();
     assert!(error.contains("nowhere/config, whose directory does not exist"), "{error}");
     symlink("round", home.path().join("kube/round")).unwrap();
-    assert!(KubeconfigLocks::check(&[&home.path().join("kube/round")]).is_err());
+    assert!(KubeconfigLocks::check(&[&home.path().join("kube/round")]).await.is_err());
     assert_eq!(names(&home.path().join("kube")), ["astray", "config", "round"]);
 }
 
@@ -188,7 +188,7 @@ async fn a_file_is_replaced_and_no_old_content_is_lost() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join(".kube/config");
     let empty = paths(&[&path]);
-    KubeconfigLocks::check(&[&path]).unwrap();
+    KubeconfigLocks::check(&[&path]).await.unwrap();
     assert!(!home.path().join(".kube").exists(), "a check creates nothing");
     let first = log_in(&empty, &target()).await.unwrap();
     assert_eq!(first, [ReplacedKubeconfig { path: path.clone(), backup: None }]);
