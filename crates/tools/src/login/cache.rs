@@ -319,6 +319,13 @@ pub(super) struct LockLimits {
     pub(super) login: Duration,
 }
 
+impl LockLimits {
+    /// One limit for every holder.
+    pub(super) fn alike(limit: Duration) -> Self {
+        Self { all: limit, login: limit }
+    }
+}
+
 /// What a lock file says. Anything else in it counts as an empty one.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct LockRecord {
@@ -529,7 +536,7 @@ impl CacheEntry {
         limit: Duration,
         waiting: impl FnOnce(),
     ) -> Result<CacheLock, CacheError> {
-        self.lock_within(LockLimits { all: limit, login: limit }, |_| waiting()).await
+        self.lock_within(LockLimits::alike(limit), |_| waiting()).await
     }
 
     /// The same, with a limit of its own for a holder that waits for its user.

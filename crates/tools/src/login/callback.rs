@@ -416,7 +416,7 @@ fn unique(query: &str) -> Result<BTreeMap<String, String>, &'static str> {
 fn is_prefetch(headers: &HeaderMap) -> bool {
     let is_early = |value: &HeaderValue| {
         let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
-        ["prefetch", "prerender", "preview"].iter().any(|purpose| value.contains(purpose))
+        ["prefetch", "preload", "prerender", "preview"].iter().any(|purpose| value.contains(purpose))
     };
     PURPOSES.iter().any(|name| headers.get_all(name).iter().any(is_early))
 }

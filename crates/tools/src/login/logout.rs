@@ -12,7 +12,9 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
+use super::cache::{
+    CacheEntry, CacheError, CacheLock, CachedTokens, LockLimits, LoginCache, RemovedLogin, SecretText,
+};
 use super::command;
 use super::error::LoginError;
 use super::kubeconfig_file::{KubeconfigPaths, check_environment, cluster_config, has_cluster_info};
@@ -133,7 +135,7 @@ async fn log_out(
 ) -> Result<ExitCode, LoginError> {
     let entry = cache.entry(settings)?;
     // A process that waits for a certificate takes the same lock, and does not keep the certificate of a login that is gone.
-    let lock = entry.lock(settings.login_timeout, print_waiting).await?;
+    let lock = entry.lock_within(LockLimits::alike(settings.login_timeout), print_waiting).await?;
     let login = CachedLogin::read(&entry).await?;
     let deadline = Instant::now() + REVOCATION_TIMEOUT;
     let mut problems = Vec::new();

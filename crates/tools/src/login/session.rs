@@ -180,10 +180,10 @@ impl Session<'_> {
 
     /// The place of an entry, once no other process changes it. Without usable locks, processes do not wait for each other.
     async fn locked(&self, entry: CacheEntry) -> Result<TokenPlace, LoginError> {
-        let waiting = |holder: Option<&LockHolder>| match holder {
-            _ if !self.interactive => {}
-            Some(holder) => print_error(&format!("waiting for the login of another process, {holder} …")),
-            None => print_waiting(),
+        let waiting = |holder: Option<&LockHolder>| {
+            if self.interactive {
+                print_waiting(holder);
+            }
         };
         let all = self.settings.login_timeout + LOCK_MARGIN;
         // A refresh ends soon; a user who logs in may have left, and the command could not say that it waits.
@@ -545,8 +545,9 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
 }
 
 /// Says why the command waits for a lock.
-pub(super) fn print_waiting() {
-    print_error("waiting for the login of another process …");
+pub(super) fn print_waiting(holder: Option<&LockHolder>) {
+    let holder = holder.map_or_else(String::new, |holder| format!(", {holder}"));
+    print_error(&format!("waiting for the login of another process{holder} …"));
 }
 
 fn warn(error: &CacheError) {

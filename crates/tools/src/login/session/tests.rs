@@ -414,6 +414,29 @@ async fn a_failure_of_one_command_alone_is_not_shared() {
 }
 
 #[tokio::test]
+async fn a_command_that_must_not_ask_gives_up_on_the_login_of_another_process() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let held = setup.entry(&settings).lock(Duration::from_mins(1), || ()).await.unwrap();
+    for (is_login, interactive, limit) in [
+        (false, false, settings.login_timeout + LOCK_MARGIN),
+        (true, false, OTHER_LOGIN_TIMEOUT),
+        (true, true, settings.login_timeout + LOCK_MARGIN),
+    ] {
+        if is_login {
+            held.begin_login();
+        }
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let error = setup.ask(&settings, interactive).await.unwrap_err().to_string();
+        let waited = began.elapsed();
+        tokio::time::resume();
+        assert!((limit..limit + Duration::from_secs(1)).contains(&waited), "{is_login}: {waited:?}");
+        assert!(error.contains(&format!("`kill {}`", std::process::id())), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_is_asked_when_the_client_forbids_it() {
     let setup = Setup::new().await;
     for flow in ["--flow=auto", "--flow=browser", "--flow=device"] {
