@@ -9,8 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue};
 use portcullis_openid::SecretText;
 use portcullis_openid::error::shortened;
-use portcullis_openid::id_token::IdTokenClaims;
-use portcullis_openid::jwt::Jwt;
+use portcullis_openid::id_token::{IdTokenClaims, display_name};
 use portcullis_system::clock::UnixTime;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +40,9 @@ impl Session {
         rand::fill(&mut random).map_err(|_| UnusableKey)?;
         Ok(Self {
             token: token.clone(),
-            name: shortened(&display_name(token.expose()).unwrap_or_else(|| claims.subject.clone())),
+            name: shortened(
+                &display_name(token.expose(), &claims.subject).unwrap_or_else(|| claims.subject.clone()),
+            ),
             form_secret: SecretText::new(&URL_SAFE_NO_PAD.encode(random)),
             until: claims.expires_by(now),
         })
@@ -74,11 +75,4 @@ impl Session {
     pub(super) fn has_form_secret(&self, given: &str) -> bool {
         verify_slices_are_equal(self.form_secret.expose().as_bytes(), given.as_bytes()).is_ok()
     }
-}
-
-/// A claim by which people know themselves. It decides nothing.
-fn display_name(token: &str) -> Option<String> {
-    let claims = Jwt::parse(token).ok()?.claims().ok()?;
-    let text = |name: &&str| claims.get(*name)?.as_str().filter(|text| !text.trim().is_empty());
-    ["email", "preferred_username", "name"].iter().find_map(text).map(str::to_owned)
 }

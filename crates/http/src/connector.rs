@@ -68,16 +68,11 @@ pub struct ProxyConnector {
 
 impl ProxyConnector {
     async fn connect(mut self, host: Uri) -> Result<ProxiedStream, BoxError> {
-        let scheme = host.scheme_str().unwrap_or("https");
-        let port = host.port_u16().unwrap_or(if scheme == "http" { 80 } else { 443 });
-        let name = host.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        // No proxy gets a request that TLS does not protect.
-        let proxy = if scheme == "https" { self.choice.proxy(scheme, name, port)?.cloned() } else { None };
-        let Some(proxy) = proxy else {
+        let Some(proxy) = self.choice.of_url(&host)?.cloned() else {
             return Ok(MaybeHttpsStream::Http(self.direct.call(host).await?));
         };
-        // Without a port the tunnel would go to 443, whatever the scheme.
-        let target = format!("{scheme}://{}:{port}", host.host().unwrap_or_default()).parse::<Uri>()?;
+        let port = host.port_u16().unwrap_or(443);
+        let target = format!("https://{}:{port}", host.host().unwrap_or_default()).parse::<Uri>()?;
         let through = timeout(CONNECT_TIMEOUT, self.through(&proxy, target)).await;
         let through = through.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}")));
         through.map_err(|cause| ProxyError::Failed { proxy: proxy.to_string(), cause }.into())

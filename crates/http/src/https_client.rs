@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use super::client_tls::{ClientTls, PlainHttp, refusal};
 use super::connector::{Connector, connector};
-use super::proxy::ProxyError;
+use super::proxy::{ProxyChoice, ProxyError, ProxyUrl};
 
 /// The default timeout of a request, from the connection to the end of the response.
 pub const HTTPS_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,6 +47,7 @@ pub const GATEWAY_USER_AGENT: HeaderValue =
 #[derive(Clone)]
 pub struct HttpsClient {
     client: hyper_util::client::legacy::Client<Connector, PostedBody>,
+    proxy: ProxyChoice,
     plain_http: PlainHttp,
 }
 
@@ -191,6 +192,22 @@ pub enum HttpsError {
 }
 
 impl HttpsError {
+    /// The same, of a server behind a proxy, which may be the cause.
+    fn through(mut self, proxy: Option<&ProxyUrl>) -> Self {
+        let Some(proxy) = proxy else { return self };
+        match &mut self {
+            Self::Url(_) | Self::Bearer | Self::Proxy { .. } => {}
+            Self::Connect { host, .. }
+            | Self::Certificate { host, .. }
+            | Self::Lost { host, .. }
+            | Self::Unreadable { host, .. }
+            | Self::TooLarge { host, .. }
+            | Self::Redirect { host, .. }
+            | Self::Timeout { host, .. } => *host = format!("{host} (through the proxy {proxy})"),
+        }
+        self
+    }
+
     /// Whether the server's certificate has the name of its host only as the common name, which is ignored.
     // apiserver: pkg/util/x509metrics/server_cert_deprecations.go
     pub fn is_common_name_only(&self) -> bool {
@@ -300,27 +317,36 @@ impl HttpsClient {
             .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
             .http2_keep_alive_interval(PING_INTERVAL)
             .http2_keep_alive_timeout(PING_TIMEOUT);
-        Ok(Self { client: client.build(connector), plain_http: tls.plain_http })
+        let proxy = tls.proxy.clone();
+        Ok(Self { client: client.build(connector), proxy, plain_http: tls.plain_http })
     }
 
     /// Sends a request and reads the whole response.
     pub async fn send(&self, request: HttpsRequest<'_>) -> Result<HttpsResponse, HttpsError> {
         let (limit, max_bytes) = (request.timeout, request.max_bytes);
         let (host, request) = request.into_http(self.plain_http)?;
-        match timeout(limit, self.exchange(&host, request, max_bytes)).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(HttpsError::Timeout { host, timeout: limit }),
-        }
+        self.exchange_within(limit, host, request, max_bytes).await
     }
 
     /// Sends a request of another library, with its method, headers and body, within the default timeout and limit.
     pub async fn send_http(&self, request: Request<Bytes>) -> Result<HttpsResponse, HttpsError> {
         let host = https_host(request.uri(), self.plain_http)?;
-        let exchange = self.exchange(&host, request.map(PostedBody::of), MAX_RESPONSE_BYTES);
-        match timeout(HTTPS_TIMEOUT, exchange).await {
+        self.exchange_within(HTTPS_TIMEOUT, host, request.map(PostedBody::of), MAX_RESPONSE_BYTES).await
+    }
+
+    async fn exchange_within(
+        &self,
+        limit: Duration,
+        host: String,
+        request: Request<PostedBody>,
+        max_bytes: usize,
+    ) -> Result<HttpsResponse, HttpsError> {
+        let url = request.uri().clone();
+        let outcome = match timeout(limit, self.exchange(&host, request, max_bytes)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(HttpsError::Timeout { host, timeout: HTTPS_TIMEOUT }),
-        }
+            Err(_) => Err(HttpsError::Timeout { host, timeout: limit }),
+        };
+        outcome.map_err(|error| error.through(self.proxy.of_url(&url).ok().flatten()))
     }
 
     async fn exchange(

@@ -45,8 +45,17 @@ impl ProxyChoice {
         ProxyUrl::of(&url).map(Self::Fixed)
     }
 
+    /// The proxy for the host of a URL, if there is one. No proxy gets a request that TLS does not protect.
+    pub fn of_url(&self, url: &http::Uri) -> Result<Option<&ProxyUrl>, ProxyError> {
+        if url.scheme_str().is_some_and(|scheme| scheme != "https") {
+            return Ok(None);
+        }
+        let host = url.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        self.proxy("https", host, url.port_u16().unwrap_or(443))
+    }
+
     /// The proxy for a host, if there is one.
-    pub(crate) fn proxy(&self, scheme: &str, host: &str, port: u16) -> Result<Option<&ProxyUrl>, ProxyError> {
+    fn proxy(&self, scheme: &str, host: &str, port: u16) -> Result<Option<&ProxyUrl>, ProxyError> {
         match self {
             Self::Environment => ENVIRONMENT.proxy(scheme, host, port),
             Self::Rules(rules) => rules.proxy(scheme, host, port),

@@ -2,7 +2,6 @@
 //!
 //! The texts of a provider are shown, without control characters and shortened; tokens and secrets never are.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use openidconnect::core::CoreErrorResponseType;
@@ -63,12 +62,12 @@ pub enum LoginError {
     #[error(
         "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
          user, or run `portcullis login` to change the user, with --context if it is not that of the current context",
-        shortened(.user), shortened(.earlier)
+        .user, .earlier
     )]
     AnotherUser {
-        /// The user of the new login.
+        /// The user of the new login, for people, shortened.
         user: String,
-        /// The user of the cached login.
+        /// The user of the cached login, as well.
         earlier: String,
     },
     /// A provider that replaces refresh tokens would accept the cached one no longer.
@@ -103,8 +102,8 @@ pub enum CallbackError {
          use --flow device"
     )]
     Ports {
-        /// The address to listen on.
-        host: IpAddr,
+        /// The address to listen on, or both of localhost.
+        host: String,
         /// The ports that were tried.
         ports: String,
         /// The operating system's error for the last one.
@@ -121,6 +120,12 @@ pub enum CallbackError {
     /// The redirect has no code.
     #[error("the redirect from the browser has no code")]
     NoCode,
+    /// The start address was opened by two.
+    #[error(
+        "the address of the login was opened twice: by you in a second browser, or by another user or program of this \
+         machine, who could have logged you in as someone else\n  fix: repeat the command, and open the address once"
+    )]
+    StartedTwice,
     /// The listener has ended.
     #[error("the listener for the browser has ended")]
     Ended,
@@ -248,6 +253,9 @@ fn network_fix(error: &HttpsError) -> &'static str {
     match error {
         HttpsError::Connect { cause, .. } if cause.contains("certificate") => {
             "\n  fix: give the provider's CA by --issuer-certificate-authority, and check the clock of this machine"
+        }
+        HttpsError::Proxy { error, .. } if !error.to_string().contains("fix: ") => {
+            "\n  fix: check the proxy, of HTTPS_PROXY or of the cluster's proxy-url; NO_PROXY names hosts that HTTPS_PROXY is not for"
         }
         HttpsError::Connect { .. } | HttpsError::Timeout { .. } => {
             "\n  fix: check the network, and whether the provider is up; then repeat the command"

@@ -83,6 +83,17 @@ pub fn verify(
     check_claims(&jwt.claims()?, expected)
 }
 
+/// The claim of an ID token of this subject by which people know themselves: an address, unless the provider has not verified
+/// it, or a name. It decides nothing, since users of some providers choose it.
+pub fn display_name(token: &str, subject: &str) -> Option<String> {
+    let claims = Jwt::parse(token).ok()?.claims().ok()?;
+    let text = |name: &str| claims.get(name)?.as_str().filter(|text| !text.trim().is_empty());
+    let is_verified = claims.get("email_verified").is_none_or(|verified| *verified != Value::Bool(false));
+    let names = [text("email").filter(|_| is_verified), text("preferred_username"), text("name")];
+    (text("sub") == Some(subject)).then_some(())?;
+    names.into_iter().flatten().next().map(str::to_owned)
+}
+
 fn check_claims(
     claims: &Map<String, Value>,
     expected: &ExpectedIdToken<'_>,
@@ -225,6 +236,32 @@ mod tests {
         for (changes, error) in cases {
             assert_eq!(verdict(&changes, &expected()).err(), error, "{changes}");
         }
+    }
+
+    #[test]
+    fn people_know_themselves_by_an_address_or_a_name() {
+        let signer = Signer::new("ES256");
+        let name = |claims: Value| {
+            let token = signer.sign(&signer.header(), &claims.to_string());
+            display_name(&token, "248289761001")
+        };
+        let sub = "248289761001";
+        for (claims, expected) in [
+            (
+                json!({"sub": sub, "email": "a@b.test", "preferred_username": "a", "name": "A"}),
+                Some("a@b.test"),
+            ),
+            (json!({"sub": sub, "email": "a@b.test", "email_verified": true}), Some("a@b.test")),
+            (json!({"sub": sub, "email": "a@b.test", "email_verified": false, "name": "A"}), Some("A")),
+            (json!({"sub": sub, "email": " ", "preferred_username": "a", "name": "A"}), Some("a")),
+            (json!({"sub": sub, "email": 7, "name": "A"}), Some("A")),
+            (json!({"sub": sub}), None),
+            (json!({"sub": "another", "email": "a@b.test"}), None),
+            (json!({"email": "a@b.test"}), None),
+        ] {
+            assert_eq!(name(claims.clone()).as_deref(), expected, "{claims}");
+        }
+        assert_eq!(display_name("opaque", sub), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A kubeconfig may contain credentials: errors never quote it.
 
 use std::error::Error as _;
+use std::ffi::OsStr;
 use std::future::Future;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -78,7 +79,7 @@ impl ClusterFlags {
         let (origin, read) = if let Some(file) = &self.kubeconfig {
             (format!("--kubeconfig {}", file.display()), Kubeconfig::read_from(file).map(Some))
         } else if let Some(files) = std::env::var_os(VARIABLE).filter(|files| !files.is_empty()) {
-            (format!("${VARIABLE} ({})", files.display()), Kubeconfig::from_env())
+            (format!("${VARIABLE} ({})", files.display()), from_variable(&files))
         } else if let Some(file) = home() {
             let read = match Kubeconfig::read_from(&file) {
                 Err(KubeconfigError::ReadConfig(error, _)) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -118,6 +119,30 @@ impl ClusterFlags {
         let cluster = read.clusters.iter().find(|named| context.is_some_and(|one| one.cluster == named.name));
         let cluster = cluster.and_then(|named| named.cluster.as_ref());
         ProxyChoice::of_kubeconfig(cluster.and_then(|cluster| cluster.proxy_url.as_deref()))
+    }
+}
+
+/// The files of the variable, merged. Absent ones are skipped, unless all are.
+// client-go: tools/clientcmd/loader.go, Load
+fn from_variable(files: &OsStr) -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let (mut merged, mut absent) = (None::<Kubeconfig>, None);
+    for file in std::env::split_paths(files).filter(|file| !file.as_os_str().is_empty()) {
+        let mut read = match Kubeconfig::read_from(&file) {
+            Err(KubeconfigError::ReadConfig(error, file)) if error.kind() == ErrorKind::NotFound => {
+                absent.get_or_insert(KubeconfigError::ReadConfig(error, file));
+                continue;
+            }
+            read => read?,
+        };
+        read.current_context = read.current_context.filter(|name| !name.is_empty());
+        merged = Some(match merged {
+            Some(merged) => merged.merge(read)?,
+            None => read,
+        });
+    }
+    match absent {
+        Some(error) if merged.is_none() => Err(error),
+        _ => Ok(merged),
     }
 }
 
@@ -243,4 +268,26 @@ pub(crate) fn chain(error: &kube::Error) -> String {
         cause = cause_of(error);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absent_file_of_the_variable_is_skipped() {
+        let home = tempfile::tempdir().unwrap();
+        let [absent, first, second] = ["absent", "first", "second"].map(|name| home.path().join(name));
+        std::fs::write(&first, "{kind: Config, current-context: '', users: [{name: u, user: {token: a}}]}")
+            .unwrap();
+        std::fs::write(&second, "{kind: Config, current-context: c, users: [{name: u, user: {token: b}}]}")
+            .unwrap();
+        let read = |files: &[&PathBuf]| from_variable(&std::env::join_paths(files).unwrap());
+        let merged = read(&[&absent, &first, &second]).unwrap().unwrap();
+        assert_eq!((merged.current_context.as_deref(), merged.auth_infos.len()), (Some("c"), 1));
+        assert!(matches!(read(&[&absent]), Err(KubeconfigError::ReadConfig(..))));
+        assert!(read(&[]).unwrap().is_none());
+        std::fs::write(&first, "[").unwrap();
+        assert!(read(&[&first, &second]).is_err());
+    }
 }

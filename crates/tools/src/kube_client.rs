@@ -42,11 +42,14 @@ pub(crate) fn client(config: &Config, proxy: &ProxyChoice) -> Result<Client, Str
     let mut connector = connector(tls(config)?, to_proxy(config)?, name, proxy.clone(), false);
     connector.enforce_https();
     let limit = config.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+    let proxy = proxy.clone();
     let connect = tower::service_fn(move |host: Uri| {
         let mut connector = connector.clone();
+        let through = proxy.of_url(&host).ok().flatten().map(|proxy| format!(" through the proxy {proxy}"));
         Box::pin(async move {
             let connected = timeout(limit, connector.call(host)).await;
-            connected.unwrap_or_else(|_| Err(format!("no connection within {limit:?}").into()))
+            let through = through.unwrap_or_default();
+            connected.unwrap_or_else(|_| Err(format!("no connection{through} within {limit:?}").into()))
         })
     });
     let client: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connect);

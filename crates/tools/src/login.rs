@@ -1,7 +1,8 @@
 //! `portcullis login`, `logout` and `credential`: people and machines log in to clusters with an OpenID provider.
 //!
 //! The parts: [`settings`] are the flags, [`provider`] speaks the protocol, [`callback`] receives the browser's
-//! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed.
+//! redirect, [`id_token`] verifies, [`cache`] keeps tokens, [`session`] decides which of them is needed, [`kubeconfig_file`]
+//! has the kubeconfigs of a user, [`consent`] asks about those of someone else.
 
 mod api_server;
 mod browser;
@@ -9,6 +10,7 @@ mod cache;
 mod callback;
 mod client_certificate;
 mod command;
+mod consent;
 mod credential;
 mod exec_credential;
 mod kubeconfig_file;

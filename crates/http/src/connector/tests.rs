@@ -93,6 +93,8 @@ async fn the_certificate_of_the_server_is_verified_behind_the_proxy() {
     for (tls, url) in [(trusting(&others), "https://server.test/"), (trusting(&ca), "https://other.test/")] {
         let error = get(&tls, choice.clone(), url).await.unwrap_err();
         assert!(matches!(error, HttpsError::Certificate { .. }), "{error}");
+        let through = format!("test (through the proxy http://{}): ", proxy.address);
+        assert!(error.to_string().contains(&through), "{error}");
     }
     assert!(server.take().is_empty());
 }
@@ -128,6 +130,18 @@ async fn errors_name_the_proxy_and_not_its_password() {
     let choice = environment(&[("HTTPS_PROXY", "ftp://user:s3cr3t@proxy.test")]);
     let error = get(&trusting(&ca), choice, "https://server.test/").await.unwrap_err();
     assert!(matches!(error, HttpsError::Proxy { .. }) && !error.to_string().contains("s3cr3t"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_silent_behind_a_proxy_is_named_with_it() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let proxy = ProxyServer::start(ProxyKind::Connect(CONNECTED), silent.local_addr().unwrap()).await;
+    let choice = environment(&[("HTTPS_PROXY", &format!("user:s3cr3t@{}", proxy.address))]);
+    let error = get(&trusting(&Ca::new("servers")), choice, "https://server.test/").await.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, HttpsError::Timeout { .. }), "{text}");
+    assert!(text.contains(&format!("through the proxy http://{}", proxy.address)), "{text}");
+    assert!(!text.contains("s3cr3t"), "{text}");
 }
 
 #[tokio::test]

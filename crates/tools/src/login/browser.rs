@@ -1,7 +1,7 @@
 //! Opens a URL in the user's browser, by a program and never by a shell.
 //!
-//! Other users of the machine can read the URL in the process list. It has no secret that lets them use the login: the
-//! code is bound to the PKCE verifier, which is not in it.
+//! Other users of the machine can read the URL in the process list. That of a login is the start address of its listener,
+//! which works once, so that a second user of it is noticed.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -80,14 +80,19 @@ fn start(program: &[String], url: &str) -> Result<(), String> {
         arguments.push(url.to_owned());
     }
     // Standard output belongs to the credential.
-    let child = Command::new(name)
+    let mut command = Command::new(name);
+    command
         .args(arguments)
         .env_remove(super::settings::SECRET_VARIABLE)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    child.map(drop).map_err(|error| format!("cannot start {name}: {error}"))
+        .stderr(Stdio::null());
+    // Ctrl-C in the terminal goes to the process group of the command: the browser, which may have been started by it and
+    // shows other pages, too, goes on.
+    platform::own_process_group(&mut command)
+        .spawn()
+        .map(drop)
+        .map_err(|error| format!("cannot start {name}: {error}"))
 }
 
 #[cfg(test)]
@@ -111,16 +116,37 @@ mod tests {
         assert!(environment(None, false).is_available(Some("w3m")));
     }
 
-    #[tokio::test]
-    async fn no_shell_reads_the_url() {
+    /// A browser that writes what `text` stands for in its shell to the file `url`.
+    fn browser(directory: &std::path::Path, text: &str) {
         use std::os::unix::fs::PermissionsExt as _;
 
+        let url = directory.join("url");
+        let script =
+            format!("#!/bin/sh\nprintf '%s' \"{text}\" > {0}.new && mv {0}.new {0}\n", url.display());
+        std::fs::write(directory.join("browser"), script).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(directory.join("browser"), mode).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn ctrl_c_does_not_reach_the_browser() {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| directory.path().join(name);
-        let script =
-            format!("#!/bin/sh\nprintf '%s' \"$#:$1\" > {0}.new && mv {0}.new {0}\n", file("url").display());
-        std::fs::write(file("browser"), script).unwrap();
-        std::fs::set_permissions(file("browser"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        browser(directory.path(), "$$ $(cut -d ' ' -f 5 /proc/$$/stat)");
+        let environment = BrowserEnvironment::default();
+        environment.open(Some(&file("browser").display().to_string()), "https://issuer.test/").unwrap();
+        testkit::until("the browser to be started", || file("url").exists()).await;
+        let text = std::fs::read_to_string(file("url")).unwrap();
+        let (process, group) = text.split_once(' ').unwrap();
+        assert_eq!(process, group, "it leads a process group of its own");
+    }
+
+    #[tokio::test]
+    async fn no_shell_reads_the_url() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        browser(directory.path(), "$#:$1");
         let url = "https://issuer.test/auth?a=b&c=$(touch x);d='e'";
         let environment = BrowserEnvironment::default();
         assert!(environment.open(Some(&file("absent").display().to_string()), url).is_err());

@@ -16,7 +16,7 @@ mod keyring;
 mod no_keyring;
 mod store;
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,16 +25,20 @@ use std::time::Duration;
 use aws_lc_rs::{digest, rand};
 use clap::ValueEnum;
 use portcullis_go::hex::hex;
+use portcullis_go::time;
 use portcullis_http::client_tls::TrustedRoots;
+use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::platform;
 use secrecy::zeroize::Zeroizing;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use super::error::LoginError;
+use super::error::{LoginError, shortened};
+use super::id_token::display_name;
 use super::provider::{OpenIdClientSettings, ScopeChoice};
 use super::settings::{ClientSettings, Flow, TokenKind, roots};
+use crate::terminal::plain;
 pub(super) use certificate::{CachedCertificate, IssuedCertificate, PendingRequest};
 #[cfg(all(feature = "keyring", target_os = "linux"))]
 use keyring::{IS_BUILT, Keyring, KeyringError};
@@ -47,8 +51,8 @@ use store::{CredentialStore, FilePrivacy, FileStore};
 const VERSION: u32 = 1;
 /// How often a locked entry is tried again.
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
-/// The most bytes of a failure in a lock file that are read.
-const MAX_FAILURE: usize = 16 * 1024;
+/// The most bytes of a lock file that are read.
+const MAX_LOCK_RECORD: usize = 16 * 1024;
 
 /// The stores that `--credential-store` names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -98,8 +102,8 @@ pub(super) enum CacheError {
     Version(String),
     #[error("there is no home directory; set {}, or give --cache-dir DIR", platform::CACHE_VARIABLES.join(" or "))]
     NoHome,
-    #[error("another process has been logging in for {0:?}")]
-    Locked(Duration),
+    #[error("{}", locked(.0, .1.as_ref()))]
+    Locked(Duration, Option<LockHolder>),
     #[error(transparent)]
     Keyring(#[from] KeyringError),
     #[error(
@@ -113,13 +117,28 @@ impl CacheError {
     /// Whether a command must not go on without the cache: another process is logging in, or a keyring that the user has
     /// chosen cannot be used, so that each command would ask for a login.
     pub(super) fn is_fatal(&self) -> bool {
-        matches!(self, Self::Locked(_) | Self::Keyring(_) | Self::KeyringLock(_))
+        matches!(self, Self::Locked(..) | Self::Keyring(_) | Self::KeyringLock(_))
     }
 
     /// Whether there is no keyring that could have entries: no session bus, or no service on it.
     pub(super) fn is_absent_keyring(&self) -> bool {
         matches!(self, Self::Keyring(error) if error.is_absent())
     }
+}
+
+fn locked(limit: &Duration, holder: Option<&LockHolder>) -> String {
+    const ENDED: &str = "then repeat the command; it may wait for a browser that was closed, or be stopped";
+    let Some(holder @ LockHolder { process, is_login, .. }) = holder else {
+        return format!(
+            "another process has used this login for {limit:?}\n  fix: end the other portcullis, {ENDED}"
+        );
+    };
+    let (doing, fix) =
+        if *is_login { ("logs in", "complete its login, or ") } else { ("has used this login", "") };
+    format!(
+        "another process {doing}, and has not ended within {limit:?}: {holder}\n  fix: {fix}end it with `kill {process}`, \
+         {ENDED}"
+    )
 }
 
 impl From<CacheError> for LoginError {
@@ -171,6 +190,16 @@ impl CachedTokens {
                 .authorities
                 .as_deref()
                 .map(|pem| String::from_utf8_lossy(pem).into_owned()),
+        }
+    }
+
+    /// The user for people: a name, and the subject behind it, which alone tells users apart.
+    pub(super) fn user(&self) -> Option<String> {
+        let subject = self.subject.as_deref()?;
+        let shown = plain(&shortened(subject)).into_owned();
+        match display_name(self.token.expose(), subject).filter(|name| name != subject) {
+            Some(name) => Some(format!("{} ({shown})", plain(&shortened(&name)))),
+            None => Some(shown),
         }
     }
 
@@ -238,6 +267,8 @@ impl RemovedLogin {
 pub(super) struct CacheLock {
     /// Closing it frees the lock.
     file: File,
+    /// This process.
+    holder: LockHolder,
     /// That of the last holder, if it failed while this process waited for the lock.
     awaited: Option<FailedAttempt>,
 }
@@ -253,19 +284,73 @@ struct FailedAttempt {
     is_temporary: bool,
 }
 
-impl FailedAttempt {
-    /// What a lock file says. Anything else in it counts as no failure. An error: on Windows, another process has locked it.
-    fn read(file: &File) -> io::Result<Option<Self>> {
-        let mut content = vec![0; MAX_FAILURE];
+/// The process that holds a lock, as the file of the lock says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LockHolder {
+    /// Its process ID.
+    process: u32,
+    /// Since when it holds the lock, in seconds since 1970.
+    since: u64,
+    /// Whether it waits for its user, who logs in.
+    is_login: bool,
+}
+
+impl LockHolder {
+    fn current() -> Self {
+        Self { process: std::process::id(), since: Clock::system().now().as_secs(), is_login: false }
+    }
+}
+
+impl Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let since = time::format_since_epoch(UnixTime::from_secs(self.since));
+        write!(f, "process {}, since {since}", self.process)
+    }
+}
+
+/// How long to wait for a lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LockLimits {
+    /// Whatever its holder does.
+    pub(super) all: Duration,
+    /// For a holder that waits for its user.
+    pub(super) login: Duration,
+}
+
+impl LockLimits {
+    /// One limit for every holder.
+    pub(super) fn alike(limit: Duration) -> Self {
+        Self { all: limit, login: limit }
+    }
+}
+
+/// What a lock file says. Anything else in it counts as an empty one.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct LockRecord {
+    holder: Option<LockHolder>,
+    failure: Option<FailedAttempt>,
+}
+
+impl LockRecord {
+    /// An error: on Windows, another process has locked it.
+    fn read(file: &File) -> io::Result<Self> {
+        let mut content = vec![0; MAX_LOCK_RECORD];
         let length = platform::read_start(file, &mut content)?;
-        Ok(content.get(..length).and_then(|content| serde_json::from_slice(content).ok()))
+        Ok(serde_json::from_slice(content.get(..length).unwrap_or_default()).unwrap_or_default())
     }
 
-    /// What the lock file says, if it said something else before.
-    fn read_since(before: &io::Result<Option<Self>>, file: &File) -> Option<Self> {
+    /// The failure that the file says, if it said something else before.
+    fn failure_since(before: &io::Result<Self>, file: &File) -> Option<FailedAttempt> {
         // Without knowing what it said before, each process finds out by itself.
-        let before = before.as_ref().ok()?;
-        Self::read(file).ok()?.filter(|now| Some(now) != before.as_ref())
+        let before = before.as_ref().ok()?.failure.as_ref();
+        Self::read(file).ok()?.failure.filter(|now| Some(now) != before)
+    }
+
+    /// Without the content of the file, each process finds out by itself.
+    fn write(&self, file: &File) {
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        file.set_len(0).and_then(|()| platform::write_start(file, &content)).ok();
     }
 }
 
@@ -279,20 +364,24 @@ impl CacheLock {
 
     /// Begins an attempt: from now on, an earlier failure is not that for which others wait.
     pub(super) fn begin(&self) {
-        self.file.set_len(0).ok();
+        LockRecord { holder: Some(self.holder.clone()), failure: None }.write(&self.file);
+    }
+
+    /// From now on, the user is asked.
+    pub(super) fn begin_login(&self) {
+        let holder = LockHolder { is_login: true, ..self.holder.clone() };
+        LockRecord { holder: Some(holder), failure: None }.write(&self.file);
     }
 
     /// Tells the processes that wait for this attempt why it has failed.
     pub(super) fn fail(&self, attempt: &str, problem: &dyn Display, is_temporary: bool) {
         let mut id = [0; 16];
-        // Without the file's content, each process finds out by itself.
         if rand::fill(&mut id).is_err() {
             return;
         }
         let (attempt, problem) = (attempt.to_owned(), problem.to_string());
         let failure = FailedAttempt { id: hex(&id), attempt, problem, is_temporary };
-        let content = serde_json::to_vec(&failure).unwrap_or_default();
-        self.file.set_len(0).and_then(|()| platform::write_start(&self.file, &content)).ok();
+        LockRecord { holder: Some(self.holder.clone()), failure: Some(failure) }.write(&self.file);
     }
 }
 
@@ -441,28 +530,45 @@ impl CacheEntry {
         limit: Duration,
         waiting: impl FnOnce(),
     ) -> Result<CacheLock, CacheError> {
+        self.lock_within(LockLimits::alike(limit), |_| waiting()).await
+    }
+
+    /// The same, with a limit of its own for a holder that waits for its user.
+    pub(super) async fn lock_within(
+        &self,
+        limits: LockLimits,
+        waiting: impl FnOnce(Option<&LockHolder>),
+    ) -> Result<CacheLock, CacheError> {
         let path = self.cache.directory.join(format!("{}.lock", self.name));
         let failed = |error| self.cache.store.lock_error(CacheError::Io(path.clone(), error));
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true);
         let file = platform::open_private(options, &path).map_err(failed)?;
-        let (end, mut waiting) = (Instant::now() + limit, Some(waiting));
+        let (began, mut waiting) = (Instant::now(), Some(waiting));
         // Before the first try: the holder may fail at any time after it.
-        let before = FailedAttempt::read(&file);
+        let before = LockRecord::read(&file);
         loop {
             match file.try_lock() {
                 Ok(()) => {
-                    let awaited = FailedAttempt::read_since(&before, &file);
-                    return Ok(CacheLock { file, awaited });
+                    let awaited = LockRecord::failure_since(&before, &file);
+                    let lock = CacheLock { file, holder: LockHolder::current(), awaited };
+                    // A failure is left for the others that wait for it.
+                    if lock.awaited.is_none() {
+                        lock.begin();
+                    }
+                    return Ok(lock);
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
-                Err(TryLockError::WouldBlock) if Instant::now() >= end => {
-                    return Err(CacheError::Locked(limit));
-                }
                 Err(TryLockError::WouldBlock) => {}
             }
+            let holder = LockRecord::read(&file).ok().and_then(|record| record.holder);
+            let is_login = holder.as_ref().is_some_and(|holder| holder.is_login);
+            let limit = if is_login { limits.login } else { limits.all };
+            if began.elapsed() >= limit {
+                return Err(CacheError::Locked(limit, holder));
+            }
             if let Some(waiting) = waiting.take() {
-                waiting();
+                waiting(holder.as_ref());
             }
             sleep(LOCK_INTERVAL).await;
         }

@@ -2,44 +2,62 @@
 //!
 //! Every program and user of the machine, and every web page in the browser, can reach it. It accepts one redirect, that
 //! with the state of this login; the code in it is worthless without the PKCE verifier, which never leaves this process.
+//! The login begins at an address of the listener that works once, so that another user who has read it is noticed.
 // threat: forged-callback
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::select_all;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue,
-    ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
+    HeaderValue, LOCATION, ORIGIN, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use openidconnect::CsrfToken;
 use openidconnect::url::form_urlencoded;
 use portcullis_system::sync::lock;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::{AbortHandle, JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
 
 use super::error::{CallbackError, ProviderRefusal, shortened};
 use super::settings::CallbackHost;
 
 pub(super) const PATH: &str = "/callback";
-/// Connections at the same time; more wait in the backlog.
+/// Open connections. One more closes the one that has waited longest for its request.
 const MAX_CONNECTIONS: usize = 16;
+/// How long the header of a request may take: it comes from the same machine.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection may take to send its request and receive the page.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest request: codes have some hundred bytes.
 const MAX_REQUEST_BYTES: usize = 16 << 10;
+/// How often another free port is tried, if the system's choice is taken on the other loopback address.
+const MAX_PORT_ATTEMPTS: usize = 16;
+/// The bytes of the random path of the start address.
+const START_PATH_BYTES: u32 = 32;
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
+/// By which browsers say that they fetch a page that the user may never see: Fetch Metadata's `Sec-Purpose`, and the older
+/// names of Chromium, Safari and Firefox.
+const PURPOSES: [HeaderName; 4] = [
+    HeaderName::from_static("sec-purpose"),
+    HeaderName::from_static("purpose"),
+    HeaderName::from_static("x-purpose"),
+    HeaderName::from_static("x-moz"),
+];
 
 /// What the redirect must say.
 #[derive(Debug, Clone)]
@@ -60,28 +78,31 @@ pub(super) enum Callback {
 /// The listener, before the login begins.
 #[derive(Debug)]
 pub(super) struct CallbackListener {
-    listener: TcpListener,
+    /// One, or one for each loopback address that `localhost` stands for.
+    listeners: Vec<TcpListener>,
     host: String,
 }
 
 impl CallbackListener {
     /// Listens on the first free port.
     pub(super) async fn bind(host: CallbackHost, ports: &[u16]) -> Result<Self, CallbackError> {
-        let (address, name) = match host {
-            CallbackHost::Ipv4 => (IpAddr::from(Ipv4Addr::LOCALHOST), "127.0.0.1"),
-            CallbackHost::Ipv6 => (IpAddr::from(Ipv6Addr::LOCALHOST), "[::1]"),
-            CallbackHost::Localhost => (IpAddr::from(Ipv4Addr::LOCALHOST), "localhost"),
+        const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let (addresses, name): (&[IpAddr], _) = match host {
+            CallbackHost::Ipv4 => (&[V4], "127.0.0.1"),
+            CallbackHost::Ipv6 => (&[V6], "[::1]"),
+            CallbackHost::Localhost => (&[V4, V6], "localhost"),
         };
-        let mut cause = std::io::Error::other("no port is given");
+        let mut cause = io::Error::other("no port is given");
         for port in ports {
-            let bound = TcpListener::bind(SocketAddr::new(address, *port)).await;
-            match bound.and_then(|listener| Ok((listener.local_addr()?.port(), listener))) {
-                Ok((port, listener)) => return Ok(Self { listener, host: format!("{name}:{port}") }),
+            match bind_all(addresses, *port).await {
+                Ok((port, listeners)) => return Ok(Self { listeners, host: format!("{name}:{port}") }),
                 Err(error) => cause = error,
             }
         }
         let ports = ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        Err(CallbackError::Ports { host: address, ports, cause })
+        let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        Err(CallbackError::Ports { host: addresses.join(" and "), ports, cause })
     }
 
     /// The redirect URL.
@@ -89,64 +110,173 @@ impl CallbackListener {
         format!("http://{}{PATH}", self.host)
     }
 
-    /// Waits for the redirect of this login. Every other request gets an answer that changes nothing.
-    pub(super) async fn wait(self, expected: ExpectedCallback) -> Result<Callback, CallbackError> {
-        let (sender, mut receiver) = mpsc::channel(1);
-        let desk = Arc::new(CallbackDesk { host: self.host, expected, sender: Mutex::new(Some(sender)) });
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let mut connections = JoinSet::new();
-        loop {
-            let place = Arc::clone(&places).acquire_owned();
-            let accepted = async {
-                // Never closed.
-                let place = place.await.ok();
-                (self.listener.accept().await, place)
-            };
-            tokio::select! {
-                // Before the end of the connection that has carried the redirect.
-                biased;
-                outcome = receiver.recv() => {
-                    // The browser shows the page before the command continues; nothing else is accepted. Browsers open
-                    // spare connections, on which nothing comes.
-                    drop(self.listener);
-                    let answered = async {
-                        while connections.join_next().await.is_some_and(|carried| !carried.unwrap_or(false)) {}
-                    };
-                    timeout(CONNECTION_TIMEOUT, answered).await.ok();
-                    return outcome.unwrap_or(Err(CallbackError::Ended));
-                }
-                (accepted, place) = accepted => {
-                    let Ok((stream, _)) = accepted else {
-                        // Out of file descriptors: connections that end free some.
-                        tokio::time::sleep(Duration::from_millis(100)).await;
-                        continue;
-                    };
-                    let desk = Arc::clone(&desk);
-                    connections.spawn(async move {
-                        let carried = timeout(CONNECTION_TIMEOUT, desk.serve(stream)).await;
-                        drop(place);
-                        carried.unwrap_or(false)
-                    });
-                }
-                Some(_) = connections.join_next() => {}
+    /// Serves the redirect of this login, and an address that leads to `authorization_url` once. Until the server is dropped,
+    /// every other request gets an answer that changes nothing.
+    pub(super) fn serve(self, expected: ExpectedCallback, authorization_url: &str) -> CallbackServer {
+        let (sender, outcome) = mpsc::channel(1);
+        let path = format!("/{}", CsrfToken::new_random_len(START_PATH_BYTES).secret());
+        let start_url = format!("http://{}{path}", self.host);
+        let desk = Arc::new(CallbackDesk {
+            host: self.host,
+            start: StartPage {
+                path: SecretString::from(path),
+                authorization_url: SecretString::from(authorization_url),
+                is_used: AtomicBool::new(false),
+                is_used_twice: AtomicBool::new(false),
+            },
+            expected,
+            sender: Mutex::new(Some(sender)),
+            answered: Notify::new(),
+        });
+        let mut task = JoinSet::new();
+        task.spawn(accept_all(self.listeners, Arc::clone(&desk)));
+        CallbackServer { desk, start_url, outcome, _task: task }
+    }
+}
+
+/// Listens on the same port of all these addresses that the machine has. A port that another program has on one of them is
+/// taken: the browser may try that address first.
+// threat: forged-callback
+async fn bind_all(addresses: &[IpAddr], port: u16) -> io::Result<(u16, Vec<TcpListener>)> {
+    let mut bound = bind_once(addresses, port).await;
+    for _ in 1..MAX_PORT_ATTEMPTS {
+        if port != 0 || bound.is_ok() {
+            break;
+        }
+        bound = bind_once(addresses, port).await;
+    }
+    bound
+}
+
+async fn bind_once(addresses: &[IpAddr], mut port: u16) -> io::Result<(u16, Vec<TcpListener>)> {
+    let mut listeners = Vec::new();
+    let mut absent = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match TcpListener::bind(SocketAddr::new(*address, port)).await {
+            Ok(listener) => {
+                port = listener.local_addr()?.port();
+                listeners.push(listener);
+            }
+            Err(error) if is_present(*address).await => return Err(error),
+            Err(error) => absent = error,
+        }
+    }
+    if listeners.is_empty() { Err(absent) } else { Ok((port, listeners)) }
+}
+
+/// Whether the machine has this address: one without IPv6 has no `::1`.
+async fn is_present(address: IpAddr) -> bool {
+    TcpListener::bind(SocketAddr::new(address, 0)).await.is_ok()
+}
+
+/// The server of one login, which ends when it is dropped.
+pub(super) struct CallbackServer {
+    desk: Arc<CallbackDesk>,
+    start_url: String,
+    outcome: mpsc::Receiver<Result<Callback, CallbackError>>,
+    /// Accepts the connections.
+    _task: JoinSet<()>,
+}
+
+impl CallbackServer {
+    /// The address for the browser. It counts once: the URL of the provider, which is in it, would let another user of the
+    /// machine who sees it in the process list complete the login unnoticed.
+    // threat: forged-callback
+    pub(super) fn start_url(&self) -> &str {
+        &self.start_url
+    }
+
+    /// Waits for the redirect of this login.
+    pub(super) async fn wait(&mut self) -> Result<Callback, CallbackError> {
+        let outcome = self.outcome.recv().await.unwrap_or(Err(CallbackError::Ended));
+        // The browser shows the page before the command continues.
+        timeout(CONNECTION_TIMEOUT, self.desk.answered.notified()).await.ok();
+        outcome
+    }
+
+    /// Fails if the start address was opened twice, also after the redirect: who was faster than the user's browser is not the
+    /// user.
+    pub(super) fn check_start(&self) -> Result<(), CallbackError> {
+        let is_used_twice = self.desk.start.is_used_twice.load(Ordering::Relaxed);
+        if is_used_twice { Err(CallbackError::StartedTwice) } else { Ok(()) }
+    }
+}
+
+/// Accepts connections without end. None keeps another one out: silent and slow ones make place.
+async fn accept_all(mut listeners: Vec<TcpListener>, desk: Arc<CallbackDesk>) {
+    let mut connections = OpenConnections::default();
+    loop {
+        // Another one first each time, so that a flood of one address does not keep the other from being served.
+        listeners.rotate_left(1);
+        let accepts = listeners.iter().map(|listener| Box::pin(listener.accept()));
+        match select_all(accepts).await.0 {
+            Ok((stream, _)) => connections.add(stream, &desk),
+            // Out of file descriptors: connections that end free some.
+            Err(_) => sleep(Duration::from_millis(100)).await,
+        }
+        // The connection reads what has arrived before the next ones can take its place.
+        yield_now().await;
+    }
+}
+
+/// The connections, each with a task of its own.
+#[derive(Default)]
+struct OpenConnections {
+    tasks: JoinSet<()>,
+    oldest_first: VecDeque<OpenConnection>,
+}
+
+struct OpenConnection {
+    task: AbortHandle,
+    /// Whether it has sent a whole request.
+    has_request: Arc<AtomicBool>,
+}
+
+impl OpenConnections {
+    /// Serves a connection. In a full house, it takes the place of the one that has waited longest without a whole request.
+    fn add(&mut self, stream: TcpStream, desk: &Arc<CallbackDesk>) {
+        while self.tasks.try_join_next().is_some() {}
+        self.oldest_first.retain(|connection| !connection.task.is_finished());
+        if self.oldest_first.len() >= MAX_CONNECTIONS {
+            let waits = |connection: &OpenConnection| !connection.has_request.load(Ordering::Relaxed);
+            let evicted = self.oldest_first.iter().position(waits).unwrap_or(0);
+            if let Some(evicted) = self.oldest_first.remove(evicted) {
+                evicted.task.abort();
             }
         }
+        let (desk, has_request) = (Arc::clone(desk), Arc::new(AtomicBool::new(false)));
+        let requested = Arc::clone(&has_request);
+        let task = self.tasks.spawn(async move { desk.serve(stream, &requested).await });
+        self.oldest_first.push_back(OpenConnection { task, has_request });
     }
 }
 
 /// Answers the requests to the listener.
 struct CallbackDesk {
     host: String,
+    start: StartPage,
     expected: ExpectedCallback,
     /// Taken by the first redirect with the right state.
     sender: Mutex<Option<mpsc::Sender<Result<Callback, CallbackError>>>>,
+    /// The connection that has carried the outcome has ended.
+    answered: Notify,
+}
+
+/// The address that leads to the provider, once.
+struct StartPage {
+    path: SecretString,
+    /// With the state and the challenge: it is not for logs.
+    authorization_url: SecretString,
+    is_used: AtomicBool,
+    is_used_twice: AtomicBool,
 }
 
 impl CallbackDesk {
-    /// Serves a connection. Returns whether it has carried the redirect of the login.
-    async fn serve(&self, stream: TcpStream) -> bool {
+    /// Serves a connection.
+    async fn serve(&self, stream: TcpStream, has_request: &AtomicBool) {
         let carried = AtomicBool::new(false);
         let service = service_fn(|request| {
+            has_request.store(true, Ordering::Relaxed);
             let was_expected = lock(&self.sender).is_some();
             let answer = self.answer(&request);
             if was_expected && lock(&self.sender).is_none() {
@@ -156,13 +286,15 @@ impl CallbackDesk {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(CONNECTION_TIMEOUT)
+            .header_read_timeout(HEADER_TIMEOUT)
             .max_buf_size(MAX_REQUEST_BYTES)
             .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
         // A broken connection is the browser's.
-        connection.await.ok();
-        carried.load(Ordering::Relaxed)
+        timeout(CONNECTION_TIMEOUT, connection).await.ok();
+        if carried.load(Ordering::Relaxed) {
+            self.answered.notify_one();
+        }
     }
 
     fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
@@ -171,7 +303,9 @@ impl CallbackDesk {
         if header(HOST).is_none_or(|host| host != self.host.as_str()) {
             return page(StatusCode::MISDIRECTED_REQUEST, "This is not the address of the login.");
         }
-        if request.uri().path() != PATH {
+        let path = request.uri().path();
+        let is_start = is_equal(path, &self.start.path);
+        if path != PATH && !is_start {
             return page(StatusCode::NOT_FOUND, "There is nothing here.");
         }
         if request.method() != Method::GET {
@@ -181,7 +315,35 @@ impl CallbackDesk {
         if header(ORIGIN).is_some() || header(SEC_FETCH_DEST).is_some_and(|dest| dest != "document") {
             return page(StatusCode::FORBIDDEN, "Only the redirect of the provider is accepted.");
         }
-        self.receive(request.uri().query().unwrap_or_default())
+        if !is_start {
+            return self.receive(request.uri().query().unwrap_or_default());
+        }
+        if is_prefetch(request.headers()) {
+            return page(StatusCode::SERVICE_UNAVAILABLE, "This address counts once, when it is opened.");
+        }
+        self.begin()
+    }
+
+    /// Leads to the provider, once. A second one that opens the address ends the login: one of the two is not the user.
+    // threat: forged-callback
+    fn begin(&self) -> Response<Full<Bytes>> {
+        if self.start.is_used.swap(true, Ordering::Relaxed) {
+            self.start.is_used_twice.store(true, Ordering::Relaxed);
+            if let Some(sender) = lock(&self.sender).take() {
+                sender.try_send(Err(CallbackError::StartedTwice)).ok();
+            }
+            return page(
+                StatusCode::GONE,
+                "This address was already used. If you have not opened it yourself, another user or program has. The login \
+                 in the terminal has ended; repeat the command.",
+            );
+        }
+        let Ok(url) = HeaderValue::from_str(self.start.authorization_url.expose_secret()) else {
+            return page(StatusCode::BAD_GATEWAY, "The address of the provider cannot be sent to a browser.");
+        };
+        let mut response = page(StatusCode::FOUND, "The login goes on at the provider.");
+        response.headers_mut().insert(LOCATION, url);
+        response
     }
 
     fn receive(&self, query: &str) -> Response<Full<Bytes>> {
@@ -250,9 +412,17 @@ fn unique(query: &str) -> Result<BTreeMap<String, String>, &'static str> {
     Ok(parameters)
 }
 
+/// Whether a browser fetches a page before the user opens it.
+fn is_prefetch(headers: &HeaderMap) -> bool {
+    let is_early = |value: &HeaderValue| {
+        let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
+        ["prefetch", "preload", "prerender", "preview"].iter().any(|purpose| value.contains(purpose))
+    };
+    PURPOSES.iter().any(|name| headers.get_all(name).iter().any(is_early))
+}
+
 /// Compares in constant time: everyone on the machine can try.
 fn is_equal(text: &str, secret: &SecretString) -> bool {
-    use secrecy::ExposeSecret as _;
     aws_lc_rs::constant_time::verify_slices_are_equal(text.as_bytes(), secret.expose_secret().as_bytes())
         .is_ok()
 }

@@ -1,6 +1,5 @@
 //! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
 
-use std::fmt::{self, Display, Formatter};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,10 +15,11 @@ use super::api_server::{ApiServer, ClusterEntry};
 use super::browser::BrowserEnvironment;
 use super::cache::CacheEntry;
 use super::client_certificate::{CertificateError, CertificateSession};
+use super::consent;
 use super::error::LoginError;
 use super::kubeconfig_file::{
-    KubeconfigFile, KubeconfigTarget, check_environment, cluster_config, credential_arguments, exec_user,
-    with_arguments,
+    KubeconfigFile, KubeconfigLocks, KubeconfigPaths, KubeconfigTarget, Kubeconfigs, check_environment,
+    cluster_config, credential_arguments, exec_user, with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
@@ -57,7 +57,10 @@ pub struct LoginFlags {
     /// Add all contexts of --from.
     #[arg(long, help_heading = "Cluster", requires = "from", conflicts_with = "clusters")]
     all: bool,
-    /// The kubeconfig to write. Default: $KUBECONFIG, then ~/.kube/config.
+    /// Log in to the contexts of --from without asking.
+    #[arg(long, help_heading = "Cluster", requires = "from")]
+    yes: bool,
+    /// The kubeconfig to write. Default: the files of $KUBECONFIG as kubectl config writes them, then ~/.kube/config.
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]
     kubeconfig: Option<PathBuf>,
     /// The context to log in to again, without --server and --from. Default: the current context.
@@ -86,9 +89,10 @@ const INTERACTIVE: bool = true;
 
 /// A context to log in to.
 #[derive(PartialEq)]
-struct LoginTarget {
-    entry: KubeconfigTarget,
-    provider: ProviderFlags,
+pub(super) struct LoginTarget {
+    pub(super) entry: KubeconfigTarget,
+    /// With the settings of the cluster.
+    pub(super) provider: ProviderFlags,
     /// What relative paths of the entry are relative to.
     directory: PathBuf,
     origin: Origin,
@@ -96,17 +100,14 @@ struct LoginTarget {
 
 pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let paths = KubeconfigPaths::of(flags.kubeconfig.as_deref())?;
-    let path = &paths.written;
-    let mut before = KubeconfigFile::read(path)?;
-    let targets = targets(flags, &before, path)?;
-    let merged = |before: &KubeconfigFile| {
-        let has_new_names = flags.server.is_some() || flags.from.is_some();
-        let others = if has_new_names { paths.others()? } else { Vec::new() };
-        let merged = merged(before, &others, &targets, flags.overwrite);
-        merged.map_err(|problem| LoginError::usage(&format!("{paths}: {problem}")))
-    };
+    let before = paths.read()?;
+    let targets = targets(flags, &before)?;
     // Before the logins: they would be in vain.
-    merged(&before)?;
+    let planned = merged(&before, &targets, flags.overwrite)?;
+    KubeconfigLocks::check(&planned.changed_paths(&before)).await?;
+    if let Some(from) = &flags.from {
+        consent::ask(from, &targets, &before, flags.yes).await?;
+    }
     let mut rows = Vec::new();
     let mut logins = Logins::default();
     for target in &targets {
@@ -122,35 +123,54 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
             get_certificate(&target.provider, &server).await?;
         }
     }
-    let now = KubeconfigFile::read(path)?;
-    // A change meanwhile stays, and costs the logins only if it is one of their contexts.
-    if now != before && is_unchanged(flags, &targets, &now, path) {
-        before = now;
-    }
-    let backup = merged(&before)?.write(path, &before)?;
-    if let Some(backup) = backup {
-        print_error(&format!("{} written; the old one is {}", path.display(), backup.display()));
-    }
+    write(flags, &paths, before, &targets).await?;
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
 }
 
-/// The kubeconfig with the contexts that are logged in to. They must not change what the names of its own entries, and of
-/// those of `others`, stand for: kubectl reads all these files, and takes an entry from the first file that has it.
-// threat: hostile-kubeconfig
-fn merged(
-    before: &KubeconfigFile,
-    others: &[KubeconfigFile],
+/// Writes the contexts that are logged in to. A change meanwhile stays, and costs the logins only if it is one of their
+/// contexts.
+async fn write(
+    flags: &LoginFlags,
+    paths: &KubeconfigPaths,
+    before: Kubeconfigs,
     targets: &[LoginTarget],
-    overwrite: bool,
-) -> Result<KubeconfigFile, String> {
+) -> Result<(), LoginError> {
+    let mut now = paths.read()?;
+    loop {
+        if now != before && !is_unchanged(flags, targets, &now) {
+            return Err(LoginError::Other(format!(
+                "{now}: another program has changed it meanwhile; repeat the command"
+            )));
+        }
+        let after = merged(&now, targets, flags.overwrite)?;
+        let locks = KubeconfigLocks::acquire(&after.changed_paths(&now)).await?;
+        let locked = paths.read()?;
+        if locked != now {
+            now = locked;
+            continue;
+        }
+        for file in after.write(&now, &locks)? {
+            if let Some(backup) = file.backup {
+                print_error(&format!("{} written; the old one is {}", file.path.display(), backup.display()));
+            }
+        }
+        return Ok(());
+    }
+}
+
+/// The kubeconfigs with the contexts that are logged in to. They must not change what the names of other entries stand for, in
+/// any file that kubectl reads together with them.
+// threat: hostile-kubeconfig
+fn merged(before: &Kubeconfigs, targets: &[LoginTarget], overwrite: bool) -> Result<Kubeconfigs, LoginError> {
+    let problem = |problem: String| LoginError::usage(&format!("{before}: {problem}"));
     let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
-    let all = others.iter().fold(before.clone(), KubeconfigFile::or);
+    let all = before.all();
     let (mut after, mut all_after) = (before.clone(), all.clone());
     for LoginTarget { entry, origin, .. } in targets {
         if *origin == Origin::Other && !overwrite {
-            all.check_shared_user(entry, &contexts)?;
+            all.check_shared_user(entry, &contexts).map_err(problem)?;
         }
-        all_after.merge(entry, overwrite)?;
+        all_after.merge(entry, overwrite).map_err(problem)?;
         // With what the context has in another file, such as a namespace.
         after.copy(entry, &all_after);
     }
@@ -162,14 +182,14 @@ fn merged(
     Ok(after)
 }
 
-/// Whether the contexts that are logged in to are the same in the kubeconfig as it is now.
-fn is_unchanged(flags: &LoginFlags, targets: &[LoginTarget], now: &KubeconfigFile, path: &Path) -> bool {
+/// Whether the contexts that are logged in to are the same in the kubeconfigs as they are now.
+fn is_unchanged(flags: &LoginFlags, targets: &[LoginTarget], now: &Kubeconfigs) -> bool {
     let mut flags = flags.clone();
     if let ([target], None, None) = (targets, &flags.server, &flags.from) {
         // Another context may have become the current one.
         flags.context = Some(target.entry.context.clone());
     }
-    self::targets(&flags, now, path).is_ok_and(|now| now == targets)
+    self::targets(&flags, now).is_ok_and(|now| now == targets)
 }
 
 /// The logins of one command: contexts of the same cache entry need one.
@@ -231,46 +251,6 @@ async fn is_kept(entry: &CacheEntry, credential: &Credential) -> bool {
     kept.is_some_and(|tokens| tokens.token.expose() == credential.token.expose_secret())
 }
 
-/// The kubeconfigs of the user.
-struct KubeconfigPaths {
-    /// The one that is changed.
-    written: PathBuf,
-    /// Those that kubectl reads together with it.
-    others: Vec<PathBuf>,
-}
-
-impl KubeconfigPaths {
-    // client-go: tools/clientcmd/config.go, ModifyConfig: new entries go to the first file
-    fn of(flag: Option<&Path>) -> Result<Self, LoginError> {
-        let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
-        let files = std::env::split_paths(&files).filter(|file| !file.as_os_str().is_empty());
-        let mut files: Vec<PathBuf> = files.collect();
-        let home = || {
-            let home = platform::user_home().map(|home| home.join(".kube").join("config"));
-            home.ok_or_else(|| LoginError::usage("there is no home directory; give --kubeconfig FILE"))
-        };
-        let written = match (flag, files.first()) {
-            (Some(flag), _) => flag.to_owned(),
-            (None, Some(first)) => first.clone(),
-            (None, None) => home()?,
-        };
-        let is_listed = files.contains(&written);
-        files.retain(|file| is_listed && *file != written);
-        Ok(Self { written, others: files })
-    }
-
-    fn others(&self) -> Result<Vec<KubeconfigFile>, LoginError> {
-        self.others.iter().map(|path| KubeconfigFile::read(path)).collect()
-    }
-}
-
-impl Display for KubeconfigPaths {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.written.display())?;
-        self.others.iter().try_for_each(|path| write!(f, "{}{}", platform::LIST_SEPARATOR, path.display()))
-    }
-}
-
 impl LoginTarget {
     fn server(&self) -> Result<ApiServer, LoginError> {
         let problem = |problem: String| LoginError::answer(review::DOING, problem);
@@ -310,40 +290,31 @@ async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result
     }
 }
 
-/// The kubeconfig to change.
-pub(super) fn kubeconfig_path(flag: Option<&Path>) -> Result<PathBuf, LoginError> {
-    Ok(KubeconfigPaths::of(flag)?.written)
-}
-
-/// A context of a kubeconfig, or its current one.
-pub(super) fn current(
-    file: &KubeconfigFile,
-    path: &Path,
-    context: Option<&str>,
-) -> Result<KubeconfigTarget, LoginError> {
-    let context = context.or(file.current_context()).ok_or_else(|| {
-        LoginError::usage(&format!(
-            "{} has no current context; give --server and --issuer, or --from FILE",
-            path.display()
-        ))
-    })?;
-    file.target(context).map_err(|problem| LoginError::usage(&format!("{}: {problem}", path.display())))
-}
-
-fn targets(flags: &LoginFlags, before: &KubeconfigFile, path: &Path) -> Result<Vec<LoginTarget>, LoginError> {
+fn targets(flags: &LoginFlags, before: &Kubeconfigs) -> Result<Vec<LoginTarget>, LoginError> {
     if let Some(server) = &flags.server {
         return Ok(vec![new_target(flags, server)?]);
     }
-    if let Some(flag) = flags.provider.choice_of_context() {
-        return Err(LoginError::usage(&format!(
+    let own_choice = |flag: &str| {
+        LoginError::usage(&format!(
             "--{flag}: a context that exists has its own; give --server and --issuer for another login"
-        )));
-    }
+        ))
+    };
     if let Some(from) = &flags.from {
-        return targets_of(flags, from);
+        let targets = targets_of(flags, from)?;
+        // Here these flags accept what the file has.
+        let of_targets = targets.iter().map(|target| &target.provider);
+        return match flags.provider.choice_of_none(of_targets)? {
+            Some(flag) => Err(own_choice(&flag)),
+            None => Ok(targets),
+        };
     }
-    let entry = current(before, path, flags.context.as_deref())?;
-    Ok(vec![existing(entry, path, &flags.provider, Origin::OwnKubeconfig)?])
+    if let Some(flag) = flags.provider.choice_of_context() {
+        return Err(own_choice(flag));
+    }
+    let entry = before.target(flags.context.as_deref())?;
+    let file = before.user_path(&entry.user_name);
+    let directory = before.cluster_path(&entry.cluster_name).parent().unwrap_or(Path::new(""));
+    Ok(vec![existing(entry, file, directory, &flags.provider, Origin::OwnKubeconfig)?])
 }
 
 fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginError> {
@@ -417,8 +388,10 @@ fn targets_of(flags: &LoginFlags, from: &Path) -> Result<Vec<LoginTarget>, Login
         }
         (false, chosen, _) => chosen.to_vec(),
     };
+    let directory = from.parent().unwrap_or(Path::new(""));
     let targets = names.iter().map(|name| {
-        existing(file.target(name).map_err(|error| problem(&error))?, from, &flags.provider, Origin::Other)
+        let entry = file.target(name).map_err(|error| problem(&error))?;
+        existing(entry, from, directory, &flags.provider, Origin::Other)
     });
     let targets: Vec<_> = targets.collect::<Result<_, _>>()?;
     // A secret is that of one client.
@@ -450,45 +423,59 @@ enum Origin {
     Other,
 }
 
-/// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run or
-/// files to read, and sends no secret of the user to its issuers: the command of the new entry is this one, and flags that do
-/// so are refused.
+/// A context that exists, with the flags of its exec plugin. The file of someone else does not choose programs to run, files to
+/// read, or the kind and the rights of a token, and sends no secret of the user to its issuers: the command of the new entry is
+/// this one, and flags that do so are refused unless the user gives them, too. `directory` is that of the cluster's entry.
 // threat: hostile-kubeconfig
 fn existing(
     mut entry: KubeconfigTarget,
     file: &Path,
+    directory: &Path,
     given: &ProviderFlags,
     origin: Origin,
 ) -> Result<LoginTarget, LoginError> {
     let problem = |problem: &str| {
         LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
     };
-    let provider = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    let own = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
     if origin == Origin::OwnKubeconfig {
-        check_environment(&entry.user, &provider.variables(), |name| std::env::var_os(name))
+        check_environment(&entry.user, &own.variables(), |name| std::env::var_os(name))
             .map_err(|error| problem(&error))?;
     }
-    if let Some(flag) = provider.choice_of_another(given).filter(|_| origin == Origin::Other) {
-        return Err(problem(&format!(
-            "it has the argument --{flag}, which only your own kubeconfig may have; give it to portcullis login if you \
-             need it"
-        )));
-    }
     // The entry of the cluster keeps what is its own.
-    let arguments = provider.arguments()?;
     let config = cluster_config(&entry.cluster).map_err(|error| {
         LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
     })?;
-    let provider = provider.or(config);
+    let provider = own.clone().or(config);
+    if origin == Origin::Other {
+        let choices = provider.choices_of_another(given)?;
+        if !choices.is_empty() {
+            let choices: Vec<String> = choices.iter().map(|choice| shell_word(choice)).collect();
+            return Err(problem(&format!(
+                "it has what only you may choose; if you trust the file with it, give portcullis login the same: {}",
+                choices.join(" ")
+            )));
+        }
+    }
+    let arguments = own.arguments()?;
     entry.user = match origin {
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
         Origin::Other => exec_user(&own_command(), &arguments),
     };
-    let directory = file.parent().map(Path::to_owned).unwrap_or_default();
     if origin == Origin::Other {
-        entry.cluster = cluster_of_other(&entry, file, &directory)?;
+        entry.cluster = cluster_of_other(&entry, file, directory)?;
     }
-    Ok(LoginTarget { entry, provider, directory, origin })
+    Ok(LoginTarget { entry, provider, directory: directory.to_owned(), origin })
+}
+
+/// An argument as a shell reads it: users copy it out of an error, and a file of someone else has chosen it.
+fn shell_word(argument: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@+%".contains(c);
+    if argument.chars().all(is_plain) {
+        argument.to_owned()
+    } else {
+        format!("'{}'", argument.replace('\'', r"'\''"))
+    }
 }
 
 /// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
@@ -518,7 +505,7 @@ fn cluster_of_other(entry: &KubeconfigTarget, file: &Path, directory: &Path) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::login) mod tests {
     use testkit::pki::Ca;
 
     use super::*;
@@ -541,8 +528,14 @@ mod tests {
             user: json!({"exec": exec}),
         };
         let given = ParsedProvider::try_parse_from(["credential"].iter().chain(given)).unwrap().provider;
-        let target = existing(entry, &directory.join("company.kubeconfig"), &given, Origin::Other);
+        let file = directory.join("company.kubeconfig");
+        let target = existing(entry, &file, directory, &given, Origin::Other);
         target.map_err(|error| error.to_string())
+    }
+
+    /// A context `c` of someone else's file, for this server.
+    pub(in crate::login) fn target_of(server: &str) -> LoginTarget {
+        from_other(Path::new(""), json!({"server": server}), &[], &[]).unwrap()
     }
 
     #[derive(Debug, Parser)]
@@ -551,28 +544,42 @@ mod tests {
         flags: LoginFlags,
     }
 
+    /// The file of `--kubeconfig`, with others that `$KUBECONFIG` lists.
+    fn kubeconfig(file: KubeconfigFile, others: &[KubeconfigFile]) -> Kubeconfigs {
+        Kubeconfigs::of([(PathBuf::from("kubeconfig"), Some(file))], others)
+    }
+
+    /// What a login makes of a file beside others.
+    fn merged(
+        before: &KubeconfigFile,
+        others: &[KubeconfigFile],
+        targets: &[LoginTarget],
+        overwrite: bool,
+    ) -> Result<KubeconfigFile, String> {
+        let after = super::merged(&kubeconfig(before.clone(), others), targets, overwrite);
+        let after = after.map_err(|error| error.to_string())?;
+        Ok(after.content(Path::new("kubeconfig")).unwrap().clone())
+    }
+
     #[test]
     fn a_flag_that_a_context_has_needs_a_server() {
         let login = |arguments: &[&str]| {
             let parsed = Parsed::try_parse_from(["login"].iter().chain(arguments));
             let parsed = parsed.map_err(|error| error.to_string())?;
-            let targets = targets(&parsed.flags, &KubeconfigFile::new(), Path::new("kubeconfig"));
+            let targets = targets(&parsed.flags, &kubeconfig(KubeconfigFile::new(), &[]));
             targets.map(|targets| targets.len()).map_err(|error| error.to_string())
         };
         for (flag, arguments) in [
             ("--issuer", &["--issuer=https://b.test", "--client-id=c"][..]),
             ("--client-id", &["--client-id=c"]),
             ("--scope", &["--scope=groups"]),
-            ("--extra-parameter", &["--extra-parameter=a=b", "--from=company.kubeconfig"]),
+            ("--extra-parameter", &["--extra-parameter=a=b"]),
             ("--token", &["--token=access", "--context=c"]),
         ] {
             let refused = login(arguments).unwrap_err();
             assert!(refused.starts_with(flag) && refused.contains("give --server"), "{refused}");
             let new = ["--server=https://s.test", "--issuer=https://b.test"];
-            let new = new
-                .iter()
-                .chain(arguments)
-                .filter(|flag| !flag.starts_with("--from") && !flag.starts_with("--context"));
+            let new = new.iter().chain(arguments).filter(|flag| !flag.starts_with("--context"));
             let mut new: Vec<_> = new.copied().collect();
             new.dedup();
             assert_eq!(login(&new), Ok(1), "{new:?}");
@@ -597,7 +604,7 @@ mod tests {
             let from = format!("--from={}", path.display());
             let arguments = ["login", &from].into_iter().chain(arguments.iter().copied());
             let flags = Parsed::try_parse_from(arguments).unwrap().flags;
-            targets(&flags, &KubeconfigFile::new(), Path::new("kubeconfig")).map(|targets| targets.len())
+            targets(&flags, &kubeconfig(KubeconfigFile::new(), &[])).map(|targets| targets.len())
         };
         for secret in
             ["--client-secret-from-environment", "--client-secret-file=f", "--flow=client-credentials"]
@@ -643,16 +650,16 @@ mod tests {
             LoginTarget { entry: KubeconfigTarget { context, cluster_name, ..target.entry }, ..target }
         };
         assert!(
-            merged(&before, &[], &[target(&["--scope=a"])], false).is_ok(),
+            merged(&before, &[], &[target(&["--scope=email"])], false).is_ok(),
             "only its own context uses the user"
         );
         let mut of_one_cluster = before.clone();
         let cluster_name = target(&[]).entry.cluster_name;
         of_one_cluster.merge(&own(target(&[]), &cluster_name).entry, false).unwrap();
-        assert!(merged(&of_one_cluster, &[], &[target(&["--scope=a"])], false).is_ok());
+        assert!(merged(&of_one_cluster, &[], &[target(&["--scope=email"])], false).is_ok());
         before.merge(&own(target(&[]), "another").entry, false).unwrap();
         assert!(merged(&before, &[], &[target(&[])], false).is_ok(), "nothing changes");
-        let changed = || target(&["--scope=a"]);
+        let changed = || target(&["--scope=email"]);
         let refused = merged(&before, &[], &[changed()], false).unwrap_err();
         assert!(
             refused.contains("your context \"own\" uses it") && refused.contains("--overwrite"),
@@ -721,10 +728,114 @@ mod tests {
             (json!({"insecure-skip-tls-verify": true}), &[], "has insecure-skip-tls-verify"),
             (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
             (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
+            (
+                json!({}),
+                &["--issuer-certificate-authority=/etc/passwd"],
+                "--issuer-certificate-authority=/etc/passwd",
+            ),
+            (json!({}), &["--browser-command=sh -c $(id)"], "'--browser-command=sh -c $(id)'"),
         ] {
             let refused = from_other(home.path(), cluster(more), arguments, &[]).err().unwrap();
             assert!(refused.contains(expected), "{refused}");
         }
+    }
+
+    #[test]
+    fn the_user_chooses_the_kind_and_the_rights_of_a_token() {
+        let scopes = |scopes: &[&str]| {
+            json!({"server": "https://s", "extensions": [
+                {"name": "client.authentication.k8s.io/exec", "extension": {"scopes": scopes}}]})
+        };
+        let refused = |cluster: &Value, arguments: &[&str], given: &[&str]| {
+            let refused = from_other(Path::new(""), cluster.clone(), arguments, given).err()?;
+            Some(refused.split_once("the same: ").expect(&refused).1.to_owned())
+        };
+        let plain = json!({"server": "https://s"});
+        let usual = [
+            "--scope=openid,offline_access,profile,email,groups",
+            "--flow=device",
+            "--user=alice",
+            "--callback-port=18000",
+            "--login-timeout=9m",
+            "--client-certificate",
+            "--signer-name=company.test/clients",
+            "--certificate-duration=1h",
+            "--credential-store=file",
+        ];
+        assert_eq!(refused(&plain, &usual, &[]), None);
+        assert_eq!(refused(&scopes(&["groups", "email"]), &[], &[]), None);
+        // Each of them, and together, until the user gives the same.
+        let unusual = [
+            "--token=access",
+            "--extra-parameter=resource=https://graph.test",
+            "--callback-host=localhost",
+            "--scope=mail.read",
+        ];
+        for choice in unusual {
+            assert_eq!(refused(&plain, &[choice], &[]).as_deref(), Some(choice));
+            assert_eq!(refused(&plain, &[choice], &[choice]), None, "{choice}");
+            assert!(refused(&plain, &[choice], &["--callback-port=1"]).is_some(), "{choice}");
+        }
+        let all = refused(&plain, &unusual, &[]).unwrap();
+        assert!(unusual.iter().all(|choice| all.split(' ').any(|named| named == *choice)), "{all}");
+        for (cluster, arguments, given, expected) in [
+            (&plain, &["--scope=groups,a,b"][..], &["--scope=a"][..], Some("--scope=b")),
+            (&plain, &["--scope=groups,a,b"], &["--scope=b,a"], None),
+            (&scopes(&["groups", "a"]), &[], &[], Some("--scope=a")),
+            (&scopes(&["groups", "a"]), &[], &["--scope=a"], None),
+            (&plain, &["--extra-parameter=a=b"], &["--extra-parameter=a=c"], Some("--extra-parameter=a=b")),
+            (&plain, &["--extra-parameter=a='; id;'"], &[], Some(r"'--extra-parameter=a='\''; id;'\'''")),
+        ] {
+            assert_eq!(refused(cluster, arguments, given).as_deref(), expected, "{arguments:?} {given:?}");
+        }
+    }
+
+    #[test]
+    fn a_choice_that_no_context_of_the_file_has_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("company.kubeconfig");
+        let arguments =
+            ["credential", "--issuer=https://a.test", "--client-id=c", "--token=access", "--scope=a,groups"];
+        let user = json!({"exec": {"command": "portcullis", "args": arguments}});
+        let file = json!({"clusters": [{"name": "c", "cluster": {"server": "https://s.test"}}],
+            "users": [{"name": "u", "user": user}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+        std::fs::write(&path, file.to_string()).unwrap();
+        let login = |given: &[&str]| {
+            let from = format!("--from={}", path.display());
+            let arguments = ["login", &from].into_iter().chain(given.iter().copied());
+            let flags = Parsed::try_parse_from(arguments).unwrap().flags;
+            targets(&flags, &kubeconfig(KubeconfigFile::new(), &[]))
+                .map(drop)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(login(&["--token=access", "--scope=a"]), Ok(()));
+        assert_eq!(login(&["--token=access", "--scope=groups,a"]), Ok(()));
+        for (given, flag) in [
+            (&["--token=access", "--scope=a,b"][..], "--scope=b:"),
+            (&["--token=access", "--scope=a", "--extra-parameter=a=b"], "--extra-parameter=a=b:"),
+            (&["--token=access", "--scope=a", "--client-id=d"], "--client-id:"),
+        ] {
+            let refused = login(given).unwrap_err();
+            assert!(refused.starts_with(flag) && refused.contains("has its own"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_context_of_several_files_is_read_beside_its_cluster() {
+        let [first, second] = ["/a/config", "/b/config"].map(PathBuf::from);
+        let user =
+            exec_user("portcullis", &["--issuer=https://i.test".to_owned(), "--client-id=c".to_owned()]);
+        let of_users = json!({"users": [{"name": "u", "user": user}]});
+        let of_clusters = json!({
+            "clusters": [{"name": "c", "cluster": {"server": "https://s", "certificate-authority": "ca.crt"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"});
+        let parse = |file: Value| Some(KubeconfigFile::parse(file.to_string().as_bytes()).unwrap());
+        let files =
+            [(PathBuf::from("/absent"), None), (first, parse(of_users)), (second, parse(of_clusters))];
+        let flags = Parsed::try_parse_from(["login"]).unwrap().flags;
+        let target = targets(&flags, &Kubeconfigs::of(files, &[])).unwrap().remove(0);
+        assert_eq!((target.entry.context.as_str(), target.directory.as_path()), ("c", Path::new("/b")));
     }
 
     #[test]

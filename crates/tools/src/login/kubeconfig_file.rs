@@ -1,12 +1,11 @@
 //! A kubeconfig that is read, changed and written again with everything else in it, except comments and the order of
-//! keys.
-//!
-//! The file is replaced atomically, after a copy of it was kept, under the lock file that kubectl uses.
+//! keys. [`kubeconfigs`] are all those of a user.
+
+mod kubeconfigs;
 
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use portcullis_system::input_file::{self, ReadFileError};
 use portcullis_system::platform;
@@ -14,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::error::LoginError;
 use super::settings::ClusterConfig;
-use crate::certs::files::NewFiles;
+pub(super) use kubeconfigs::{KubeconfigLocks, KubeconfigPaths, Kubeconfigs};
 
 /// Commands whose users `login` may replace.
 const OWN_COMMANDS: [&str; 2] = ["portcullis", "portcullis-login"];
@@ -80,10 +79,15 @@ impl KubeconfigFile {
 
     /// Reads a file; an absent one is empty.
     pub(super) fn read(path: &Path) -> Result<Self, LoginError> {
+        Ok(Self::read_existing(path)?.unwrap_or_else(Self::new))
+    }
+
+    /// Reads a file, if it exists.
+    fn read_existing(path: &Path) -> Result<Option<Self>, LoginError> {
         let problem = |problem: &str| LoginError::usage(&format!("{}: {problem}", path.display()));
         match input_file::read(path) {
-            Ok(text) => Self::parse(&text).map_err(|error| problem(&error)),
-            Err(ReadFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(Self::new()),
+            Ok(text) => Self::parse(&text).map(Some).map_err(|error| problem(&error)),
+            Err(ReadFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(problem(&format!("{error}; {}", error.fix()))),
         }
     }
@@ -152,17 +156,6 @@ impl KubeconfigFile {
             self.set_current_context(name);
         }
         self
-    }
-
-    /// Adds or replaces the entries of a target, as another file has them.
-    pub(super) fn copy(&mut self, target: &KubeconfigTarget, from: &Self) {
-        let names =
-            [(CLUSTERS, &target.cluster_name), (USERS, &target.user_name), (CONTEXTS, &target.context)];
-        for (kind, name) in names {
-            if let Some(content) = from.entry(kind, name) {
-                self.put(kind, name, content.clone());
-            }
-        }
     }
 
     /// Adds a target. Entries of the same names are replaced only if `login` has written them, or with `overwrite`.
@@ -254,38 +247,6 @@ impl KubeconfigFile {
             _ => entries.push(json!({"name": name, key: content})),
         }
     }
-
-    /// Replaces the file, of mode 0600, and keeps the old content beside it. Returns the path of that copy.
-    pub(super) fn write(&self, path: &Path, before: &Self) -> Result<Option<PathBuf>, LoginError> {
-        if self == before && path.exists() {
-            return Ok(None);
-        }
-        // A symbolic link stays one. Other programs lock the path that they were given, or that of the file.
-        let link = path.is_symlink().then_some(path);
-        let path = platform::real_path(path).unwrap_or_else(|_| path.to_owned());
-        let failed =
-            |error: &dyn std::fmt::Display| LoginError::Other(format!("{}: {error}", path.display()));
-        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-            platform::create_private_directory(directory).map_err(|error| failed(&error))?;
-        }
-        let _lock_of_link = link.map(KubeconfigLock::acquire).transpose()?;
-        let _lock = KubeconfigLock::acquire(&path)?;
-        if Self::read(&path)? != *before {
-            return Err(failed(&"another program has changed it meanwhile; repeat the command"));
-        }
-        let backup = path.with_added_extension("portcullis-backup");
-        let mut files = NewFiles::new(true);
-        let old = fs::read(&path).ok();
-        if let Some(old) = &old {
-            files.stage(&backup, old).map_err(|error| failed(&error))?;
-        }
-        files.stage(&path, self.to_yaml()?.as_bytes()).map_err(|error| failed(&error))?;
-        drop(files.commit().map_err(|error| failed(&error))?);
-        for file in [Some(&path), old.as_ref().map(|_| &backup)].into_iter().flatten() {
-            platform::make_private(file).map_err(|error| failed(&error))?;
-        }
-        Ok(old.map(|_| backup))
-    }
 }
 
 /// Whether `login` has written a user: its exec plugin is this program.
@@ -345,31 +306,6 @@ pub(super) fn check_environment(
         }
     }
     Ok(())
-}
-
-/// kubectl's lock of a kubeconfig; removed when dropped.
-// client-go: tools/clientcmd/loader.go, lockFile
-#[derive(Debug)]
-struct KubeconfigLock(PathBuf);
-
-impl KubeconfigLock {
-    fn acquire(path: &Path) -> Result<Self, LoginError> {
-        let lock = path.with_added_extension("lock");
-        match platform::private(OpenOptions::new().write(true).create_new(true)).open(&lock) {
-            Ok(_) => Ok(Self(lock)),
-            Err(error) => Err(LoginError::Other(format!(
-                "cannot lock {}: {error}\n  fix: wait until kubectl config has ended, or remove {}",
-                path.display(),
-                lock.display()
-            ))),
-        }
-    }
-}
-
-impl Drop for KubeconfigLock {
-    fn drop(&mut self) {
-        fs::remove_file(&self.0).ok();
-    }
 }
 
 /// The exec stanza of a user.

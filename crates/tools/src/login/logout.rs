@@ -12,10 +12,12 @@ use futures_util::{StreamExt as _, stream};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, RemovedLogin, SecretText};
+use super::cache::{
+    CacheEntry, CacheError, CacheLock, CachedTokens, LockLimits, LoginCache, RemovedLogin, SecretText,
+};
 use super::command;
 use super::error::LoginError;
-use super::kubeconfig_file::{KubeconfigFile, check_environment, cluster_config, has_cluster_info};
+use super::kubeconfig_file::{KubeconfigPaths, check_environment, cluster_config, has_cluster_info};
 use super::provider::LoginProvider;
 use super::secret_of_environment;
 use super::session::{print_waiting, warned};
@@ -110,11 +112,10 @@ impl LogoutFlags {
                 "--{flag}: the context has its own; give --issuer and --client-id for a login of no context"
             )));
         }
-        let path = command::kubeconfig_path(self.kubeconfig.as_deref())?;
-        let file = KubeconfigFile::read(&path)?;
-        let target = command::current(&file, &path, self.context.as_deref())?;
+        let kubeconfigs = KubeconfigPaths::of(self.kubeconfig.as_deref())?.read()?;
+        let target = kubeconfigs.target(self.context.as_deref())?;
         let problem = |problem: String| {
-            LoginError::usage(&format!("{}: the context {:?}: {problem}", path.display(), target.context))
+            LoginError::usage(&format!("{kubeconfigs}: the context {:?}: {problem}", target.context))
         };
         let provider = command::plugin_flags(&target.user).map_err(problem)?.with_login_of(&self.provider);
         check_environment(&target.user, &provider.variables(), |name| std::env::var_os(name))
@@ -134,7 +135,7 @@ async fn log_out(
 ) -> Result<ExitCode, LoginError> {
     let entry = cache.entry(settings)?;
     // A process that waits for a certificate takes the same lock, and does not keep the certificate of a login that is gone.
-    let lock = entry.lock(settings.login_timeout, print_waiting).await?;
+    let lock = entry.lock_within(LockLimits::alike(settings.login_timeout), print_waiting).await?;
     let login = CachedLogin::read(&entry).await?;
     let deadline = Instant::now() + REVOCATION_TIMEOUT;
     let mut problems = Vec::new();
@@ -178,9 +179,7 @@ async fn has_other_login(cache: &LoginCache, settings: &ClientSettings) -> bool 
             && let Ok(Some(tokens)) = entry.read_to_revoke().await
             && (&tokens.issuer, &tokens.client_id) == (&settings.issuer, &settings.client_id)
         {
-            users.push(
-                tokens.subject.map_or_else(|| "an unknown user".to_owned(), |user| plain(&user).into_owned()),
-            );
+            users.push(tokens.user().unwrap_or_else(|| "an unknown user".to_owned()));
         }
     }
     if !users.is_empty() {

@@ -12,14 +12,15 @@ use tokio::sync::RwLock;
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
-use super::cache::{CacheEntry, CacheError, CacheLock, CachedTokens, LoginCache, SecretText};
+use super::cache::{
+    CacheEntry, CacheError, CacheLock, CachedTokens, LockHolder, LockLimits, LoginCache, SecretText,
+};
 use super::callback::{Callback, CallbackListener, ExpectedCallback};
 use super::error::{LoginError, shortened};
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
 use super::provider::{LoginProvider, LoginTokens};
 use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::print_error;
-use crate::terminal::plain;
 
 /// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
 pub(super) const MAX_SKEW: u64 = 60;
@@ -29,6 +30,9 @@ const UNKNOWN_LIFETIME: u64 = 60;
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long another process may take beside its login.
 pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
+
+/// How long a command that must not ask the user waits for another process that does.
+const OTHER_LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Read-locked from a refresh until the new refresh token is written. Ctrl-C waits for it.
 pub(super) static REFRESHING: RwLock<()> = RwLock::const_new(());
@@ -121,18 +125,16 @@ impl NewTokens {
     // threat: forged-callback
     fn of_same_user(self, earlier: Option<&CachedTokens>) -> Result<Self, LoginError> {
         match earlier.and_then(|earlier| other_user(earlier, &self.tokens)) {
-            Some((earlier, user)) => {
-                Err(LoginError::AnotherUser { user: user.to_owned(), earlier: earlier.to_owned() })
-            }
+            Some((earlier, user)) => Err(LoginError::AnotherUser { user, earlier }),
             None => Ok(self),
         }
     }
 }
 
-/// The users of both, if they are known and different.
-fn other_user<'a>(earlier: &'a CachedTokens, new: &'a CachedTokens) -> Option<(&'a str, &'a str)> {
-    let users = (earlier.subject.as_deref()?, new.subject.as_deref()?);
-    (users.0 != users.1).then_some(users)
+/// The users of both for people, if they are known and different.
+fn other_user(earlier: &CachedTokens, new: &CachedTokens) -> Option<(String, String)> {
+    let is_other = earlier.subject.as_deref()? != new.subject.as_deref()?;
+    is_other.then(|| Some((earlier.user()?, new.user()?))).flatten()
 }
 
 impl Session<'_> {
@@ -178,12 +180,15 @@ impl Session<'_> {
 
     /// The place of an entry, once no other process changes it. Without usable locks, processes do not wait for each other.
     async fn locked(&self, entry: CacheEntry) -> Result<TokenPlace, LoginError> {
-        let waiting = || {
+        let waiting = |holder: Option<&LockHolder>| {
             if self.interactive {
-                print_waiting();
+                print_waiting(holder);
             }
         };
-        let lock = entry.lock(self.settings.login_timeout + LOCK_MARGIN, waiting).await;
+        let all = self.settings.login_timeout + LOCK_MARGIN;
+        // A refresh ends soon; a user who logs in may have left, and the command could not say that it waits.
+        let login = if self.interactive { all } else { OTHER_LOGIN_TIMEOUT };
+        let lock = entry.lock_within(LockLimits { all, login }, waiting).await;
         match lock {
             Err(error) if error.is_fatal() => return Err(error.into()),
             Err(ref error) => warn(error),
@@ -373,6 +378,9 @@ impl Session<'_> {
         };
         if let Some(place) = place {
             self.revoke_readable(&place.entry).await;
+            if let Ok(lock) = &place.lock {
+                lock.begin_login();
+            }
         }
         let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
         let by_device = match self.settings.flow {
@@ -390,10 +398,11 @@ impl Session<'_> {
         let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
         let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
         match &new {
-            Ok(NewTokens { tokens: CachedTokens { subject: Some(subject), .. }, .. }) => {
-                print_error(&format!("logged in as {}", plain(&shortened(subject))));
+            Ok(NewTokens { tokens, .. }) => {
+                if let Some(user) = tokens.user() {
+                    print_error(&format!("logged in as {user}"));
+                }
             }
-            Ok(_) => {}
             Err(error) => {
                 // Not of the user whose login is cached: as in `keep`, that could end it.
                 let is_alone = match place {
@@ -415,31 +424,35 @@ impl Session<'_> {
             CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
         let redirect = listener.redirect_url();
         let request = provider.authorization(&redirect)?;
-        let command = self.settings.browser_command.as_deref();
-        match self.browser.open(command, request.url.as_str()) {
-            Ok(()) => print_error(&format!(
-                "log in with the browser that opens, or at this URL:\n  {}",
-                request.url
-            )),
-            Err(problem) => {
-                print_error(&format!(
-                    "cannot open a browser ({problem}); open this URL in one on this machine:\n  {}",
-                    request.url
-                ));
-            }
-        }
         let expected = ExpectedCallback {
             state: SecretString::from(request.state.secret().as_str()),
             issuer: self.settings.issuer.clone(),
             has_issuer: provider.announces_issuer(),
         };
-        let callback = timeout(self.settings.login_timeout, listener.wait(expected)).await;
+        let mut server = listener.serve(expected, request.url.as_str());
+        self.open_browser(server.start_url());
+        let callback = timeout(self.settings.login_timeout, server.wait()).await;
         match callback.map_err(|_| LoginError::Timeout(self.settings.login_timeout))?? {
             Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
             Callback::Code(code) => {
                 let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
+                server.check_start()?;
                 Ok((tokens, request.nonce))
             }
+        }
+    }
+
+    /// Opens the start address of a login, and prints it: it works once, whoever opens it.
+    fn open_browser(&self, url: &str) {
+        match self.browser.open(self.settings.browser_command.as_deref(), url) {
+            Ok(()) => {
+                print_error(&format!(
+                    "log in with the browser that opens, or once at this address:\n  {url}"
+                ));
+            }
+            Err(problem) => print_error(&format!(
+                "cannot open a browser ({problem}); open this address, which works once, in one on this machine:\n  {url}"
+            )),
         }
     }
 
@@ -532,8 +545,9 @@ pub(super) fn from_file(file: &Path, now: UnixTime) -> Result<Credential, LoginE
 }
 
 /// Says why the command waits for a lock.
-pub(super) fn print_waiting() {
-    print_error("waiting for the login of another process …");
+pub(super) fn print_waiting(holder: Option<&LockHolder>) {
+    let holder = holder.map_or_else(String::new, |holder| format!(", {holder}"));
+    print_error(&format!("waiting for the login of another process{holder} …"));
 }
 
 fn warn(error: &CacheError) {

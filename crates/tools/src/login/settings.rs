@@ -204,23 +204,50 @@ impl ProviderFlags {
         self
     }
 
-    /// A flag that only the user may choose, and has not: it names a program or a file, or sends a secret of this machine to
-    /// the issuer.
-    pub(super) fn choice_of_another(&self, of_user: &Self) -> Option<&'static str> {
-        let choices = |flags: &Self| {
-            [
-                ("browser-command", flags.browser_command.is_some()),
-                ("client-secret-file", flags.client_secret_file.is_some()),
-                ("client-secret-from-environment", flags.client_secret_from_environment),
-                // It asks the user nothing.
-                ("flow=client-credentials", flags.flow == Flow::ClientCredentials),
-                ("issuer-certificate-authority", flags.issuer_certificate_authority.is_some()),
-                ("token-file", flags.token_file.is_some()),
-                ("cache-dir", flags.cache_dir.is_some()),
-            ]
-        };
-        let mut both = choices(self).into_iter().zip(choices(of_user));
-        both.find(|((_, is_set), (_, is_of_user))| *is_set && !is_of_user).map(|((flag, _), _)| flag)
+    // threat: hostile-kubeconfig
+    /// The arguments that only the user may choose, and has not given: all but those that name the provider and how the user
+    /// logs in there. Others name a program or a file, send a secret of this machine to the issuer, or decide which token the
+    /// cluster gets, and for what.
+    pub(super) fn choices_of_another(&self, of_user: &Self) -> Result<Vec<String>, LoginError> {
+        // As an argument, the content of the file would stand in its place.
+        if of_user.issuer_certificate_authority.is_none()
+            && let Some(file) = &self.issuer_certificate_authority
+        {
+            return Ok(vec![format!("--issuer-certificate-authority={}", file.display())]);
+        }
+        let of_user = of_user.argument_values()?;
+        let mut choices = self.argument_values()?;
+        choices.retain(|choice| !is_choice_of_file(choice) && !of_user.contains(choice));
+        Ok(choices)
+    }
+
+    /// A flag that accepts what a file of someone else has, and that none of its contexts has.
+    pub(super) fn choice_of_none<'a>(
+        &self,
+        contexts: impl Iterator<Item = &'a Self>,
+    ) -> Result<Option<String>, LoginError> {
+        for (flag, is_given) in [("issuer", self.issuer.is_some()), ("client-id", self.client_id.is_some())] {
+            if is_given {
+                return Ok(Some(flag.to_owned()));
+            }
+        }
+        let mut of_contexts = Vec::new();
+        for context in contexts {
+            of_contexts.extend(context.argument_values()?);
+        }
+        let scopes = self.scopes.iter().map(|scope| format!("--scope={scope}"));
+        let parameters = self.extra_parameters.iter().map(|text| format!("--extra-parameter={text}"));
+        let token = (self.token != TokenKind::Id).then(|| "--token=access".to_owned());
+        let mut given = scopes.chain(parameters).chain(token);
+        let unknown = given.find(|flag| !of_contexts.contains(flag));
+        Ok(unknown.map(|flag| flag.trim_start_matches('-').to_owned()))
+    }
+
+    /// As [`arguments`](Self::arguments), with an argument for each scope.
+    fn argument_values(&self) -> Result<Vec<String>, LoginError> {
+        let without_scopes = Self { scopes: Vec::new(), ..self.clone() };
+        let scopes = self.scopes.iter().map(|scope| format!("--scope={scope}"));
+        Ok(without_scopes.arguments()?.into_iter().chain(scopes).collect())
     }
 
     /// A flag by which a client secret of the user is sent.
@@ -340,6 +367,11 @@ impl ProviderFlags {
             Some(_) => vec![self.cache(may_prompt)],
             None => LoginCache::open_all(self.cache_dir.as_deref(), may_prompt).collect(),
         }
+    }
+
+    /// The value of `--token`.
+    pub(super) fn token_name(&self) -> String {
+        self.token.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// The file of the token-file flow.
@@ -516,6 +548,33 @@ fn check_issuer(issuer: &str) -> Result<(), LoginError> {
         }
         (Some("https"), Some(_), _) => problem("must have no user name, query or fragment"),
         _ => problem("must be an https:// URL"),
+    }
+}
+
+/// Whether an argument may be that of a file of someone else: it names the provider, the client and how to log in there.
+fn is_choice_of_file(argument: &str) -> bool {
+    const SCOPES: [&str; 5] = ["openid", "offline_access", "profile", "email", "groups"];
+    const NAMES: [&str; 13] = [
+        "issuer",
+        "client-id",
+        "issuer-certificate-authority-data",
+        "user",
+        "open-browser",
+        "callback-port",
+        "login-timeout",
+        "credential-store",
+        "no-cache",
+        "client-certificate",
+        "signer-name",
+        "certificate-duration",
+        "certificate-timeout",
+    ];
+    let argument = argument.trim_start_matches("--");
+    match argument.split_once('=') {
+        Some(("flow", flow)) => matches!(flow, "browser" | "device"),
+        Some(("scope", scope)) => SCOPES.contains(&scope),
+        Some((name, _)) => NAMES.contains(&name),
+        None => NAMES.contains(&argument),
     }
 }
 

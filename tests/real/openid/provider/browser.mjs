@@ -55,6 +55,10 @@ export async function visit(start, user, ends, fields = {}) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const [user, url] = process.argv.slice(2);
-  const callback = await visit(url, user, (next) => next.protocol === 'http:');
+  // The start address of the login, on the loopback interface, leads to the provider.
+  const start = url.startsWith('http:')
+    ? await new Promise((resolve) => get(url, (response) => { response.resume(); resolve(response.headers.location); }))
+    : url;
+  const callback = await visit(start, user, (next) => next.protocol === 'http:');
   get(callback, (response) => response.resume());
 }

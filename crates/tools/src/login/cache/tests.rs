@@ -166,13 +166,60 @@ async fn one_process_at_a_time_and_a_dead_one_holds_nothing() {
     let held = entry.lock(Duration::from_secs(1), || ()).await.unwrap();
     let mut waited = 0;
     let second = entry.lock(LOCK_INTERVAL, || waited += 1).await;
-    assert!(matches!(second, Err(CacheError::Locked(_))));
+    assert!(matches!(second, Err(CacheError::Locked(..))));
     assert_eq!(waited, 1);
     // As the kernel does when the process ends: the file stays, the lock does not.
     drop(held);
     assert!(file(&entry, "lock").exists());
     // A program that another test starts may have inherited the lock for an instant.
     entry.lock(Duration::from_mins(1), || ()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_must_not_ask_waits_longer_for_a_refresh_than_for_a_login() {
+    let home = tempfile::tempdir().unwrap();
+    let entry = entry(home.path());
+    let held = entry.lock(Duration::from_secs(1), || ()).await.unwrap();
+    let limits = LockLimits { all: Duration::from_mins(6), login: Duration::from_secs(10) };
+    for (is_login, limit, part) in
+        [(false, limits.all, "has used this login"), (true, limits.login, "logs in")]
+    {
+        if is_login {
+            held.begin_login();
+        }
+        let (began, mut seen) = (Instant::now(), None);
+        let error = entry.lock_within(limits, |holder| seen = holder.cloned()).await.unwrap_err();
+        assert!((limit..limit + Duration::from_secs(1)).contains(&began.elapsed()), "{:?}", began.elapsed());
+        assert_eq!(seen.unwrap().process, std::process::id());
+        let (process, error) = (format!("process {}, since 20", std::process::id()), error.to_string());
+        let fix = format!("`kill {}`", std::process::id());
+        for part in [part, process.as_str(), fix.as_str()] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    // A file of an earlier version names no holder.
+    fs::write(file(&entry, "lock"), r#"{"id":"a","attempt":"b","problem":"c","is_temporary":true}"#).unwrap();
+    let error = entry.lock(LOCK_INTERVAL, || ()).await.unwrap_err();
+    assert!(error.to_string().contains("fix: end the other portcullis"), "{error}");
+}
+
+#[test]
+fn a_user_has_a_name_with_the_subject_behind_it() {
+    use serde_json::json;
+
+    let payload = |claims: serde_json::Value| {
+        let part =
+            |text: String| base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, text);
+        let token =
+            [part(r#"{"alg":"ES256"}"#.to_owned()), part(claims.to_string()), part("x".to_owned())].join(".");
+        let mut tokens = CachedTokens::new(&settings(&[]), &token, 2_000, 1_000);
+        tokens.subject = Some("00u1".to_owned());
+        tokens.user().unwrap()
+    };
+    assert_eq!(payload(json!({"sub": "00u1", "email": "alice@a.test"})), "alice@a.test (00u1)");
+    assert_eq!(payload(json!({"sub": "00u1", "name": "a\u{1b}[2J "})), "\"a\u{fffd}[2J \" (00u1)");
+    assert_eq!(payload(json!({"sub": "00u1"})), "00u1");
+    assert_eq!(payload(json!({"sub": "another", "email": "alice@a.test"})), "00u1");
 }
 
 #[tokio::test]
@@ -197,7 +244,9 @@ fn an_entry_is_of_one_set_of_authorities() {
 
 #[test]
 fn a_keyring_that_is_not_built_is_an_error_that_names_the_feature() {
-    let error = no_keyring::KeyringError::not_built();
+    use no_keyring::KeyringError as UnbuiltKeyring;
+
+    let error = UnbuiltKeyring::not_built();
     let text = error.to_string();
     for part in ["--credential-store=keyring", "the cargo feature `keyring`", "--credential-store=file"] {
         assert!(text.contains(part), "{text}");

@@ -1,6 +1,5 @@
 //! Redirects of the provider, and everything else that reaches the listener.
 
-use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
@@ -13,9 +12,29 @@ fn expected(has_issuer: bool) -> ExpectedCallback {
     }
 }
 
+/// Where the provider is asked to log the user in.
+const PROVIDER: &str = "https://issuer.test/auth?state=the-state&a=b";
+
 async fn listener() -> CallbackListener {
     CallbackListener::bind(CallbackHost::Ipv4, &[0]).await.unwrap()
 }
+
+/// A login, with the host and the path of its start address.
+async fn login() -> (CallbackServer, String, String) {
+    let server = listener().await.serve(expected(false), PROVIDER);
+    let (host, path) = server.start_url().strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let (host, path) = (host.to_owned(), format!("/{path}"));
+    (server, host, path)
+}
+
+async fn code(server: &mut CallbackServer) -> String {
+    match server.wait().await.unwrap() {
+        Callback::Code(code) => code.expose_secret().to_owned(),
+        Callback::Refused(refusal) => panic!("{refusal:?}"),
+    }
+}
+
+const GOOD: &str = "/callback?code=c&state=the-state";
 
 /// Sends a request; returns the whole answer.
 async fn send(host: &str, head: &str) -> String {
@@ -37,10 +56,8 @@ fn status(answer: &str) -> &str {
 
 #[tokio::test]
 async fn only_the_redirect_of_this_login_is_accepted() {
-    let listener = listener().await;
-    let host = listener.host.clone();
-    let login = tokio::spawn(listener.wait(expected(false)));
-    let good = "/callback?code=c&state=the-state";
+    let (mut server, host, _) = login().await;
+    let good = GOOD;
     for (name, head, code) in [
         ("another path", format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"), "404"),
         ("another name", format!("GET {good} HTTP/1.1\r\nHost: evil.test\r\n\r\n"), "421"),
@@ -67,7 +84,7 @@ async fn only_the_redirect_of_this_login_is_accepted() {
     ] {
         let answer = send(&host, &head).await;
         assert!(status(&answer) == code || (code == "431" && answer.is_empty()), "{name}: {answer}");
-        assert!(!login.is_finished(), "{name}");
+        assert!(server.outcome.try_recv().is_err(), "{name}");
     }
     let answer = get(&host, &format!("{good}&session_state=ignored")).await;
     assert_eq!(status(&answer), "200", "{answer}");
@@ -80,21 +97,13 @@ async fn only_the_redirect_of_this_login_is_accepted() {
         assert!(lower.contains(header), "{header}: {answer}");
     }
     assert!(!answer.contains("<script") && !lower.contains("\r\nlocation:"), "{answer}");
-    let Ok(Callback::Code(code)) = login.await.unwrap() else { panic!("no code") };
-    assert_eq!(code.expose_secret(), "c");
-    assert!(TcpStream::connect(&host).await.is_err(), "the port is free again");
-}
-
-#[tokio::test]
-async fn the_second_redirect_finds_the_login_completed() {
-    let (sender, _receiver) = mpsc::channel(1);
-    let desk = CallbackDesk {
-        host: "127.0.0.1:1".to_owned(),
-        expected: expected(false),
-        sender: Mutex::new(Some(sender)),
-    };
-    assert_eq!(desk.receive("code=c&state=the-state").status(), StatusCode::OK);
-    assert_eq!(desk.receive("code=c&state=the-state").status(), StatusCode::GONE);
+    assert_eq!(code(&mut server).await, "c");
+    server.check_start().unwrap();
+    let answer = get(&host, good).await;
+    assert_eq!(status(&answer), "410", "the second redirect finds the login completed: {answer}");
+    drop(server);
+    // The task that holds the listener ends at its next turn.
+    testkit::until("the port to be free again", || std::net::TcpStream::connect(&host).is_err()).await;
 }
 
 #[test]
@@ -128,7 +137,7 @@ fn the_redirect_is_read_as_the_protocol_demands() {
 #[tokio::test]
 async fn a_taken_port_is_skipped_or_named() {
     let taken = listener().await;
-    let port = taken.listener.local_addr().unwrap().port();
+    let port = taken.listeners[0].local_addr().unwrap().port();
     let error = CallbackListener::bind(CallbackHost::Ipv4, &[port]).await.unwrap_err().to_string();
     assert!(error.contains(&port.to_string()) && error.contains("--callback-port"), "{error}");
     let second = CallbackListener::bind(CallbackHost::Localhost, &[port, 0]).await.unwrap();
@@ -136,29 +145,138 @@ async fn a_taken_port_is_skipped_or_named() {
 }
 
 #[tokio::test]
-async fn connections_that_say_nothing_do_not_keep_the_browser_out() {
-    let listener = listener().await;
-    let host = listener.host.clone();
-    tokio::time::pause();
-    let login = tokio::spawn(listener.wait(expected(false)));
-    // More than there are places, all silent: they are closed after a time, and the browser has its turn.
-    let mut silent = Vec::new();
-    for _ in 0..3 * MAX_CONNECTIONS {
-        silent.push(TcpStream::connect(&host).await.unwrap());
+async fn localhost_is_both_addresses_or_none() {
+    let (v4, v6) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
+    if !is_present(v6).await {
+        let only = CallbackListener::bind(CallbackHost::Localhost, &[0]).await.unwrap();
+        assert_eq!(only.listeners.len(), 1, "a machine without IPv6 has one address");
+        return;
     }
-    let answer = get(&host, "/callback?code=c&state=the-state").await;
-    assert_eq!(status(&answer), "200", "{answer}");
-    assert!(matches!(login.await.unwrap(), Ok(Callback::Code(_))));
+    let both = CallbackListener::bind(CallbackHost::Localhost, &[0]).await.unwrap();
+    let addresses: Vec<_> = both.listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+    assert_eq!(addresses, [v4, v6].map(|address| SocketAddr::new(address, addresses[0].port())));
+    let mut server = both.serve(expected(false), PROVIDER);
+    let request = format!("GET {GOOD} HTTP/1.1\r\nHost: localhost:{}\r\n\r\n", addresses[1].port());
+    assert_eq!(status(&send(&addresses[1].to_string(), &request).await), "200");
+    assert_eq!(code(&mut server).await, "c");
+    // Another program has the port on one of them, and would get the redirect of a browser that tries it first.
+    for (taken, other) in [(v4, v6), (v6, v4)] {
+        let taken = TcpListener::bind(SocketAddr::new(taken, 0)).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let error = CallbackListener::bind(CallbackHost::Localhost, &[port]).await.unwrap_err().to_string();
+        assert!(error.contains("127.0.0.1 and ::1") && error.contains("--callback-port"), "{error}");
+        let free = TcpListener::bind(SocketAddr::new(other, port)).await;
+        assert!(free.is_ok(), "nothing is left on the other one");
+        let next = CallbackListener::bind(CallbackHost::Localhost, &[port, 0]).await.unwrap();
+        assert_ne!(next.listeners[0].local_addr().unwrap().port(), port);
+    }
+}
+
+#[tokio::test]
+async fn the_start_address_leads_to_the_provider_once() {
+    let (mut server, host, path) = login().await;
+    let request =
+        |method: &str, more: &str| format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}\r\n");
+    // What comes without the user: link previews, prefetches, icons, parts of other pages.
+    for (name, head, expected) in [
+        ("a link preview", request("HEAD", ""), "405"),
+        ("a form", request("POST", "Content-Length: 0\r\n"), "405"),
+        ("a prefetch", request("GET", "Sec-Purpose: prefetch\r\n"), "503"),
+        ("a prerendered page", request("GET", "Sec-Purpose: prefetch;prerender\r\n"), "503"),
+        ("a prefetch of an older browser", request("GET", "X-Moz: prefetch\r\n"), "503"),
+        ("a preview", request("GET", "X-Purpose: preview\r\n"), "503"),
+        ("an image", request("GET", "Sec-Fetch-Dest: image\r\n"), "403"),
+        ("a script", request("GET", "Origin: https://evil.test\r\n"), "403"),
+        ("another name", format!("GET {path} HTTP/1.1\r\nHost: evil.test\r\n\r\n"), "421"),
+        ("an icon", format!("GET /favicon.ico HTTP/1.1\r\nHost: {host}\r\n\r\n"), "404"),
+        ("a guess", format!("GET {path}x HTTP/1.1\r\nHost: {host}\r\n\r\n"), "404"),
+    ] {
+        let answer = send(&host, &head).await;
+        assert_eq!(status(&answer), expected, "{name}: {answer}");
+    }
+    let answer = get(&host, &path).await;
+    let lower = answer.to_ascii_lowercase();
+    assert_eq!(status(&answer), "302", "{answer}");
+    assert!(lower.contains(&format!("\r\nlocation: {}\r\n", PROVIDER.to_ascii_lowercase())), "{answer}");
+    assert!(
+        lower.contains("cache-control: no-store") && lower.contains("referrer-policy: no-referrer"),
+        "{answer}"
+    );
+    assert_eq!(status(&get(&host, GOOD).await), "200");
+    assert_eq!(code(&mut server).await, "c");
+    server.check_start().unwrap();
+}
+
+#[tokio::test]
+async fn a_second_one_at_the_start_address_ends_the_login() {
+    let (mut server, host, path) = login().await;
+    assert_eq!(status(&get(&host, &path).await), "302");
+    let second = get(&host, &path).await;
+    assert!(status(&second) == "410" && second.contains("already used"), "{second}");
+    assert!(!second.contains("issuer.test"), "{second}");
+    let error = server.wait().await.unwrap_err();
+    assert!(matches!(error, CallbackError::StartedTwice), "{error}");
+    assert_eq!(status(&get(&host, GOOD).await), "410", "the redirect of either counts no longer");
+    // A thief whom the provider knows already may be done before the browser of the user is there.
+    let (mut server, host, path) = login().await;
+    assert_eq!(status(&get(&host, &path).await), "302");
+    assert_eq!(status(&get(&host, GOOD).await), "200");
+    assert_eq!(code(&mut server).await, "c");
+    assert_eq!(status(&get(&host, &path).await), "410");
+    assert!(matches!(server.check_start(), Err(CallbackError::StartedTwice)));
+}
+
+/// Many connections that send this and no more.
+async fn crowd(host: &str, text: &[u8]) -> Vec<TcpStream> {
+    let mut crowd = Vec::new();
+    for _ in 0..300 {
+        let mut one = TcpStream::connect(host).await.unwrap();
+        one.write_all(text).await.unwrap();
+        crowd.push(one);
+    }
+    crowd
+}
+
+#[tokio::test]
+async fn connections_that_send_no_request_do_not_keep_the_browser_out() {
+    for text in [&b""[..], b"GET / HTTP/1.1\r\nX-Slow: "] {
+        let (mut server, host, path) = login().await;
+        let mut crowd = crowd(&host, text).await;
+        // Without waiting for any of them to end.
+        let answer = timeout(CONNECTION_TIMEOUT, get(&host, &path)).await.expect("the browser gets through");
+        assert_eq!(status(&answer), "302", "{answer}");
+        for one in &mut crowd {
+            // Those that are still open send a byte now and then.
+            one.write_all(b"x").await.ok();
+        }
+        let answer = timeout(CONNECTION_TIMEOUT, get(&host, GOOD)).await.expect("the redirect gets through");
+        assert_eq!(status(&answer), "200", "{answer}");
+        assert_eq!(code(&mut server).await, "c");
+    }
+}
+
+#[tokio::test]
+async fn a_header_that_does_not_come_has_two_seconds() {
+    for text in [&b""[..], b"GET / HTTP/1.1\r\n"] {
+        let (_server, host, _) = login().await;
+        tokio::time::pause();
+        let mut slow = TcpStream::connect(&host).await.unwrap();
+        slow.write_all(text).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let mut answer = Vec::new();
+        slow.read_to_end(&mut answer).await.ok();
+        let waited = began.elapsed();
+        assert!((HEADER_TIMEOUT..CONNECTION_TIMEOUT).contains(&waited), "{waited:?}");
+        tokio::time::resume();
+    }
 }
 
 #[tokio::test]
 async fn the_command_does_not_wait_for_spare_connections_of_the_browser() {
-    let listener = listener().await;
-    let host = listener.host.clone();
-    let login = tokio::spawn(listener.wait(expected(false)));
+    let (mut server, host, _) = login().await;
     let mut spare = TcpStream::connect(&host).await.unwrap();
     spare.write_all(b"GET /fav").await.unwrap();
-    assert_eq!(status(&get(&host, "/callback?code=c&state=the-state").await), "200");
-    let ended = timeout(CONNECTION_TIMEOUT / 2, login).await.expect("the code is exchanged at once");
-    assert!(matches!(ended.unwrap(), Ok(Callback::Code(_))));
+    assert_eq!(status(&get(&host, GOOD).await), "200");
+    let ended = timeout(HEADER_TIMEOUT / 2, code(&mut server)).await.expect("the code is exchanged at once");
+    assert_eq!(ended, "c");
 }

@@ -1,10 +1,8 @@
 //! Everything in a kubeconfig survives a login.
 
-use std::os::unix::fs::PermissionsExt as _;
-
 use super::*;
 
-const EXISTING: &str = r#"
+pub(super) const EXISTING: &str = r#"
 # a comment
 apiVersion: v1
 kind: Config
@@ -24,7 +22,7 @@ contexts:
   context: {cluster: gateway, user: gateway-login, namespace: mine}
 "#;
 
-fn target() -> KubeconfigTarget {
+pub(super) fn target() -> KubeconfigTarget {
     KubeconfigTarget {
         context: "gateway".to_owned(),
         cluster_name: "gateway".to_owned(),
@@ -72,27 +70,6 @@ fn a_user_keeps_what_its_owner_has_set() {
 }
 
 #[test]
-fn a_link_is_locked_as_the_file_is() {
-    let directory = tempfile::tempdir().unwrap();
-    let [file, link] = ["file", "link"].map(|name| directory.path().join(name));
-    fs::write(&file, EXISTING).unwrap();
-    std::os::unix::fs::symlink(&file, &link).unwrap();
-    let before = KubeconfigFile::read(&link).unwrap();
-    let mut after = before.clone();
-    after.merge(&target(), false).unwrap();
-    for locked in [&file, &link] {
-        let lock = locked.with_added_extension("lock");
-        fs::write(&lock, "").unwrap();
-        let error = after.write(&link, &before).unwrap_err();
-        assert!(error.to_string().contains(&format!("remove {}", lock.display())), "{error}");
-        fs::remove_file(&lock).unwrap();
-    }
-    after.write(&link, &before).unwrap();
-    assert!(link.is_symlink());
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 3, "the file, the link and the old content");
-}
-
-#[test]
 fn entries_of_others_are_replaced_only_on_demand() {
     let before = KubeconfigFile::parse(EXISTING.as_bytes()).unwrap();
     let free = || KubeconfigTarget { context: "new".to_owned(), cluster_name: "new".to_owned(), ..target() };
@@ -112,54 +89,6 @@ fn entries_of_others_are_replaced_only_on_demand() {
         after.merge(&target, true).unwrap();
         assert_eq!(after.target(&target.context).unwrap(), target);
     }
-}
-
-#[test]
-fn a_file_is_replaced_with_a_copy_of_the_old_one() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join(".kube/config");
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let empty = KubeconfigFile::read(&path).unwrap();
-    let mut first = empty.clone();
-    first.merge(&target(), false).unwrap();
-    assert_eq!(first.write(&path, &empty).unwrap(), None);
-    assert_eq!((mode(&path), mode(&home.path().join(".kube"))), (0o600, 0o700));
-    // A file that others can read becomes private; a symbolic link stays one.
-    let real = home.path().join("real");
-    fs::write(&real, EXISTING).unwrap();
-    fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
-    let link = home.path().join("link");
-    std::os::unix::fs::symlink(&real, &link).unwrap();
-    let before = KubeconfigFile::read(&link).unwrap();
-    let mut after = before.clone();
-    after.merge(&target(), false).unwrap();
-    let backup = after.write(&link, &before).unwrap().unwrap();
-    assert_eq!(fs::read_to_string(&backup).unwrap(), EXISTING);
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
-    assert_eq!((mode(&real), mode(&backup)), (0o600, 0o600));
-    assert_eq!(KubeconfigFile::read(&link).unwrap(), after);
-    assert_eq!(after.write(&link, &after).unwrap(), None, "nothing to do");
-    let names: Vec<_> = fs::read_dir(home.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 4, "nothing else is left: {names:?}");
-}
-
-#[test]
-fn kubectls_lock_and_changes_of_others_are_respected() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("config");
-    fs::write(&path, EXISTING).unwrap();
-    let before = KubeconfigFile::read(&path).unwrap();
-    let mut after = before.clone();
-    after.merge(&target(), false).unwrap();
-    fs::write(home.path().join("config.lock"), "").unwrap();
-    let error = after.write(&path, &before).unwrap_err().to_string();
-    assert!(error.contains("config.lock"), "{error}");
-    fs::remove_file(home.path().join("config.lock")).unwrap();
-    fs::write(&path, EXISTING.replace("team", "other")).unwrap();
-    let error = after.write(&path, &before).unwrap_err().to_string();
-    assert!(error.contains("changed it meanwhile"), "{error}");
-    assert!(!home.path().join("config.lock").exists());
-    assert_eq!(fs::read_to_string(&path).unwrap(), EXISTING.replace("team", "other"));
 }
 
 #[test]

@@ -258,7 +258,7 @@ async fn an_entry_that_cannot_be_removed_keeps_no_other_one() {
 async fn a_store_that_fails_keeps_no_login_of_the_other_from_being_revoked() {
     let setup = Setup::new().await;
     setup.ask(&setup.device(), true).await.unwrap();
-    let failing = || Err(CacheError::Locked(Duration::from_secs(1)));
+    let failing = || Err(CacheError::Locked(Duration::from_secs(1), None));
     let code = log_out_everywhere(vec![failing(), Ok(setup.cache())]).await.unwrap();
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::FAILURE));
     assert!(setup.cache().entries().await.unwrap().is_empty());

@@ -414,6 +414,29 @@ async fn a_failure_of_one_command_alone_is_not_shared() {
 }
 
 #[tokio::test]
+async fn a_command_that_must_not_ask_gives_up_on_the_login_of_another_process() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let held = setup.entry(&settings).lock(Duration::from_mins(1), || ()).await.unwrap();
+    for (is_login, interactive, limit) in [
+        (false, false, settings.login_timeout + LOCK_MARGIN),
+        (true, false, OTHER_LOGIN_TIMEOUT),
+        (true, true, settings.login_timeout + LOCK_MARGIN),
+    ] {
+        if is_login {
+            held.begin_login();
+        }
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let error = setup.ask(&settings, interactive).await.unwrap_err().to_string();
+        let waited = began.elapsed();
+        tokio::time::resume();
+        assert!((limit..limit + Duration::from_secs(1)).contains(&waited), "{is_login}: {waited:?}");
+        assert!(error.contains(&format!("`kill {}`", std::process::id())), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_is_asked_when_the_client_forbids_it() {
     let setup = Setup::new().await;
     for flow in ["--flow=auto", "--flow=browser", "--flow=device"] {
@@ -437,6 +460,68 @@ async fn a_login_that_is_not_completed_ends() {
     // Another process can log in. A program that another test starts may have inherited the lock for an instant.
     tokio::time::resume();
     setup.entry(&settings).lock(Duration::from_mins(1), || ()).await.unwrap();
+}
+
+/// Sends a GET without a body; returns the whole answer.
+async fn get(url: &str) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = tokio::net::TcpStream::connect(host).await.unwrap();
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_browser_logs_in_at_an_address_that_works_once() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let setup = Setup::new().await;
+    let [url, browser] = ["url", "browser"].map(|name| setup.home.path().join(name));
+    let script = format!("#!/bin/sh\nprintf '%s' \"$1\" > {0}.new && mv {0}.new {0}\n", url.display());
+    std::fs::write(&browser, script).unwrap();
+    std::fs::set_permissions(&browser, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let settings = setup.settings(&[&format!("--browser-command={}", browser.display())], None);
+    for is_opened_twice in [true, false] {
+        let login = setup.ask(&settings, true);
+        let browse = async {
+            testkit::until("the browser to be started", || url.exists()).await;
+            let start = std::fs::read_to_string(&url).unwrap();
+            std::fs::remove_file(&url).unwrap();
+            assert!(
+                start.starts_with("http://127.0.0.1:"),
+                "no secret of the login in the process list: {start}"
+            );
+            let answer = get(&start).await;
+            let location = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
+            assert!(location.starts_with(&format!("{}/auth?", settings.issuer)), "{location}");
+            let query = location.split_once('?').unwrap().1;
+            let parameters: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+            *setup.state.claims.lock().unwrap() =
+                json!({"nonce": parameters["nonce"], "email": "alice@a.test"});
+            if is_opened_twice {
+                assert!(get(&start).await.contains("already used"));
+            }
+            get(&format!("{}?code=c&state={}", parameters["redirect_uri"], parameters["state"])).await;
+        };
+        if is_opened_twice {
+            // The command ends before the browser is back.
+            let error = tokio::select! {
+                outcome = login => outcome.unwrap_err(),
+                () = async { browse.await; std::future::pending().await } => unreachable!(),
+            };
+            assert!(error.to_string().contains("was opened twice"), "{error}");
+            assert!(setup.entry(&settings).read().await.unwrap().is_none());
+        } else {
+            let (credential, ()) = tokio::join!(login, browse);
+            assert_eq!(credential.unwrap().subject.as_deref(), Some("alice"));
+            let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+            assert_eq!(kept.user().as_deref(), Some("alice@a.test (alice)"));
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

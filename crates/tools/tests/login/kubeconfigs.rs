@@ -1,0 +1,88 @@
+//! Several kubeconfigs, and those of someone else.
+
+use portcullis_http::https_client::testing::{H1, TestServer};
+use serde_json::{Value, json};
+use testkit::pki::Ca;
+
+use crate::machine::{Machine, cluster, provider, read, text};
+
+async fn machine() -> (TestServer, TestServer, Machine) {
+    let ca = Ca::new("servers");
+    let provider = TestServer::of(&ca, H1, provider).await;
+    let machine = Machine::new(&ca, provider.url("").trim_end_matches('/'));
+    (provider, TestServer::of(&ca, H1, cluster).await, machine)
+}
+
+/// `$KUBECONFIG` with these files.
+fn list(machine: &mut Machine, names: &[&str]) {
+    let paths = std::env::join_paths(names.iter().map(|name| machine.file(name))).unwrap();
+    machine.variables = vec![("KUBECONFIG", paths.into_string().unwrap())];
+}
+
+#[tokio::test]
+async fn a_context_of_the_second_file_is_logged_in_to_and_out_of() {
+    let (_provider, cluster, mut machine) = machine().await;
+    list(&mut machine, &["absent", "first", "second"]);
+    machine.write("first", &json!({"kind": "Config", "current-context": "c"}));
+    let server = json!({"server": cluster.url("").trim_end_matches('/')});
+    machine.write("second", &machine.kubeconfig("c", &server));
+    let first = read(&machine.file("first"));
+    for arguments in [&["login"][..], &["login", "--context=c"]] {
+        let login = machine.run(arguments).await;
+        assert!(login.status.success() && text(&login).contains("system:authenticated"), "{}", text(&login));
+        assert!(!machine.file("absent").exists() && read(&machine.file("first")) == first);
+    }
+    let unknown = machine.run(&["login", "--context=d"]).await;
+    assert!(
+        text(&unknown).contains("second: there is no context \"d\"; the contexts are c"),
+        "{}",
+        text(&unknown)
+    );
+    let logout = machine.run(&["logout"]).await;
+    assert!(logout.status.success() && text(&logout).contains("logged out of"), "{}", text(&logout));
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_locked_is_found_before_the_login() {
+    let (provider, cluster, mut machine) = machine().await;
+    list(&mut machine, &["first", "second"]);
+    machine.write("second", &json!({"kind": "Config"}));
+    std::fs::write(machine.file("second.lock"), "").unwrap();
+    let server = format!("--server={}", cluster.url(""));
+    let login = ["login", "--name=c", "--no-review", server.as_str()];
+    let locked = machine.run_with_flags(&login).await;
+    assert!(!locked.status.success() && text(&locked).contains("second.lock"), "{}", text(&locked));
+    assert!(provider.take().is_empty(), "the user is not asked");
+    std::fs::remove_file(machine.file("second.lock")).unwrap();
+    let done = machine.run_with_flags(&login).await;
+    assert!(done.status.success(), "{}", text(&done));
+    assert!(read(&machine.file("second")).contains("current-context: c") && !machine.file("first").exists());
+}
+
+#[tokio::test]
+async fn a_script_needs_yes_only_for_a_new_server_that_shares_a_login() {
+    let (_provider, cluster, mut machine) = machine().await;
+    list(&mut machine, &["mine"]);
+    let server = cluster.url("").trim_end_matches('/').to_owned();
+    let file = machine.kubeconfig("c", &json!({"server": server}));
+    machine.write("company", &file);
+    // The user gives what the file may not choose.
+    let login = ["login", "--from=company", "--client-secret-from-environment", "--flow=client-credentials"];
+    let first = machine.run(&login).await;
+    assert!(first.status.success(), "{}", text(&first));
+    assert!(text(&first).contains("CONTEXT  SERVER") && text(&first).contains(&server), "{}", text(&first));
+    let again = machine.run(&login).await;
+    assert!(again.status.success() && !text(&again).contains("CONTEXT  SERVER"), "{}", text(&again));
+    // Another server, with the issuer and the client of the login that the user has.
+    let mut file: Value =
+        machine.kubeconfig("new", &json!({"server": server.replace("127.0.0.1", "localhost")}));
+    file["clusters"][0]["cluster"]["tls-server-name"] = json!("127.0.0.1");
+    machine.write("company", &file);
+    let refused = machine.run(&login).await;
+    assert_eq!(refused.status.code(), Some(64), "{}", text(&refused));
+    for part in ["the new server https://localhost", "your context \"c\"", "give --yes"] {
+        assert!(text(&refused).contains(part), "{}", text(&refused));
+    }
+    let given = machine.run(&[&login[..], &["--yes"]].concat()).await;
+    assert!(given.status.success(), "{}", text(&given));
+}
