@@ -56,12 +56,11 @@ impl EventTracker {
     /// These bytes pass.
     pub(super) fn pass(&mut self, data: &[u8]) {
         let Self { framing, members, is_between } = self;
-        let is_whole = match members {
-            Some(members) => members.pass(data, |text| framing.pass(text)),
-            None => {
-                framing.pass(data);
-                true
-            }
+        let is_whole = if let Some(members) = members {
+            members.pass(data, |text| framing.pass(text))
+        } else {
+            framing.pass(data);
+            true
         };
         is_between.store(is_whole && framing.is_between(), Ordering::Relaxed);
     }
