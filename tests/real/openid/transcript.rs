@@ -67,7 +67,12 @@ impl Page {
 /// The names of the page for those of this run, and nothing that changes from run to run.
 fn normal(output: &str, names: &[(String, &str)]) -> String {
     let named = names.iter().fold(output.to_owned(), |text, (real, name)| text.replace(real, name));
-    let rules = [(r"client_id=kubernetes&\S+", "client_id=kubernetes&…"), (r"JTI=[0-9A-Za-z_-]+", "JTI=…")];
+    let rules = [
+        (r"client_id=kubernetes&\S+", "client_id=kubernetes&…"),
+        // The address by which the login begins.
+        (r"http://127\.0\.0\.1:\d+/\S+", "http://127.0.0.1:PORT/…"),
+        (r"JTI=[0-9A-Za-z_-]+", "JTI=…"),
+    ];
     let text = rules
         .iter()
         .fold(named, |text, (pattern, by)| Regex::new(pattern).unwrap().replace_all(&text, *by).into_owned());
