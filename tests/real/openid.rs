@@ -3,6 +3,8 @@
 
 mod another_provider;
 mod certificates;
+mod dex;
+mod go_provider;
 mod login;
 mod provider;
 mod transcript;
@@ -25,7 +27,7 @@ pub(crate) use provider::{Provider, absent};
 
 /// The tests of this group.
 pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
-    vec![
+    let mut trials = vec![
         trial("kubectl by flags and by a configuration file", Box::new(kubectl_by_flags_and_by_a_file)),
         trial("keys are rotated without a failed request", Box::new(keys_are_rotated)),
         trial("a second issuer comes by a reload without a failed request", Box::new(a_second_issuer_comes)),
@@ -40,7 +42,12 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         ),
         trial("a device code, and a user who may not", Box::new(login::a_device_code_and_a_user_who_may_not)),
         trial("certificates in place of tokens", Box::new(certificates::certificates_in_place_of_tokens)),
-    ]
+    ];
+    // The modules of Dex are many: tests/go/README.md.
+    if std::env::var_os("PORTCULLIS_DEX").is_some() {
+        trials.push(trial("a login with Dex", Box::new(dex::a_login_with_dex)));
+    }
+    trials
 }
 
 /// A provider, and a gateway in front of a real server.

@@ -60,7 +60,7 @@ func run(arguments []string) error {
 	return errors.New("usage: zitadel serve CERTIFICATE KEY | zitadel browse URL")
 }
 
-// serve prints the issuer, and ends with its standard input.
+// serve prints the issuers, of which it is one, and ends with its standard input.
 func serve(certificate, key string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,7 +74,7 @@ func serve(certificate, key string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		os.Exit(0)
 	}()
-	if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"issuer": issuer}); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(map[string][]string{"issuers": {issuer}}); err != nil {
 		return err
 	}
 	return server.ServeTLS(listener, certificate, key)

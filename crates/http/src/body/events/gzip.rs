@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn members_end_where_they_end_however_they_arrive() {
-        let events = [&b"{}\n"[..], b"", &[b'x'; 100_000], b"{\"a\":1}\n"];
+        let events = [&b"{}\n"[..], b"", &vec![b'x'; 100_000], b"{\"a\":1}\n"];
         let stream = events.map(member);
         let ends: Vec<usize> = stream
             .iter()
