@@ -3,6 +3,7 @@
 
 mod authority;
 mod error;
+mod exposure;
 pub(super) mod files;
 pub(super) mod flags;
 mod index;
@@ -11,11 +12,13 @@ mod inspect;
 mod issue;
 mod kind;
 mod kubeconfig;
+mod link;
 mod listing;
 mod making;
 mod passphrase;
 pub mod profile;
 pub(super) mod progress;
+mod prompt;
 mod renew;
 pub(super) mod requests;
 mod revocations;
