@@ -2,6 +2,7 @@
 //! printed, and never on disk without 0600 permissions.
 
 mod authority;
+mod ca_certificates;
 mod error;
 mod exposure;
 pub(super) mod files;
