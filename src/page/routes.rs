@@ -22,9 +22,16 @@ use crate::telemetry::LogPermit;
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
-/// `prefetch`, perhaps with parameters: a browser guesses that the user will follow a link.
-const PURPOSES: [HeaderName; 2] =
-    [HeaderName::from_static("sec-purpose"), HeaderName::from_static("purpose")];
+/// By which browsers say that they guess that the user will follow a link: Fetch's header, and the older ones of Chromium,
+/// Safari and Firefox.
+const PURPOSES: [HeaderName; 4] = [
+    HeaderName::from_static("sec-purpose"),
+    HeaderName::from_static("purpose"),
+    HeaderName::from_static("x-purpose"),
+    HeaderName::from_static("x-moz"),
+];
+/// What they say, perhaps with parameters.
+const GUESSES: [&[u8]; 3] = [b"prefetch", b"prerender", b"preview"];
 const SIGN_IN: &str = "/sign-in";
 const SIGN_OUT: &str = "/sign-out";
 
@@ -168,11 +175,11 @@ fn check_method(method: &Method, path: &str) -> Result<(), PageResponse> {
 /// this status, and asks again when the user follows the link.
 // Fetch standard: `Sec-Purpose` header
 fn check_purpose(headers: &HeaderMap, path: &str) -> Result<(), PageResponse> {
-    let is_prefetch = PURPOSES.iter().flat_map(|name| headers.get_all(name)).any(|value| {
-        let purpose = value.as_bytes().split(|octet| *octet == b';').next().unwrap_or_default();
-        purpose.trim_ascii().eq_ignore_ascii_case(b"prefetch")
+    let is_guess = PURPOSES.iter().flat_map(|name| headers.get_all(name)).any(|value| {
+        let purpose = value.as_bytes().split(|octet| *octet == b';').next().unwrap_or_default().trim_ascii();
+        GUESSES.iter().any(|guess| purpose.eq_ignore_ascii_case(guess))
     });
-    if is_prefetch && matches!(path, SIGN_IN | login::CALLBACK) {
+    if is_guess && matches!(path, SIGN_IN | login::CALLBACK) {
         return Err(html::fallback(StatusCode::FORBIDDEN));
     }
     Ok(())
@@ -278,6 +285,8 @@ mod tests {
             ("/sign-in", "sec-purpose", "prefetch;prerender", false),
             ("/sign-in", "sec-purpose", "prefetch; anonymous-client-ip", false),
             ("/sign-in", "purpose", "Prefetch", false),
+            ("/sign-in", "x-purpose", "preview", false),
+            ("/sign-in", "x-moz", "prefetch", false),
             ("/callback", "sec-purpose", "prefetch", false),
             ("/sign-in", "sec-purpose", "other", true),
             ("/", "sec-purpose", "prefetch", true),

@@ -16,9 +16,11 @@ mod kubeconfig;
 mod link;
 mod listing;
 mod making;
+pub(super) mod named_file;
 mod passphrase;
 pub mod profile;
 pub(super) mod progress;
+#[cfg(unix)]
 mod prompt;
 mod renew;
 pub(super) mod requests;

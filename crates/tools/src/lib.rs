@@ -8,7 +8,6 @@ mod cluster;
 pub mod cluster_info;
 mod kube_client;
 pub mod login;
-mod named_file;
 pub mod output;
 pub mod table;
 pub mod terminal;

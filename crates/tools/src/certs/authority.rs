@@ -11,7 +11,7 @@ use super::exposure;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use super::profile::IssuanceProfile;
-use crate::named_file;
+use crate::certs::named_file;
 
 /// The base name of the root's files.
 pub(super) const ROOT: &str = "ca";

@@ -8,7 +8,7 @@ use portcullis_pki::x509::certificate::Certificate;
 use portcullis_pki::x509::{CaBundle, Crl};
 
 use super::error::CommandError;
-use crate::named_file;
+use crate::certs::named_file;
 
 /// The certificates of one CA: the current one, and those of its former keys that are still in `NAME.bundle.crt`.
 #[derive(Debug)]

@@ -1,8 +1,6 @@
 //! Warns if other users of the machine can read a private key, or replace the files of a CA. The commands write neither;
 //! copies, backups and `chmod` make them.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::files::directory_of;
@@ -48,15 +46,25 @@ pub(super) fn warn_of_directory(directory: &Path) {
     }
 }
 
+#[cfg(unix)]
 fn mode(path: &Path) -> Option<u32> {
-    let metadata = fs::metadata(path).ok()?;
+    use std::os::unix::fs::PermissionsExt as _;
+    let metadata = std::fs::metadata(path).ok()?;
     // A pipe of a shell has the permissions of its process.
     (metadata.is_file() || metadata.is_dir()).then(|| metadata.permissions().mode() & 0o7777)
 }
 
+/// Other systems have lists of access, which are not read.
+#[cfg(not(unix))]
+fn mode(_: &Path) -> Option<u32> {
+    None
+}
+
 #[cfg(test)]
+#[cfg(unix)]
 mod tests {
-    use std::fs::Permissions;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

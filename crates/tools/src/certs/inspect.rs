@@ -20,7 +20,7 @@ use super::error::CommandError;
 use super::exposure;
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::named_file;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 use material::FilePart;
 

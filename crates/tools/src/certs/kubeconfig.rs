@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::super::cluster::ClusterClient;
 use super::error::CommandError;
-use crate::named_file;
+use crate::certs::named_file;
 
 /// Flags for the kubeconfig output.
 #[derive(Debug, Clone, Args)]

@@ -11,7 +11,6 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 
 /// As many as Linux follows.
@@ -50,7 +49,7 @@ pub(crate) enum LinkError {
 
 /// The path without symbolic links. Its end need not exist.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf, LinkError> {
-    resolve_as(path, rustix::process::geteuid().as_raw())
+    resolve_as(path, current_user())
 }
 
 fn resolve_as(path: &Path, user: u32) -> Result<PathBuf, LinkError> {
@@ -112,8 +111,10 @@ fn followed(link: &Path, found: &Metadata, directory: &Path, user: u32) -> Resul
     };
     let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
     let around = fs::metadata(directory).map_err(failed(directory))?;
-    if !may_follow(found.uid(), around.uid(), around.mode(), user) {
-        return Err(LinkError::Foreign { link: link.to_owned(), owner: found.uid() });
+    let (owner, _) = owner_and_mode(found);
+    let (directory_owner, directory_mode) = owner_and_mode(&around);
+    if !may_follow(owner, directory_owner, directory_mode, user) {
+        return Err(LinkError::Foreign { link: link.to_owned(), owner });
     }
     fs::read_link(link).map_err(failed(link))
 }
@@ -124,10 +125,33 @@ fn may_follow(owner: u32, directory_owner: u32, directory_mode: u32, user: u32) 
     is_trusted(owner) || (is_trusted(directory_owner) && directory_mode & SHARED == 0)
 }
 
+#[cfg(unix)]
+fn current_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(unix)]
+fn owner_and_mode(metadata: &Metadata) -> (u32, u32) {
+    use std::os::unix::fs::MetadataExt as _;
+    (metadata.uid(), metadata.mode())
+}
+
+/// Where owners are not known, links are followed: on Windows only administrators place them by default.
+#[cfg(not(unix))]
+fn current_user() -> u32 {
+    ROOT
+}
+
+#[cfg(not(unix))]
+fn owner_and_mode(_: &Metadata) -> (u32, u32) {
+    (ROOT, 0)
+}
+
 #[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::fs::Permissions;
-    use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 
     use super::*;
 

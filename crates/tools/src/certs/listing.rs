@@ -15,7 +15,7 @@ use super::flags::life;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
-use crate::named_file;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 /// The flags of `portcullis certs index`.

@@ -11,8 +11,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::authority::CaRole;
 use super::error::CommandError;
+#[cfg(unix)]
 use super::prompt::hidden_line;
-use crate::named_file;
+use crate::certs::named_file;
 
 /// Input of a descriptor that is read for a passphrase, and the length from which a line is none.
 const MAX_PASSPHRASE_INPUT: u64 = 4096;
@@ -158,6 +159,12 @@ fn first_line(content: &[u8], name: &str) -> Result<SecretString, CommandError> 
         return Err(failed("the first line is too long for a passphrase; give another file"));
     }
     Ok(SecretString::from(first))
+}
+
+/// The console of Windows takes no signals: Ctrl-C is a key there, and the prompt restores the echo.
+#[cfg(not(unix))]
+fn hidden_line(prompt: &str) -> std::io::Result<SecretString> {
+    rpassword::prompt_password(prompt).map(SecretString::from)
 }
 
 fn ask(prompt: &str) -> Result<SecretString, CommandError> {

@@ -25,7 +25,7 @@ use super::index::IssuanceIndex;
 use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
-use crate::named_file;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(super) const EXAMPLE: &str = "\

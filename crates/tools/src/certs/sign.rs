@@ -17,7 +17,7 @@ use super::files::NewFiles;
 use super::flags::life;
 use super::profile::{ProfileSource, ReadSignerProfiles};
 use super::signing::SigningOrder;
-use crate::named_file;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(super) const EXAMPLE: &str = "\

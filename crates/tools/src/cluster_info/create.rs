@@ -15,7 +15,7 @@ use portcullis_pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE
 
 use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::token::{BootstrapError, say};
-use crate::named_file;
+use crate::certs::named_file;
 
 /// The field manager of the Role and the RoleBinding.
 const MANAGER: &str = "portcullis";

@@ -12,7 +12,7 @@ use secrecy::ExposeSecret;
 use super::super::error::CommandError;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
-use crate::named_file;
+use crate::certs::named_file;
 
 /// Inspects every cluster and user of a kubeconfig.
 pub(super) fn inspect(

@@ -26,7 +26,7 @@ use super::super::error::CommandError;
 use super::super::progress::Spinner;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
-use crate::named_file;
+use crate::certs::named_file;
 
 const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 

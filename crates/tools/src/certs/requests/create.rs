@@ -31,7 +31,7 @@ use super::super::signing::written;
 use super::super::table;
 use super::wait::{RequestOutcome, outcome};
 use super::{NewRequest, RequestName, client_usages, has, read, with_cluster};
-use crate::named_file;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(in crate::certs) const EXAMPLE: &str = "\

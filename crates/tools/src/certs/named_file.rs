@@ -3,15 +3,15 @@
 //! that hangs.
 // threat: endless-file
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
 use portcullis_system::input_file::{self, MAX_FILE_SIZE, ReadFileError};
-use rustix::fs::OFlags;
 use secrecy::zeroize::Zeroizing;
+
+use pipes::{is_fifo, open};
 
 /// How long a FIFO may have no writer, and how long all waits for its writer may take.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ impl From<io::Error> for NamedFileError {
 
 /// Reads a whole file, or a pipe until its writer closes it.
 pub(crate) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, NamedFileError> {
-    if fs::metadata(path)?.file_type().is_fifo() {
+    if is_fifo(fs::metadata(path)?.file_type()) {
         return read_pipe(path, WRITER_TIMEOUT, PIPE_TIMEOUT);
     }
     Ok(Zeroizing::new(input_file::read(path)?))
@@ -75,9 +75,8 @@ fn read_pipe(
     writer_timeout: Duration,
     timeout: Duration,
 ) -> Result<Zeroizing<Vec<u8>>, NamedFileError> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    let mut pipe = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !pipe.metadata()?.file_type().is_fifo() {
+    let mut pipe = open(path)?;
+    if !is_fifo(pipe.metadata()?.file_type()) {
         // Another process has replaced it since.
         return Err(ReadFileError::NotRegular("no longer the FIFO that it was").into());
     }
@@ -117,7 +116,44 @@ fn read_available(pipe: &mut File, content: &mut Vec<u8>) -> Result<PipeState, N
     }
 }
 
+#[cfg(unix)]
+mod pipes {
+    use std::fs::{File, FileType, OpenOptions};
+    use std::io;
+    use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+    use std::path::Path;
+
+    use rustix::fs::OFlags;
+
+    pub(super) fn is_fifo(kind: FileType) -> bool {
+        kind.is_fifo()
+    }
+
+    /// Opens a file without waiting for a writer, and without acquiring a controlling terminal.
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+        OpenOptions::new().read(true).custom_flags(flags).open(path)
+    }
+}
+
+/// Other systems have no pipes among their files.
+#[cfg(not(unix))]
+mod pipes {
+    use std::fs::{File, FileType};
+    use std::io;
+    use std::path::Path;
+
+    pub(super) fn is_fifo(_: FileType) -> bool {
+        false
+    }
+
+    pub(super) fn open(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+}
+
 #[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::io::Write as _;
     use std::path::PathBuf;
