@@ -3,11 +3,17 @@
 // RFC 6265bis, section 4.1.3.2
 // threat: page-forged-cookie
 
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-/// The login that has begun.
-pub(super) const LOGIN: &str = "__Host-portcullis-login";
+/// A login that has begun. Each has a cookie of its own, so that two tabs can log in at the same time.
+const LOGIN: &str = "__Host-portcullis-login-";
+/// Octets of the digest of a login's state in the name of its cookie, and their length in Base64.
+const LOGIN_ID_OCTETS: usize = 6;
+const LOGIN_ID_LENGTH: usize = 8;
 /// The parts of a session. Browsers keep at least 4,096 bytes of a cookie, its name and attributes included.
 const SESSION: [&str; 3] =
     ["__Host-portcullis-session-1", "__Host-portcullis-session-2", "__Host-portcullis-session-3"];
@@ -31,6 +37,22 @@ pub(super) fn delete(name: &str) -> Option<HeaderValue> {
     cookie(name, None)
 }
 
+/// The name of the cookie of the login with this state.
+pub(super) fn login_name(state: &str) -> String {
+    let digest = digest(&SHA256, state.as_bytes());
+    let id = digest.as_ref().get(..LOGIN_ID_OCTETS).unwrap_or_default();
+    format!("{LOGIN}{}", URL_SAFE_NO_PAD.encode(id))
+}
+
+/// The names and the values of the logins that have begun.
+pub(super) fn logins(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let is_id = |id: &str| {
+        id.len() == LOGIN_ID_LENGTH
+            && id.bytes().all(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'_'))
+    };
+    pairs(headers).filter(move |(name, _)| name.strip_prefix(LOGIN).is_some_and(is_id))
+}
+
 /// Sets the cookies of a session, and deletes those that it does not need. `None`: it is too large.
 pub(super) fn set_session(sealed: &str, seconds: u64) -> Option<Vec<HeaderValue>> {
     let mut rest = sealed;
@@ -50,9 +72,14 @@ pub(super) fn delete_session() -> Vec<HeaderValue> {
 
 /// The value of a cookie. The first one counts, as a browser with one cookie of a name sends it.
 pub(super) fn get<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
-    let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let mut pairs = pairs(headers);
     pairs.find(|(known, _)| *known == name).map(|(_, value)| value).filter(|value| value.len() <= MAX_VALUE)
+}
+
+/// All names and values.
+fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='))
 }
 
 /// The sealed session, put together.
@@ -75,7 +102,8 @@ mod tests {
 
     #[test]
     fn every_cookie_has_every_protection() {
-        let all: Vec<_> = [set(LOGIN, "x", 600), delete(LOGIN)]
+        let login = login_name("state");
+        let all: Vec<_> = [set(&login, "x", 600), delete(&login)]
             .into_iter()
             .flatten()
             .chain(set_session("x", 60).unwrap())
@@ -107,8 +135,11 @@ mod tests {
 
     #[test]
     fn a_cookie_of_a_similar_name_is_another_one() {
-        let line = "portcullis-login=planted; x__Host-portcullis-login=planted; __Host-portcullis-login=own";
-        let headers = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static(line))]);
-        assert_eq!(get(&headers, LOGIN), Some("own"));
+        let (name, short) = (login_name("state"), login_name("state").replace("__Host-", ""));
+        let line = format!("{short}=planted; x{name}=planted; {name}=own; {name}x=planted; {LOGIN}=planted");
+        let headers = HeaderMap::from_iter([(COOKIE, line.parse().unwrap())]);
+        assert_eq!(get(&headers, &name), Some("own"));
+        assert_eq!(logins(&headers).collect::<Vec<_>>(), [(name.as_str(), "own")]);
+        assert_ne!(name, login_name("other"));
     }
 }

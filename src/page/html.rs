@@ -99,6 +99,8 @@ struct ProblemPage<'a> {
     frame: Frame<'a>,
     problem: &'a Problem,
     wants_sign_in: bool,
+    /// The query of a redirect to open again.
+    again: Option<&'a str>,
 }
 
 #[derive(Template)]
@@ -178,7 +180,11 @@ fn minute(seconds: u64) -> String {
 /// A problem.
 pub(super) fn problem(problem: &Problem) -> Response<Full<Bytes>> {
     let wants_sign_in = problem.next == Next::SignIn;
-    rendered(problem.status, &ProblemPage { frame: Frame::of_anyone(), problem, wants_sign_in })
+    let again = match &problem.next {
+        Next::Again(query) => Some(query.as_str()),
+        Next::SignIn | Next::Clusters => None,
+    };
+    rendered(problem.status, &ProblemPage { frame: Frame::of_anyone(), problem, wants_sign_in, again })
 }
 
 /// The page after the end of a session. `provider` is the page that ends the provider's own.
@@ -225,6 +231,7 @@ mod tests {
     use portcullis_openid::SecretText;
     use portcullis_openid::error::ProviderRefusal;
 
+    use super::super::login_rate::TooManyLogins;
     use super::*;
 
     const ATTACKS: [&str; 8] = [
@@ -281,6 +288,14 @@ mod tests {
             assert_eq!(tags(&page), plain, "{attack}");
             let page = text(problem(&Problem::of_refusal(&refusal(attack)))).await;
             assert_eq!(tags(&page), plain_problem, "{attack}");
+        }
+        // A query within a link, too.
+        let again = |query: &str| problem(&Problem::no_turn(TooManyLogins::OfNetwork, query));
+        let plain_again = tags(&text(again("x")).await).len();
+        for attack in ATTACKS {
+            let page = text(again(attack)).await;
+            assert_eq!(tags(&page).len(), plain_again, "{attack}");
+            assert!(page.contains("href=\"/callback?") && !page.contains("<script"), "{page}");
         }
         // A name within a link, too.
         let health = row("v1").version;

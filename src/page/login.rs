@@ -1,7 +1,8 @@
 //! The authorization code flow with PKCE: RFC 6749, section 4.1, RFC 7636 and OpenID Connect Core 1.0, section 3.1.
 //!
 //! What a login must remember (state, nonce and PKCE verifier) is sealed in a cookie of the browser that began it. The
-//! code of a redirect is exchanged only if the redirect has the state of that cookie.
+//! code of a redirect is exchanged only if the redirect has the state of that cookie. Only such redirects count for the
+//! limits: whoever visits `/sign-in` costs the provider nothing, and must not keep others from logging in.
 // threat: page-forged-callback
 
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use portcullis_openid::SecretText;
 use portcullis_openid::error::{LoginError, ProviderRefusal};
 use portcullis_openid::id_token::{self, ExpectedIdToken, IdTokenError};
 use portcullis_openid::provider::{LoginProvider, OpenIdClientSettings};
+use portcullis_system::clock::UnixTime;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
@@ -40,6 +42,10 @@ const END_SESSION_TIMEOUT: Duration = Duration::from_secs(2);
 /// clients must not become a flood at the provider.
 const DISCOVERY_LIFETIME: Duration = Duration::from_mins(5);
 const FAILURE_LIFETIME: Duration = Duration::from_secs(2);
+/// Logins of one browser that may be in progress, each in a tab. The oldest one gives way.
+const MAX_LOGINS: usize = 4;
+/// Cookies that one response deletes. A browser has more only if another host of the past has set them.
+const MAX_DELETED: usize = 16;
 /// The longest query of a redirect: codes have some hundred bytes.
 const MAX_QUERY: usize = 8 << 10;
 
@@ -49,6 +55,8 @@ struct BegunLogin {
     state: SecretText,
     nonce: SecretText,
     verifier: SecretText,
+    /// When it ends, in seconds since 1970.
+    until: u64,
 }
 
 /// The provider, or why it has no usable discovery document.
@@ -141,21 +149,37 @@ impl Callback {
 pub(super) async fn begin(
     page: &Page,
     in_force: &PageInForce,
-    client: IpAddr,
+    headers: &HeaderMap,
 ) -> Result<Response<Full<Bytes>>, Problem> {
-    let turn = page.rate.turn(client).await?;
     let provider = in_force.provider.get(&in_force.settings.client).await?;
-    drop(turn);
+    let now = page.clock().now();
+    let until = now + LOGIN_TIMEOUT;
     let request = provider.authorization(&redirect(in_force)).map_err(|error| Problem::of_login(&error))?;
     let begun = BegunLogin {
         state: SecretText::new(request.state.secret()),
         nonce: SecretText::new(request.nonce.secret()),
         verifier: SecretText::new(request.verifier.secret()),
+        until: until.as_secs(),
     };
-    let until = page.clock().now() + LOGIN_TIMEOUT;
     let sealed = in_force.key.seal(Purpose::Login, &in_force.scope, &begun, until)?;
-    let cookie = cookies::set(cookies::LOGIN, &sealed, LOGIN_TIMEOUT.as_secs());
-    Ok(see_other(request.url.as_str(), cookie))
+    let name = cookies::login_name(begun.state.expose());
+    let cookie = cookies::set(&name, &sealed, LOGIN_TIMEOUT.as_secs());
+    Ok(see_other(request.url.as_str(), cookie.into_iter().chain(surplus_logins(in_force, headers, now))))
+}
+
+/// Deletes the logins of a browser that cannot be completed any more, and the oldest ones that leave no room for another.
+fn surplus_logins(in_force: &PageInForce, headers: &HeaderMap, now: UnixTime) -> Vec<HeaderValue> {
+    let mut begun: Vec<(Option<u64>, &str)> = cookies::logins(headers)
+        .map(|(name, sealed)| {
+            let begun: Option<BegunLogin> = in_force.key.open(Purpose::Login, &in_force.scope, sealed, now);
+            (begun.map(|begun| begun.until), name)
+        })
+        .collect();
+    // The newest ones first.
+    begun.sort_by(|one, other| other.cmp(one));
+    let surplus =
+        begun.iter().enumerate().filter(|(place, (until, _))| until.is_none() || *place >= MAX_LOGINS - 1);
+    surplus.filter_map(|(_, (_, name))| cookies::delete(name)).take(MAX_DELETED).collect()
 }
 
 /// Completes the login of a redirect.
@@ -168,14 +192,18 @@ pub(super) async fn complete(
 ) -> Result<Response<Full<Bytes>>, Problem> {
     let now = page.clock().now();
     let callback = Callback::read(query).ok_or_else(Problem::unknown_login)?;
-    let sealed = cookies::get(headers, cookies::LOGIN).ok_or_else(Problem::unknown_login)?;
+    let state = callback.state.as_deref().unwrap_or_default();
+    let cookie = cookies::login_name(state);
+    let sealed = cookies::get(headers, &cookie).ok_or_else(Problem::unknown_login)?;
     let begun: Option<BegunLogin> = in_force.key.open(Purpose::Login, &in_force.scope, sealed, now);
     let begun = begun.ok_or_else(Problem::unknown_login)?;
-    let state = callback.state.as_deref().unwrap_or_default();
     // A wrong redirect changes nothing: the right one may still come.
     verify_slices_are_equal(state.as_bytes(), begun.state.expose().as_bytes())
         .map_err(|_| Problem::unknown_login())?;
-    let exchanged = exchange(page, in_force, client, callback, begun).await;
+    // Neither the cookie nor the code is used: the same redirect counts in a moment.
+    let turn = page.rate.turn(client).await.map_err(|which| Problem::no_turn(which, query))?;
+    let exchanged = exchange(page, in_force, callback, begun).await;
+    drop(turn);
     let completed = match exchanged {
         Ok(session) => match session.cookies(in_force, now)? {
             Some(cookies) => Ok(see_other("/", cookies)),
@@ -185,7 +213,7 @@ pub(super) async fn complete(
     };
     // The state counts once, whatever came of it.
     let mut response = completed.unwrap_or_else(|problem| page.refuse(&problem, client));
-    response.headers_mut().extend(cookies::delete(cookies::LOGIN).map(|cookie| (SET_COOKIE, cookie)));
+    response.headers_mut().extend(cookies::delete(&cookie).map(|cookie| (SET_COOKIE, cookie)));
     Ok(response)
 }
 
@@ -193,11 +221,9 @@ pub(super) async fn complete(
 async fn exchange(
     page: &Page,
     in_force: &PageInForce,
-    client: IpAddr,
     callback: Callback,
     begun: BegunLogin,
 ) -> Result<Session, Problem> {
-    let _turn = page.rate.turn(client).await?;
     let settings = &in_force.settings.client;
     let provider = in_force.provider.get(settings).await?;
     // RFC 9207, section 2.4

@@ -1,4 +1,5 @@
-//! How many logins may be in progress at the provider, of all clients and of one network.
+//! How many logins may be in progress at the provider, of all clients and of one network. A login counts when it comes back
+//! with the state that it began with: only then is the provider asked.
 // threat: page-flood
 
 use std::net::IpAddr;

@@ -25,10 +25,12 @@ pub(super) struct Problem {
 }
 
 /// What the user may do next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     SignIn,
     Clusters,
+    /// Open the redirect with this query again.
+    Again(String),
 }
 
 impl Problem {
@@ -69,6 +71,20 @@ impl Problem {
              Ask your administrator to leave out claims, such as groups that no cluster needs."
         );
         Self::new(StatusCode::BAD_GATEWAY, "Sign-in not completed", text, Next::SignIn)
+    }
+
+    /// A redirect that has to wait for its turn. `query` is that of the redirect, which stays valid.
+    pub(super) fn no_turn(which: TooManyLogins, query: &str) -> Self {
+        let text = match which {
+            TooManyLogins::OfNetwork => {
+                "Many people of your network are signing in. Try again in a few seconds; you need not sign in again."
+            }
+            TooManyLogins::OfAll => {
+                "Many people are signing in at this moment. Try again in a few seconds; you need not sign in again."
+            }
+        };
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        Self::new(status, "Too many sign-ins", text, Next::Again(query.to_owned()))
     }
 
     /// The provider has not answered in time.
@@ -116,18 +132,6 @@ impl Problem {
         let mut problem = Self::new(status, "Sign-in not completed", text, Next::SignIn);
         problem.detail = Some(detail);
         problem
-    }
-}
-
-impl From<TooManyLogins> for Problem {
-    fn from(which: TooManyLogins) -> Self {
-        let text = match which {
-            TooManyLogins::OfNetwork => {
-                "There are too many sign-ins from your network. Try again in a minute."
-            }
-            TooManyLogins::OfAll => "Many people are signing in at this moment. Try again in a few seconds.",
-        };
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "Too many sign-ins", text, Next::SignIn)
     }
 }
 

@@ -22,6 +22,17 @@ use crate::telemetry::LogPermit;
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const DESTINATION: HeaderName = HeaderName::from_static("sec-fetch-dest");
+/// By which browsers say that they guess that the user will follow a link: Fetch's header, and the older ones of Chromium,
+/// Safari and Firefox.
+const PURPOSES: [HeaderName; 4] = [
+    HeaderName::from_static("sec-purpose"),
+    HeaderName::from_static("purpose"),
+    HeaderName::from_static("x-purpose"),
+    HeaderName::from_static("x-moz"),
+];
+/// What they say, perhaps with parameters.
+const GUESSES: [&[u8]; 3] = [b"prefetch", b"prerender", b"preview"];
+const SIGN_IN: &str = "/sign-in";
 const SIGN_OUT: &str = "/sign-out";
 
 type PageResponse = Response<Full<Bytes>>;
@@ -44,7 +55,7 @@ impl Page {
             (html::ICON_PATH, _) => Ok(html::icon()),
             ("/", None) => Ok(html::welcome(&in_force)),
             ("/", Some(session)) => Ok(self.clusters(&in_force, &session, peer).await),
-            ("/sign-in", _) => login::begin(self, &in_force, peer.ip()).await,
+            (SIGN_IN, _) => login::begin(self, &in_force, &head.headers).await,
             (login::CALLBACK, _) => login::complete(self, &in_force, peer.ip(), query, &head.headers).await,
             (SIGN_OUT, session) if head.method == Method::POST => {
                 // The layer in front of this has bounded it.
@@ -123,6 +134,7 @@ impl Page {
 fn check<B>(in_force: &PageInForce, request: &Request<B>) -> Result<(), PageResponse> {
     check_host(in_force.settings.authority(), request)?;
     check_method(request.method(), request.uri().path())?;
+    check_purpose(request.headers(), request.uri().path())?;
     check_origin(request.headers(), request.uri().path())
 }
 
@@ -157,6 +169,20 @@ fn check_method(method: &Method, path: &str) -> Result<(), PageResponse> {
     let mut response = html::fallback(StatusCode::METHOD_NOT_ALLOWED);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     Err(response)
+}
+
+/// A login begins when the user wants it, and its redirect counts once. A browser discards what it has prefetched with
+/// this status, and asks again when the user follows the link.
+// Fetch standard: `Sec-Purpose` header
+fn check_purpose(headers: &HeaderMap, path: &str) -> Result<(), PageResponse> {
+    let is_guess = PURPOSES.iter().flat_map(|name| headers.get_all(name)).any(|value| {
+        let purpose = value.as_bytes().split(|octet| *octet == b';').next().unwrap_or_default().trim_ascii();
+        GUESSES.iter().any(|guess| purpose.eq_ignore_ascii_case(guess))
+    });
+    if is_guess && matches!(path, SIGN_IN | login::CALLBACK) {
+        return Err(html::fallback(StatusCode::FORBIDDEN));
+    }
+    Ok(())
 }
 
 /// Other sites may link to the page, and do nothing else with it. Browsers without these headers still send no cookies
@@ -206,6 +232,7 @@ mod tests {
     fn refusal(request: &Request<()>) -> Option<StatusCode> {
         let checked = check_host("clusters.test", request)
             .and_then(|()| check_method(request.method(), request.uri().path()))
+            .and_then(|()| check_purpose(request.headers(), request.uri().path()))
             .and_then(|()| check_origin(request.headers(), request.uri().path()));
         checked.err().map(|response| response.status())
     }
@@ -248,6 +275,26 @@ mod tests {
             let request = Request::builder().method(&method).uri(path).header(HOST, "clusters.test");
             let refused = refusal(&request.body(()).unwrap()).map(|status| status.as_u16());
             assert_eq!(refused, expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn a_prefetch_neither_begins_nor_completes_a_login() {
+        for (path, name, value, is_answered) in [
+            ("/sign-in", "sec-purpose", "prefetch", false),
+            ("/sign-in", "sec-purpose", "prefetch;prerender", false),
+            ("/sign-in", "sec-purpose", "prefetch; anonymous-client-ip", false),
+            ("/sign-in", "purpose", "Prefetch", false),
+            ("/sign-in", "x-purpose", "preview", false),
+            ("/sign-in", "x-moz", "prefetch", false),
+            ("/callback", "sec-purpose", "prefetch", false),
+            ("/sign-in", "sec-purpose", "other", true),
+            ("/", "sec-purpose", "prefetch", true),
+        ] {
+            let request = Request::get(path).header(HOST, "clusters.test").header(name, value);
+            let refused = refusal(&request.body(()).unwrap()).map(|status| status.as_u16());
+            let expected = if is_answered { None } else { Some(403) };
+            assert_eq!(refused, expected, "{path} {name} {value}");
         }
     }
 

@@ -9,6 +9,7 @@ mod inspect;
 mod issue;
 mod odd_names;
 mod profiles;
+mod prompts;
 mod revoke;
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -90,10 +91,10 @@ fn shell(directory: &Path, line: &str) -> String {
     printed
 }
 
-/// A directory with CAs in `pki`.
+/// A directory with CAs in `pki`, whose names are the same in each run.
 fn authorities() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
-    certs(directory.path(), &["init"]).succeeds();
+    certs(directory.path(), &["init", "--name", "portcullis"]).succeeds();
     directory
 }
 

@@ -3,6 +3,7 @@
 
 mod attacks;
 mod configuration;
+mod logins;
 mod proxy_protocol;
 mod sharing;
 
@@ -33,6 +34,8 @@ const HOST: &str = "clusters.test";
 const ORIGIN: &str = "https://clusters.test";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
+/// The cookies of logins that have begun begin with it.
+const LOGIN: &str = "__Host-portcullis-login-";
 /// A code that the provider never answers.
 const SLOW_CODE: &str = "slow";
 
@@ -362,6 +365,19 @@ impl Browser {
         let begun = self.get(page, "/sign-in").await;
         assert_eq!(begun.status, StatusCode::SEE_OTHER, "{}", begun.text);
         Url::parse(begun.location()).unwrap()
+    }
+
+    /// Begins a login, and comes back with a code that the provider does not know.
+    async fn fail(&mut self, setup: &PageSetup, page: &Gateway) -> Seen {
+        let redirect = setup.provider.redirect(&self.begin(page).await);
+        let (_, rest) = redirect.split_once("&state=").unwrap();
+        self.get(page, &format!("/callback?code=unknown&state={rest}")).await
+    }
+
+    /// The names and the values of the cookies of logins that have begun.
+    fn begun(&self) -> Vec<(String, String)> {
+        let cookies = self.cookies.iter().filter(|(name, _)| name.starts_with(LOGIN));
+        cookies.map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// Logs in.

@@ -2,7 +2,9 @@
 //! printed, and never on disk without 0600 permissions.
 
 mod authority;
+mod ca_certificates;
 mod error;
+mod exposure;
 pub(super) mod files;
 pub(super) mod flags;
 mod index;
@@ -11,11 +13,15 @@ mod inspect;
 mod issue;
 mod kind;
 mod kubeconfig;
+mod link;
 mod listing;
 mod making;
+pub(super) mod named_file;
 mod passphrase;
 pub mod profile;
 pub(super) mod progress;
+#[cfg(unix)]
+mod prompt;
 mod renew;
 pub(super) mod requests;
 mod revocations;

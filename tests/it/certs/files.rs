@@ -1,6 +1,7 @@
 //! The files of `init`; no command loses a file or leaves one half written.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ const MADE: [&str; 9] = [
 #[test]
 fn init_creates_cas_that_openssl_reads() {
     let directory = tempfile::tempdir().unwrap();
-    let output = certs(directory.path(), &["init"]);
+    let output = certs(directory.path(), &["init", "--name", "portcullis"]);
     insta::assert_snapshot!("certs_init", output.normal());
     let pki = directory.path().join("pki");
     assert_eq!((names(&pki), mode(&pki)), (MADE.map(str::to_owned).to_vec(), 0o700));
@@ -73,6 +74,25 @@ fn init_has_json_output() {
         let listed = index[at]["serial"].as_str().unwrap();
         assert_eq!(listed.trim_start_matches("00"), serial, "{name}");
     }
+}
+
+/// Verifiers find a CRL by the name of its CA.
+#[test]
+fn two_installations_have_cas_of_different_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let subjects = ["one", "other"].map(|dir| {
+        let json = certs(directory.path(), &["init", "--dir", dir, "-o", "json"]).succeeds();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        json["authorities"][1]["subject"].as_str().unwrap().to_owned()
+    });
+    let pattern = regex::Regex::new("^CN=portcullis-[0-9a-f]{6} client CA$").unwrap();
+    assert!(subjects.iter().all(|subject| pattern.is_match(subject)), "{subjects:?}");
+    assert_ne!(subjects[0], subjects[1]);
+    // A renewed CA keeps its name.
+    certs(directory.path(), &["renew-ca", "client", "--dir", "one", "--new-key"]).succeeds();
+    let renewed =
+        shell(directory.path(), "openssl x509 -noout -subject -nameopt RFC2253 -in one/client-ca.crt");
+    assert_eq!(renewed.trim(), format!("subject={}", subjects[0]));
 }
 
 #[test]
@@ -262,4 +282,100 @@ fn two_commands_at_once_do_not_write_the_same_file() {
         directory.path(),
         "diff <(openssl pkey -in alice.key -pubout) <(openssl x509 -in alice.crt -noout -pubkey)",
     );
+}
+
+#[test]
+fn a_name_of_one_file_is_that_of_both_and_a_dash_is_standard_output_where_there_is_one_file() {
+    let directory = authorities();
+    let dir = directory.path();
+    let issue = |out: &str| certs(dir, &["issue", "client", "--cn", "alice", "--out", out]);
+    issue("alice.crt").succeeds();
+    assert_eq!(names(dir), ["alice.crt", "alice.key", "pki"]);
+    issue("alice.key").fails(1, &["alice.crt: the file already exists"]);
+    issue("-").fails(64, &["--out -", "certs sign"]);
+    shell(dir, "openssl req -new -key alice.key -subj /CN=alice -out alice.csr");
+    let sign = |arguments: &[&str]| certs(dir, &[&["sign", "--profile", "client"], arguments].concat());
+    let printed = sign(&["alice.csr", "--out", "-"]);
+    assert_eq!((printed.code, printed.out.matches("BEGIN CERTIFICATE").count()), (0, 2), "{}", printed.err);
+    assert!(printed.out.starts_with("-----BEGIN") && printed.err.starts_with("subject "), "{printed:?}");
+    let portcullis = crate::gateway::PORTCULLIS;
+    let line = format!("{portcullis} certs sign - --profile client < alice.csr 2> report > second.crt");
+    shell(dir, &format!("{line} && openssl verify -partial_chain -CAfile pki/client-ca.crt second.crt"));
+    let kubeconfig = ["issue", "client", "--cn", "a", "--kubeconfig-out", "-", "--server", "https://a.test"];
+    certs(dir, &kubeconfig).fails(1, &["-: this command writes a file"]);
+    certs(dir, &["revoke", "--crl", "-"]).fails(1, &["-: this command writes a file"]);
+    assert_eq!(names(dir), ["alice.crt", "alice.csr", "alice.key", "pki", "report", "second.crt"]);
+}
+
+#[test]
+fn files_without_an_end_are_an_error_and_a_pipe_of_the_shell_is_read() {
+    let directory = authorities();
+    let dir = directory.path();
+    certs(dir, &["issue", "client", "--cn", "alice", "--out", "alice"]).succeeds();
+    for arguments in [
+        &["inspect", "/dev/zero"][..],
+        &["sign", "/dev/zero", "--profile", "client"],
+        &["issue", "client", "--cn", "a", "--out", "a", "--ca-cert", "/dev/zero", "--ca-key", "/dev/zero"],
+        &["revoke", "/dev/zero", "--crl", "c"],
+        &["init", "--dir", "other", "--passphrase-file", "/dev/zero"],
+    ] {
+        certs(dir, arguments).fails(1, &["/dev/zero: is a device, not a regular file"]);
+    }
+    let portcullis = crate::gateway::PORTCULLIS;
+    let error = shell(dir, &format!("! {portcullis} certs inspect - < /dev/zero 2>&1"));
+    assert!(error.contains("-: is larger than 16 MiB"), "{error}");
+    let printed = shell(dir, &format!("{portcullis} certs inspect <(cat alice.crt)"));
+    assert!(printed.contains("subject      CN=alice"), "{printed}");
+    // A device in place of a file, behind a link.
+    fs::remove_file(dir.join("alice.crt")).unwrap();
+    std::os::unix::fs::symlink("/dev/null", dir.join("alice.crt")).unwrap();
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--force"];
+    certs(dir, &issue).fails(1, &["/dev/null: it is a device"]);
+}
+
+/// Only root can make files of other users.
+#[test]
+fn a_link_of_another_user_in_a_shared_directory_is_not_followed() {
+    if shell(Path::new("/"), "id -u").trim() != "0" {
+        return;
+    }
+    let directory = authorities();
+    let dir = directory.path();
+    shell(
+        dir,
+        "mkdir -m 1777 shared; echo precious > file; ln -s ../file shared/alice.crt; ln -s .. shared/up",
+    );
+    shell(dir, "chown -h 1001 shared/alice.crt shared/up");
+    let issue = |out: &str| certs(dir, &["issue", "client", "--cn", "alice", "--force", "--out", out]);
+    issue("shared/alice").fails(1, &["shared/alice.crt: it is a symbolic link of the user 1001"]);
+    issue("shared/up/file").fails(1, &["shared/up: it is a symbolic link of the user 1001"]);
+    assert_eq!(fs::read_to_string(dir.join("file")).unwrap(), "precious\n");
+    assert_eq!(names(&dir.join("shared")), ["alice.crt", "up"]);
+    shell(dir, "chown -h 0 shared/alice.crt");
+    issue("shared/alice").succeeds();
+    assert!(fs::read_to_string(dir.join("file")).unwrap().starts_with("-----BEGIN"));
+}
+
+#[test]
+fn keys_that_all_can_read_and_cas_that_all_can_replace_are_warned_about() {
+    let directory = authorities();
+    let dir = directory.path();
+    let issue = ["issue", "client", "--cn", "alice", "--out", "alice", "--force"];
+    certs(dir, &issue).succeeds();
+    shell(dir, "chmod 644 pki/client-ca.key");
+    let readable = "every user of this machine can read this key (mode 0644)";
+    let warned = |output: super::CommandOutput, text: &str| {
+        assert_eq!((output.code, output.err.contains(text)), (0, true), "{text}: {output:?}");
+    };
+    warned(certs(dir, &issue), readable);
+    warned(certs(dir, &["revoke", "--crl", "crl"]), "warning: pki/client-ca.key: every user");
+    let inspected = certs(dir, &["inspect", "pki/client-ca.key"]).succeeds();
+    assert!(inspected.contains("warning  pki/client-ca.key") && inspected.contains(readable), "{inspected}");
+    shell(dir, "chmod 600 pki/client-ca.key; chmod 777 pki");
+    let replaceable = "every user of this machine can replace files in pki (mode 0777)";
+    warned(certs(dir, &issue), replaceable);
+    warned(certs(dir, &["renew-ca", "client"]), replaceable);
+    warned(certs(dir, &["init", "--force"]), replaceable);
+    shell(dir, "chmod 1777 pki");
+    certs(dir, &issue).succeeds();
 }

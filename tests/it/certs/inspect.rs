@@ -98,8 +98,10 @@ fn each_problem_is_reported() {
         "openssl req -x509 -newkey rsa:2048 -nodes -keyout k -out bit.crt -subj /CN=a -days 90 \
                 -addext keyUsage=critical,digitalSignature",
     );
-    let cases: [(&[&str], i32, Found<'_>); 15] = [
+    shell(dir, "chmod 600 good.key other.key; cp good.key open.key; chmod 644 open.key");
+    let cases: [(&[&str], i32, Found<'_>); 16] = [
         (&["good.crt", "good.key"], 0, &[]),
+        (&["good.crt", "open.key"], 0, &[("warning", "every user of this machine can read this key")]),
         (&["later.crt"], 0, &[]),
         (&["expired.crt"], 1, &[("error", "expired ")]),
         (&["early.crt"], 1, &[("error", "not yet valid: valid from ")]),

@@ -243,6 +243,43 @@ fn what_cannot_be_revoked_is_an_error_and_nothing_is_written() {
     }
 }
 
+/// Two installations whose CAs have the same names.
+#[test]
+fn a_ca_revokes_only_what_it_has_signed_whatever_its_name() {
+    let directory = authorities();
+    let dir = directory.path();
+    issue(dir, "alice");
+    certs(dir, &["init", "--dir", "other", "--name", "portcullis"]).succeeds();
+    certs(dir, &["issue", "client", "--cn", "bob", "--dir", "other", "--out", "bob"]).succeeds();
+    certs(dir, &["revoke", "bob.crt", "--dir", "other", "--crl", "other.crl"]).succeeds();
+    let before = fs::read(dir.join("other.crl")).unwrap();
+    let key_id = |file: &str| {
+        let text = shell(dir, &format!("openssl x509 -noout -ext subjectKeyIdentifier -in {file}"));
+        text.lines().nth(1).unwrap().trim().replace(':', "").to_lowercase()
+    };
+    for output in ["--crl", "--deny-list"] {
+        certs(dir, &["revoke", "bob.crt", output, "out"]).fails(
+            1,
+            &[
+                "bob.crt: it was not signed by portcullis client CA, the CA of pki/client-ca.crt, but by another CA",
+                &key_id("pki/client-ca.crt"),
+                &key_id("other/client-ca.crt"),
+            ],
+        );
+    }
+    certs(dir, &["revoke", "alice.crt", "--crl", "other.crl"]).fails(1, &["other.crl: a CRL of another CA"]);
+    assert!(!dir.join("out").exists() && !dir.join("pki/client-ca.revoked.jsonl").exists());
+    assert_eq!(fs::read(dir.join("other.crl")).unwrap(), before);
+    // Of a former key: by its certificate in the bundle, then by the index alone.
+    certs(dir, &["renew-ca", "client", "--new-key"]).succeeds();
+    fs::rename(dir.join("pki/client-ca.index.jsonl"), dir.join("index")).unwrap();
+    certs(dir, &["revoke", "alice.crt", "--crl", "by-bundle"]).succeeds();
+    fs::remove_file(dir.join("pki/client-ca.bundle.crt")).unwrap();
+    certs(dir, &["revoke", "alice.crt", "--crl", "unknown"]).fails(1, &["alice.crt: it was not signed by"]);
+    fs::rename(dir.join("index"), dir.join("pki/client-ca.index.jsonl")).unwrap();
+    certs(dir, &["revoke", "alice.crt", "--crl", "by-index"]).succeeds();
+}
+
 #[test]
 fn an_encrypted_key_signs_crls() {
     let directory = tempfile::tempdir().unwrap();

@@ -9,7 +9,6 @@ fn changed(value: &str, at: usize) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-const LOGIN: &str = "__Host-portcullis-login";
 const SESSION: &str = "__Host-portcullis-session-1";
 
 #[tokio::test]
@@ -19,7 +18,7 @@ async fn a_redirect_counts_once_in_the_browser_that_began_the_login() {
     let mut alice = Browser::default();
     let asked = alice.begin(page).await;
     let redirect = setup.provider.redirect(&asked);
-    let sealed = alice.cookies[LOGIN].clone();
+    let (own, sealed) = alice.begun().remove(0);
     // Another browser, which was led to the attacker's redirect: a login into the attacker's account.
     let mut mallory = Browser::default();
     let forged = setup.provider.redirect(&mallory.begin(page).await);
@@ -32,8 +31,8 @@ async fn a_redirect_counts_once_in_the_browser_that_began_the_login() {
     };
     let cases: Vec<(&str, String, Option<String>)> = vec![
         ("no cookie", redirect.clone(), None),
-        ("the redirect of another login", forged.clone(), Some(sealed.clone())),
-        ("the cookie of another login", redirect.clone(), Some(mallory.cookies[LOGIN].clone())),
+        ("the redirect of another login", forged, Some(sealed.clone())),
+        ("the cookie of another login", redirect.clone(), Some(mallory.begun().remove(0).1)),
         ("no state", without("state"), Some(sealed.clone())),
         ("a state twice", format!("{redirect}&state={state}"), Some(sealed.clone())),
         ("a code twice", format!("{redirect}&code=x"), Some(sealed.clone())),
@@ -43,7 +42,10 @@ async fn a_redirect_counts_once_in_the_browser_that_began_the_login() {
     ];
     for (name, target, cookie) in cases {
         let mut browser = Browser::default();
-        browser.cookies.extend(cookie.map(|cookie| (LOGIN.to_owned(), cookie)));
+        // Under the name that belongs to the state of the redirect, and under that of the login.
+        for (name, _) in [alice.begun(), mallory.begun()].concat() {
+            browser.cookies.extend(cookie.clone().map(|cookie| (name, cookie)));
+        }
         let before = browser.cookies.clone();
         let seen = browser.get(page, &target).await;
         assert_eq!(seen.status, StatusCode::BAD_REQUEST, "{name}");
@@ -63,7 +65,7 @@ async fn a_redirect_counts_once_in_the_browser_that_began_the_login() {
     assert_eq!(alice.get(page, &redirect).await.status, StatusCode::BAD_REQUEST);
     // With a copy of the cookie, too: the provider accepts a code once. Its text is shown as text.
     let mut copy = Browser::default();
-    copy.cookies.insert(LOGIN.to_owned(), sealed);
+    copy.cookies.insert(own, sealed);
     let seen = copy.get(page, &redirect).await;
     assert_eq!(seen.status, StatusCode::BAD_REQUEST);
     assert!(seen.text.contains("used already") && !seen.text.contains("<b>used"), "{}", seen.text);
@@ -95,7 +97,7 @@ async fn a_cookie_of_another_purpose_or_a_changed_one_is_no_session() {
     let setup = start(&[("prod", only_alice)]).await;
     let mut alice = Browser::default();
     alice.begin(&setup.page).await;
-    let begun = alice.cookies[LOGIN].clone();
+    let (_, begun) = alice.begun().remove(0);
     alice.login(&setup).await;
     let session = alice.cookies[SESSION].clone();
     for (name, value) in
@@ -107,8 +109,11 @@ async fn a_cookie_of_another_purpose_or_a_changed_one_is_no_session() {
         assert_eq!(browser.get(&setup.page, "/kubeconfig").await.status, StatusCode::UNAUTHORIZED, "{name}");
     }
     let mut browser = Browser::default();
-    browser.cookies.insert(LOGIN.to_owned(), session);
-    assert_eq!(browser.get(&setup.page, "/callback?state=&code=x").await.status, StatusCode::BAD_REQUEST);
+    let asked = browser.begin(&setup.page).await;
+    let (name, _) = browser.begun().remove(0);
+    browser.cookies.insert(name, session);
+    let seen = browser.get(&setup.page, &setup.provider.redirect(&asked)).await;
+    assert_eq!(seen.status, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ async fn only_the_load_balancer_names_clients_and_it_always_does() {
 async fn logins_of_one_client_do_not_count_for_another_behind_the_same_load_balancer() {
     let (setup, _gateway, page) = balanced().await;
     let mut mallory = behind("192.0.2.66");
-    while mallory.get(&page, "/sign-in").await.status != StatusCode::TOO_MANY_REQUESTS {}
+    while mallory.fail(&setup, &page).await.status != StatusCode::TOO_MANY_REQUESTS {}
     login(&setup, &page, &mut behind("192.0.2.7")).await;
 }
 

@@ -218,7 +218,7 @@ impl<'a> PathSearch<'a> {
             if candidate.public_key == PublicKey::Unknown || is_repetition(candidate, path) {
                 continue;
             }
-            if let Err(error) = check_signature(child, candidate) {
+            if let Err(error) = child.check_signature_from(candidate) {
                 hint.get_or_insert_with(|| Box::new((error, candidate.label())));
                 continue;
             }
@@ -340,10 +340,13 @@ pub(super) fn check_may_sign(parent: &Certificate, for_usage: u16) -> Result<(),
     }
 }
 
-// go: crypto/x509/x509.go, CheckSignatureFrom
-fn check_signature(child: &Certificate, parent: &Certificate) -> Result<(), VerifyError> {
-    check_may_sign(parent, KEY_CERT_SIGN)?;
-    Ok(parent.public_key.verify(child.algorithm, &child.tbs, &child.signature)?)
+impl Certificate {
+    /// Checks that the key of `parent` has signed the certificate, and may sign certificates. Compares no names.
+    // go: crypto/x509/x509.go, CheckSignatureFrom
+    pub fn check_signature_from(&self, parent: &Self) -> Result<(), VerifyError> {
+        check_may_sign(parent, KEY_CERT_SIGN)?;
+        Ok(parent.public_key.verify(self.algorithm, &self.tbs, &self.signature)?)
+    }
 }
 
 /// Checks whether a certificate may be at this position above `path`.

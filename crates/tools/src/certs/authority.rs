@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use portcullis_pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
 use portcullis_pki::issuance::signer::{PemKey, PrivateKeyError};
-use secrecy::zeroize::Zeroizing;
 
 use super::error::CommandError;
+use super::exposure;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::passphrase::PassphraseFlags;
 use super::profile::IssuanceProfile;
+use crate::certs::named_file;
 
 /// The base name of the root's files.
 pub(super) const ROOT: &str = "ca";
@@ -132,10 +133,8 @@ impl AuthorityFlags {
     }
 
     fn with_key_file(&self, certificate: &Path, file: &Path) -> Result<CertificateAuthority, CommandError> {
-        let read = |path: &Path| {
-            let read = std::fs::read(path).map(Zeroizing::new);
-            read.map_err(|error| CommandError::about(path.display(), error))
-        };
+        let read =
+            |path: &Path| named_file::read(path).map_err(|error| CommandError::about(path.display(), error));
         let certificate_pem = read(certificate)?;
         let key_pem = read(file)?;
         let key = match PemKey::from_pem(&key_pem) {
@@ -145,6 +144,7 @@ impl AuthorityFlags {
             read => read,
         };
         let key = key.map_err(|error| CommandError::about(file.display(), error))?;
+        exposure::warn_of_key(file);
         CertificateAuthority::new(&certificate_pem, Box::new(key)).map_err(|error| {
             CommandError::Failed(format!("{} and {}: {error}", certificate.display(), file.display()))
         })

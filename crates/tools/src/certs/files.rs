@@ -1,14 +1,20 @@
 //! Writes a set of files, all or none: each file is complete and has mode 0600 before it gets its name. Existing files
 //! stay, unless `--force` replaces them: the new file inherits owner and mode, and a failure restores the old one.
+//!
+//! With `--force`, a symbolic link is followed and stays one, as for a certificate that lives in another directory. A link
+//! that another user could have placed is refused: see [`resolve`].
 
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use portcullis_system::input_file::{self, ReadFileError};
 use portcullis_system::platform::{self, OwnerError};
 use secrecy::zeroize::Zeroizing;
 use tempfile::{Builder, NamedTempFile};
+
+use super::link::{LinkError, resolve};
 
 /// Why a file was not written.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +22,20 @@ pub(crate) enum FileError {
     /// A file of that name exists.
     #[error("{}: the file already exists; choose another name, or replace it with --force", .0.display())]
     Exists(PathBuf),
+    /// The name that stands for standard output elsewhere.
+    #[error("-: this command writes a file; give its name, or ./- for a file of this name")]
+    StandardOutput,
+    /// The path leads through a link that must not be followed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The file that is to be replaced cannot be kept for a failure.
+    #[error("{}: it {problem}, and is not replaced; choose another name, or remove it first", path.display())]
+    NotReplaceable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: ReadFileError,
+    },
     /// The same name was given for two files.
     #[error("{}: two outputs have this name; choose another name for one of them", .0.display())]
     Twice(PathBuf),
@@ -113,7 +133,7 @@ impl NewFiles {
             return Err(FileError::Twice(path.to_owned()));
         }
         must_be_free(path, self.force)?;
-        NewFile::create(path).map(drop)?;
+        NewFile::create(&destination(path, self.force)?).map(drop)?;
         let content = Zeroizing::new(content.to_vec());
         self.staged.push(StagedFile { path: path.to_owned(), content, shared });
         Ok(())
@@ -175,12 +195,16 @@ impl fmt::Debug for ReplacedFile {
 
 impl ReplacedFile {
     /// Reads the file before it is replaced.
-    fn read(path: &Path) -> io::Result<Option<Self>> {
-        let metadata = match fs::metadata(path) {
+    fn read(path: &Path) -> Result<Option<Self>, FileError> {
+        let metadata = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            metadata => metadata?,
+            metadata => metadata.map_err(at(path))?,
         };
-        Ok(Some(Self { content: Zeroizing::new(fs::read(path)?), metadata }))
+        let content = input_file::read(path).map_err(|problem| match problem {
+            ReadFileError::Io(source) => at(path)(source),
+            problem => FileError::NotReplaceable { path: path.to_owned(), problem },
+        })?;
+        Ok(Some(Self { content: Zeroizing::new(content), metadata }))
     }
 }
 
@@ -206,13 +230,8 @@ struct WrittenFile {
 
 impl WrittenFile {
     fn of(staged: &StagedFile, force: bool) -> Result<Self, FileError> {
-        let failed = at(&staged.path);
-        // Replaces the file behind a symbolic link, not the link.
-        let path = match fs::symlink_metadata(&staged.path) {
-            Ok(found) if force && found.is_symlink() => fs::canonicalize(&staged.path).map_err(&failed)?,
-            _ => staged.path.clone(),
-        };
-        let before = if force { ReplacedFile::read(&path).map_err(&failed)? } else { None };
+        let path = destination(&staged.path, force)?;
+        let before = if force { ReplacedFile::read(&path)? } else { None };
         let replaced = before.as_ref().map(|ReplacedFile { metadata, .. }| (metadata, staged.shared));
         let file = NewFile::written(&path, &staged.content, replaced)?;
         Ok(Self { path, file, before })
@@ -312,12 +331,23 @@ fn link(file: &File, path: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Fails if the file exists and `force` is not given.
+/// The path of the file: with `force` the one behind symbolic links. Without, an existing link is an error anyway, and
+/// linkat(2) follows none.
+fn destination(path: &Path, force: bool) -> Result<PathBuf, FileError> {
+    if force { Ok(resolve(path)?) } else { Ok(path.to_owned()) }
+}
+
+/// Fails if the file exists and `force` is not given, or if it cannot be replaced.
 pub(super) fn must_be_free(path: &Path, force: bool) -> Result<(), FileError> {
-    if !force && fs::symlink_metadata(path).is_ok() {
-        return Err(FileError::Exists(path.to_owned()));
+    if path.as_os_str() == "-" {
+        return Err(FileError::StandardOutput);
     }
-    Ok(())
+    let destination = destination(path, force)?;
+    match fs::symlink_metadata(&destination) {
+        Ok(_) if !force => Err(FileError::Exists(path.to_owned())),
+        Ok(found) if !found.is_file() => ReplacedFile::read(&destination).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Creates a directory with mode 0700 unless it exists. Returns whether it was created.
@@ -444,6 +474,37 @@ mod tests {
         assert_eq!(fs::read_link(&link).unwrap(), Path::new("real/a.crt"));
         assert_eq!(fs::read_to_string(&real).unwrap(), "new");
         assert_eq!((names(directory.path()).len(), names(&directory.path().join("real")).len()), (2, 1));
+    }
+
+    #[test]
+    fn a_dangling_link_gets_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = directory.path().join("a.crt");
+        std::os::unix::fs::symlink("b.crt", &link).unwrap();
+        let mut files = NewFiles::new(true);
+        files.stage_public(&link, b"new").unwrap();
+        files.commit().unwrap();
+        assert_eq!(fs::read_link(&link).unwrap(), Path::new("b.crt"));
+        assert_eq!(fs::read_to_string(directory.path().join("b.crt")).unwrap(), "new");
+    }
+
+    #[test]
+    fn only_regular_files_of_bounded_size_are_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        rustix::fs::mkfifoat(rustix::fs::CWD, path("fifo"), rustix::fs::Mode::RUSR).unwrap();
+        fs::create_dir(path("directory")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
+        for (path, text) in [
+            (path("fifo"), "it is a FIFO"),
+            (path("directory"), "it is a directory"),
+            (path("null"), "/dev/null: it is a device"),
+            (PathBuf::from("/dev/zero"), "/dev/zero: it is a device"),
+            (PathBuf::from("-"), "-: this command writes a file"),
+        ] {
+            let error = NewFiles::new(true).stage(&path, b"new").unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
     }
 
     #[test]

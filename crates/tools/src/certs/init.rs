@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use portcullis_go::hex::hex;
 use portcullis_pki::issuance::ca::CaIssuer;
 use portcullis_pki::issuance::signer::{PemKey, Signer as _};
 use portcullis_pki::x509::certificate::Certificate;
@@ -13,6 +14,7 @@ use serde::Serialize;
 
 use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
+use super::exposure;
 use super::files::{NewFiles, make_directory};
 use super::flags::{KeyType, life, name};
 use super::index::IssuanceIndex;
@@ -38,9 +40,11 @@ pub struct InitFlags {
     /// The directory for the CAs; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "pki")]
     dir: PathBuf,
-    /// The prefix of the CA names: `NAME root CA`, `NAME client CA` and so on.
-    #[arg(long, value_name = "NAME", default_value = "portcullis", value_parser = name)]
-    name: String,
+    /// The prefix of the CA names: `NAME root CA`, `NAME client CA` and so on. It should differ between installations:
+    /// verifiers find a CRL by the name of its CA. Default: portcullis- and six random
+    /// hexadecimal digits.
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    name: Option<String>,
     /// The type of the keys.
     #[arg(long, value_enum, value_name = "TYPE", default_value_t = KeyType::EcdsaP256)]
     key_type: KeyType,
@@ -72,6 +76,7 @@ struct InitReport {
 }
 
 pub(super) fn run(flags: &InitFlags) -> Result<ExitCode, CommandError> {
+    exposure::warn_of_directory(&flags.dir);
     let protection = flags.passphrase.ask()?;
     let now = Clock::system().now();
     let made = make_directory(&flags.dir).map_err(|error| CommandError::Failed(error.to_string()))?;
@@ -82,6 +87,14 @@ pub(super) fn run(flags: &InitFlags) -> Result<ExitCode, CommandError> {
     }
     let report = report?;
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
+}
+
+/// A name that other installations do not have.
+fn default_name() -> Result<String, CommandError> {
+    let mut random = [0; 3];
+    aws_lc_rs::rand::fill(&mut random)
+        .map_err(|_| CommandError::Failed("the system has no random bytes".to_owned()))?;
+    Ok(format!("portcullis-{}", hex(&random)))
 }
 
 fn make(flags: &InitFlags, protection: &KeyProtection, now: UnixTime) -> Result<InitReport, CommandError> {
@@ -95,7 +108,8 @@ fn make(flags: &InitFlags, protection: &KeyProtection, now: UnixTime) -> Result<
         Ok::<_, CommandError>(())
     };
 
-    let plan = CaPlan::new(None, &flags.name, flags.validity, now);
+    let name = flags.name.clone().map_or_else(default_name, Ok)?;
+    let plan = CaPlan::new(None, &name, flags.validity, now);
     let root_key = new_key(flags.key_type)?;
     let root = plan.self_signed(&root_key)?;
     keep(&plan, &root, &root_key)?;
@@ -103,7 +117,7 @@ fn make(flags: &InitFlags, protection: &KeyProtection, now: UnixTime) -> Result<
     let mut entries = Vec::new();
     for role in CaRole::ALL {
         let life = staggered(role, flags.intermediate_validity.min(flags.validity));
-        let plan = CaPlan::new(Some(role), &flags.name, life, now).until(end);
+        let plan = CaPlan::new(Some(role), &name, life, now).until(end);
         let key = new_key(flags.key_type)?;
         let certificate = plan.signed_by(key.public_key(), issuer)?;
         keep(&plan, &certificate, &key)?;

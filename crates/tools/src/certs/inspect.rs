@@ -7,21 +7,22 @@ mod material;
 mod public_key;
 mod server;
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 use portcullis_system::clock::{Clock, UnixTime};
 use secrecy::SecretString;
-use secrecy::zeroize::Zeroizing;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::error::CommandError;
+use super::exposure;
 use super::passphrase::PassphraseFlags;
 use super::table;
+use crate::certs::named_file;
 use crate::output::{Output, print};
+use material::FilePart;
 
 pub(super) const EXAMPLE: &str = "\
 Examples:
@@ -253,14 +254,15 @@ fn files(
     let mut found = Vec::new();
     for path in paths {
         let name = path.display().to_string();
-        let mut bytes = Zeroizing::new(Vec::new());
-        let read = if name == "-" {
-            std::io::stdin().lock().read_to_end(&mut bytes).map(drop)
-        } else {
-            std::fs::read(path).map(|read| *bytes = read)
-        };
-        read.map_err(|error| CommandError::about(&name, error))?;
+        let is_file = name != "-";
+        let read = if is_file { named_file::read(path) } else { named_file::read_standard_input() };
+        let bytes = read.map_err(|error| CommandError::about(&name, error))?;
         let pieces = material::pieces(&name, &bytes, passphrase);
+        if is_file && pieces.iter().any(FilePart::is_key) {
+            for problem in exposure::problems_of_key(path) {
+                findings.warning(&name, problem);
+            }
+        }
         if pieces.is_empty() {
             kubeconfig::inspect(path, &bytes, now, &mut findings)?;
         }

@@ -1,7 +1,7 @@
 //! `portcullis certs issue`: generates a key and issues its certificate. The certificate passes the same steps as any
 //! other: a request signed by the key, a profile, lints, then the CA's signature.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -57,7 +57,8 @@ pub struct IssueFlags {
     key_type: KeyType,
     #[command(flatten)]
     authority: AuthorityFlags,
-    /// Write the certificate with its intermediate to NAME.crt, and the unencrypted key to NAME.key.
+    /// Write the certificate with its intermediate to NAME.crt, and the unencrypted key to NAME.key. The extension .crt
+    /// or .key of NAME does not count.
     #[arg(long, value_name = "NAME", help_heading = "Output", required_unless_present = "kubeconfig_out")]
     out: Option<PathBuf>,
     /// Replace existing files.
@@ -70,6 +71,19 @@ pub struct IssueFlags {
     kubeconfig: KubeconfigFlags,
 }
 
+/// The files of a certificate and its key: `alice.crt` and `alice.key` for `alice`, and for either of them.
+fn pair(out: &Path) -> Result<[PathBuf; 2], CommandError> {
+    if out.as_os_str() == "-" {
+        return Err(usage(
+            "--out -: a certificate and a key are two files, and a key is never printed",
+            "give a name; `certs sign --out -` prints the certificate of a request",
+        ));
+    }
+    let is_one = out.extension().is_some_and(|extension| extension == "crt" || extension == "key");
+    let name = if is_one { out.with_extension("") } else { out.to_owned() };
+    Ok(["crt", "key"].map(|extension| name.with_added_extension(extension)))
+}
+
 pub(super) fn run(flags: &IssueFlags, read_profiles: ReadSignerProfiles) -> Result<ExitCode, CommandError> {
     let source = flags.profile.clone().or(flags.kind.map(ProfileSource::BuiltIn)).ok_or_else(|| {
         usage("KIND or --profile is required", "give a kind such as client, or --profile FILE")
@@ -79,6 +93,7 @@ pub(super) fn run(flags: &IssueFlags, read_profiles: ReadSignerProfiles) -> Resu
     if let Some(missing) = profile.lacks(&names) {
         return Err(CommandError::Usage(missing.to_owned()));
     }
+    let out = flags.out.as_deref().map(pair).transpose()?;
     let server = flags.kubeconfig.server(&flags.authority.dir.join(ROOT).with_extension("crt"))?;
     let issuing = flags.authority.open(&profile)?;
     let now = Clock::system().now();
@@ -97,9 +112,7 @@ pub(super) fn run(flags: &IssueFlags, read_profiles: ReadSignerProfiles) -> Resu
 
     let (certificate, key) = (signed.chain(&issuing), key.to_pem());
     let mut files = NewFiles::new(flags.force);
-    if let Some(out) = &flags.out {
-        let [certificate_file, key_file] =
-            ["crt", "key"].map(|extension| out.with_added_extension(extension));
+    if let Some([certificate_file, key_file]) = out {
         files.stage_public(&certificate_file, certificate.as_bytes())?;
         files.stage(&key_file, key.expose_secret().as_bytes())?;
         signed.report.certificate_file = Some(certificate_file);
@@ -112,4 +125,25 @@ pub(super) fn run(flags: &IssueFlags, read_profiles: ReadSignerProfiles) -> Resu
     }
     let report = signed.hand_out(&issuing, files, now)?;
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_the_extension_of_one_file_is_that_of_both() {
+        for (out, certificate) in [
+            ("alice", "alice.crt"),
+            ("alice.crt", "alice.crt"),
+            ("dir/alice.key", "dir/alice.crt"),
+            ("gateway.example.com", "gateway.example.com.crt"),
+            (".crt", ".crt.crt"),
+        ] {
+            let [found, key] = pair(Path::new(out)).unwrap();
+            assert_eq!(found, Path::new(certificate), "{out}");
+            assert_eq!(key, found.with_extension("key"), "{out}");
+        }
+        assert!(pair(Path::new("-")).is_err());
+    }
 }

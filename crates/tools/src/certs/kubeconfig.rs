@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::super::cluster::ClusterClient;
 use super::error::CommandError;
+use crate::certs::named_file;
 
 /// Flags for the kubeconfig output.
 #[derive(Debug, Clone, Args)]
@@ -70,7 +71,7 @@ impl KubeconfigFlags {
                 format!("{error}; give the CA that signed the server's certificate"),
             )
         };
-        let pem = std::fs::read(authority).map_err(|error| failed(&error))?;
+        let pem = named_file::read(authority).map_err(|error| failed(&error))?;
         // Embeds certificates only: the file may also contain a key.
         let bundle = CaBundle::from_pem(&pem).map_err(|error| failed(&error))?;
         let certificates = bundle.certificates().iter();

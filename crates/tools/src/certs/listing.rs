@@ -15,6 +15,7 @@ use super::flags::life;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 /// The flags of `portcullis certs index`.
@@ -156,7 +157,7 @@ pub(super) fn run(flags: &IndexFlags) -> Result<ExitCode, CommandError> {
 
 /// The fingerprint of the first certificate of a file, if it exists.
 fn fingerprint_of(certificate: &Path) -> Option<String> {
-    let bundle = CaBundle::from_pem(&std::fs::read(certificate).ok()?).ok()?;
+    let bundle = CaBundle::from_pem(&named_file::read(certificate).ok()?).ok()?;
     bundle.certificates().first().map(|certificate| fingerprint(&certificate.der))
 }
 

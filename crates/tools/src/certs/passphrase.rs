@@ -11,8 +11,11 @@ use secrecy::{ExposeSecret as _, SecretString};
 
 use super::authority::CaRole;
 use super::error::CommandError;
+#[cfg(unix)]
+use super::prompt::hidden_line;
+use crate::certs::named_file;
 
-/// Input that is read for a passphrase; a larger file is a wrong file.
+/// Input of a descriptor that is read for a passphrase, and the length from which a line is none.
 const MAX_PASSPHRASE_INPUT: u64 = 4096;
 
 /// Flags for the source of the passphrase.
@@ -31,12 +34,9 @@ impl PassphraseFlags {
     /// The passphrase that the flags give, if any.
     pub(super) fn given(&self) -> Result<Option<SecretString>, CommandError> {
         if let Some(file) = &self.passphrase_file {
-            return read(file, "--passphrase-file").map(Some);
+            return of_file(file, "--passphrase-file").map(Some);
         }
-        // Opened by path: an invalid descriptor is an error, and the original stays open.
-        self.passphrase_fd
-            .map(|number| read(Path::new(&format!("/dev/fd/{number}")), "--passphrase-fd"))
-            .transpose()
+        self.passphrase_fd.map(of_descriptor).transpose()
     }
 
     /// The passphrase of this key, from the flags or a prompt.
@@ -79,7 +79,7 @@ impl NewKeyPassphraseFlags {
             return Ok(KeyProtection::All(passphrase));
         }
         if let Some(file) = &self.root_passphrase_file {
-            return read(file, "--root-passphrase-file").map(KeyProtection::Root);
+            return of_file(file, "--root-passphrase-file").map(KeyProtection::Root);
         }
         if self.passphrase {
             return ask_twice("passphrase for the new keys: ").map(KeyProtection::All);
@@ -128,18 +128,43 @@ fn ask_twice(prompt: &str) -> Result<SecretString, CommandError> {
     Ok(first)
 }
 
-fn read(file: &Path, flag: &str) -> Result<SecretString, CommandError> {
-    let failed =
-        |problem: &dyn std::fmt::Display| CommandError::about(format!("{flag} {}", file.display()), problem);
-    let mut text = Zeroizing::new(String::new());
+/// The passphrase in a file that a person named.
+fn of_file(file: &Path, flag: &str) -> Result<SecretString, CommandError> {
+    let name = format!("{flag} {}", file.display());
+    let content = named_file::read(file).map_err(|error| CommandError::about(&name, error))?;
+    first_line(&content, &name)
+}
+
+/// The passphrase behind an open descriptor, which may be a terminal.
+fn of_descriptor(number: u32) -> Result<SecretString, CommandError> {
+    // Opened by path: an invalid descriptor is an error, and the original stays open.
+    let file = format!("/dev/fd/{number}");
+    let name = format!("--passphrase-fd {file}");
+    let mut content = Zeroizing::new(Vec::new());
     File::open(file)
-        .and_then(|opened| opened.take(MAX_PASSPHRASE_INPUT).read_to_string(&mut text))
-        .map_err(|error| failed(&error))?;
-    let first = text.lines().next().unwrap_or_default();
+        .and_then(|opened| opened.take(MAX_PASSPHRASE_INPUT).read_to_end(&mut content))
+        .map_err(|error| CommandError::about(&name, error))?;
+    first_line(&content, &name)
+}
+
+fn first_line(content: &[u8], name: &str) -> Result<SecretString, CommandError> {
+    let failed = |problem: &str| CommandError::about(name, problem);
+    let first = content.split(|octet| *octet == b'\n').next().unwrap_or_default();
+    let first = std::str::from_utf8(first).map_err(|_| failed("the first line is not UTF-8"))?;
+    let first = first.strip_suffix('\r').unwrap_or(first);
     if first.is_empty() {
-        return Err(failed(&"the first line is empty; it must contain the passphrase"));
+        return Err(failed("the first line is empty; it must contain the passphrase"));
+    }
+    if u64::try_from(first.len()).is_ok_and(|length| length >= MAX_PASSPHRASE_INPUT) {
+        return Err(failed("the first line is too long for a passphrase; give another file"));
     }
     Ok(SecretString::from(first))
+}
+
+/// The console of Windows takes no signals: Ctrl-C is a key there, and the prompt restores the echo.
+#[cfg(not(unix))]
+fn hidden_line(prompt: &str) -> std::io::Result<SecretString> {
+    rpassword::prompt_password(prompt).map(SecretString::from)
 }
 
 fn ask(prompt: &str) -> Result<SecretString, CommandError> {
@@ -149,10 +174,9 @@ fn ask(prompt: &str) -> Result<SecretString, CommandError> {
             prompt.replace(": ", " ")
         )));
     }
-    let typed =
-        rpassword::prompt_password(prompt).map_err(|error| CommandError::about("the terminal", error))?;
-    if typed.is_empty() {
+    let typed = hidden_line(prompt).map_err(|error| CommandError::about("the terminal", error))?;
+    if typed.expose_secret().is_empty() {
         return Err(CommandError::Failed("the passphrase is empty; nothing was done".to_owned()));
     }
-    Ok(SecretString::from(typed))
+    Ok(typed)
 }

@@ -18,12 +18,14 @@ use serde::Serialize;
 
 use super::authority::{CaRole, ROOT};
 use super::error::CommandError;
+use super::exposure;
 use super::files::NewFiles;
 use super::flags::{KeyType, life};
 use super::index::IssuanceIndex;
 use super::making::{COLUMNS, CaPlan, CreatedCa, entry, new_key, staggered};
 use super::passphrase::PassphraseFlags;
 use super::table;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(super) const EXAMPLE: &str = "\
@@ -142,8 +144,7 @@ impl RootCa {
             CommandError::about(certificate_file.display(), hint)
         })?;
         let about = |problem: &dyn std::fmt::Display| CommandError::about(key_file.display(), problem);
-        let pem = std::fs::read(&key_file).map(secrecy::zeroize::Zeroizing::new);
-        let pem = pem.map_err(|error| {
+        let pem = named_file::read(&key_file).map_err(|error| {
             about(&format!("{error}; renewal needs the root's key: give its directory with --root-dir"))
         })?;
         let mut passphrase = None;
@@ -155,6 +156,7 @@ impl RootCa {
             read => read,
         };
         let key = key.map_err(|error| about(&error))?;
+        exposure::warn_of_key(&key_file);
         if key.public_key() != certificate.spki {
             return Err(about(&format!("it is not the key of {}", certificate_file.display())));
         }
@@ -257,8 +259,7 @@ fn new_passphrase(
     role: CaRole,
 ) -> Result<Option<SecretString>, CommandError> {
     let file = flags.dir.join(role.file()).with_extension("key");
-    let was_encrypted = std::fs::read(&file)
-        .map(secrecy::zeroize::Zeroizing::new)
+    let was_encrypted = named_file::read(&file)
         .is_ok_and(|pem| matches!(PemKey::from_pem(&pem), Err(PrivateKeyError::Encrypted)));
     match (&root.passphrase, was_encrypted) {
         (_, false) => Ok(None),
@@ -276,13 +277,10 @@ fn stage_bundle(
     files: &mut NewFiles,
 ) -> Result<PathBuf, CommandError> {
     let file = certificate_file.with_extension("bundle.crt");
-    let earlier = match std::fs::read(&file) {
-        Ok(pem) => CaBundle::from_pem(&pem)
-            .map_err(|error| CommandError::about(file.display(), error))?
-            .certificates()
-            .to_vec(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(CommandError::about(file.display(), error)),
+    let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
+    let earlier = match named_file::read_if_present(&file).map_err(|error| about(&error))? {
+        Some(pem) => CaBundle::from_pem(&pem).map_err(|error| about(&error))?.certificates().to_vec(),
+        None => Vec::new(),
     };
     let mut ders = vec![new.der.as_ref()];
     for certificate in std::iter::once(before).chain(&earlier) {
@@ -298,9 +296,8 @@ fn stage_bundle(
 /// Reads the certificate of a file; `None` if the file does not exist.
 fn parsed(file: &Path) -> Result<Option<Certificate>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let pem = match std::fs::read(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(|error| about(&error))?,
+    let Some(pem) = named_file::read_if_present(file).map_err(|error| about(&error))? else {
+        return Ok(None);
     };
     let bundle = CaBundle::from_pem(&pem).map_err(|error| about(&error))?;
     match bundle.certificates() {

@@ -14,20 +14,22 @@ use portcullis_go::time;
 use portcullis_pki::issuance::crl::CrlPlan;
 use portcullis_pki::issuance::subject::Subject;
 use portcullis_pki::revocation::deny_list::{DenyList, octets};
+use portcullis_pki::x509::Crl;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_pki::x509::crl::RevokedEntry;
-use portcullis_pki::x509::{CaBundle, Crl};
 use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
 use super::super::terminal::sanitized;
 use super::authority::{AuthorityFlags, CaRole, IssuingCa};
+use super::ca_certificates::CaCertificates;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(super) const EXAMPLE: &str = "\
@@ -156,14 +158,17 @@ pub(super) fn run(flags: &RevokeFlags) -> Result<ExitCode, CommandError> {
     let _locked = index.lock()?;
     let records = RevocationRecords::beside(&certificate);
     let known = records.read()?;
-    let selected = selected(flags, &certificate, &index.read()?, now)?;
+    let authority = CaCertificates::read(&certificate)?;
+    let selected = selected(flags, &authority, &index.read()?, now)?;
     let (already_revoked, revoked): (Vec<_>, Vec<_>) =
         selected.into_iter().partition(|one| known.iter().any(|known| known.sha256 == one.sha256));
     let mut files = NewFiles::new(true);
     let all: Vec<_> = known.iter().chain(&revoked).collect();
     let crl = match (&flags.crl, &issuing) {
         (Some(file), Some(issuing)) => {
-            Some(stage_crl(file, flags.next_update, issuing, &all, &mut files, now)?)
+            let existing = existing_crl(file, &authority)?;
+            let crl = CrlTarget { file, next_update: flags.next_update, existing };
+            Some(crl.stage(issuing, &all, &mut files, now)?)
         }
         _ => None,
     };
@@ -185,7 +190,7 @@ pub(super) fn run(flags: &RevokeFlags) -> Result<ExitCode, CommandError> {
 /// The certificates that the flags name, without repetitions.
 fn selected(
     flags: &RevokeFlags,
-    authority: &Path,
+    authority: &CaCertificates,
     index: &[IndexEntry],
     now: UnixTime,
 ) -> Result<Vec<RevocationRecord>, CommandError> {
@@ -199,7 +204,7 @@ fn selected(
     };
     let mut found: Vec<RevocationRecord> = Vec::new();
     for file in &flags.certificates {
-        found.push(of_file(file, authority, flags.reason, now)?);
+        found.push(of_file(file, authority, index, flags.reason, now)?);
     }
     let number = |text: &str| {
         let digits: String = text.chars().filter(|letter| *letter != ':').collect();
@@ -244,41 +249,30 @@ fn not_in_index(what: &str) -> CommandError {
     )
 }
 
-/// The first certificate of a file. The CA must have its issuer's name; another one could not revoke it.
+/// The first certificate of a file. The CA must have signed it; another one could not revoke it.
 fn of_file(
     file: &Path,
-    authority: &Path,
+    authority: &CaCertificates,
+    index: &[IndexEntry],
     reason: RevocationReason,
     now: UnixTime,
 ) -> Result<RevocationRecord, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let content = std::fs::read(file).map_err(|error| about(&error))?;
+    let content = named_file::read(file).map_err(|error| about(&error))?;
     let first =
         pem::certificate_chain(&content).into_iter().next().ok_or_else(|| about(&"no certificate in it"))?;
     let certificate = Certificate::parse(first).map_err(|error| about(&error))?;
-    let ca = ca_certificate(authority)?;
-    if certificate.issuer != ca.raw_subject {
-        return Err(about(&format!(
-            "it was not signed by {}, the CA of {}; give its CA with --authority or --ca-cert",
-            ca.label(),
-            authority.display()
-        )));
-    }
+    let sha256 = fingerprint(&certificate.der);
+    let is_recorded = index.iter().any(|entry| entry.sha256 == sha256);
+    authority.check_signed(&certificate, is_recorded).map_err(|problem| about(&problem))?;
     Ok(RevocationRecord {
         serial: hex(&certificate.serial),
         subject: certificate.subject.name.to_string(),
         revoked_at: time::format_since_epoch(now),
         not_after: time::format_utc(certificate.not_after),
         reason,
-        sha256: fingerprint(&certificate.der),
+        sha256,
     })
-}
-
-fn ca_certificate(file: &Path) -> Result<Certificate, CommandError> {
-    let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
-    let bundle = CaBundle::from_pem(&pem).map_err(|error| CommandError::about(file.display(), error))?;
-    let first = bundle.certificates().first().cloned();
-    first.ok_or_else(|| CommandError::about(file.display(), "no certificate in it"))
 }
 
 /// Whether the subject of an index entry has this common name.
@@ -302,68 +296,76 @@ fn has_ended(not_after: &str, now: UnixTime) -> bool {
     time::Time::parse_rfc3339(not_after).is_some_and(|time| time.since_epoch() < now)
 }
 
-/// Stages the CRL of a CA: the entries of the existing one, and all records.
-fn stage_crl(
-    file: &Path,
+/// The CRL to write.
+struct CrlTarget<'a> {
+    file: &'a Path,
     next_update: Duration,
-    issuing: &IssuingCa,
-    records: &[&RevocationRecord],
-    files: &mut NewFiles,
-    now: UnixTime,
-) -> Result<CrlSummary, CommandError> {
-    let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let authority = issuing.authority.certificate();
-    let existing = existing_crl(file, authority)?;
-    let mut entries = existing.as_ref().map(|existing| existing.crl.entries.clone()).unwrap_or_default();
-    let mut listed: HashSet<_> = entries.iter().map(|entry| entry.serial.clone()).collect();
-    for record in records {
-        let serial = octets(&record.serial).ok_or_else(|| about(&format!("serial {}", record.serial)))?;
-        let revoked_at = time::Time::parse_rfc3339(&record.revoked_at).map(|time| time.since_epoch());
-        let revoked_at = revoked_at.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(0));
-        let entry = RevokedEntry { serial: serial.into(), revoked_at, reason: record.reason.code() };
-        if listed.insert(entry.serial.clone()) {
-            entries.push(entry);
-        }
-    }
-    // Grows also if the file is lost. RFC 5280 section 5.2.3 demands no more.
-    let seconds = BigUint::from(now.as_secs());
-    let previous = existing.as_ref().and_then(|existing| existing.crl.number.clone());
-    let number = previous.map_or(seconds.clone(), |previous| seconds.max(previous + 1_u8));
-    let this_update = UnixTime::from_secs(now.as_secs());
-    let plan =
-        CrlPlan { number: &number, this_update, next_update: this_update + next_update, entries: &entries };
-    let der = issuing.authority.sign_crl(&plan).map_err(|error| about(&error))?;
-    if existing.is_some_and(|existing| existing.is_der) {
-        files.stage_public(file, &der)?;
-    } else {
-        files.stage_public(file, encode_pem("X509 CRL", &der).as_bytes())?;
-    }
-    Ok(CrlSummary {
-        file: file.to_owned(),
-        issuer: issuing.authority.subject().to_string(),
-        number: number.to_string(),
-        next_update: time::format_since_epoch(plan.next_update),
-        entries: entries.len(),
-    })
+    existing: Option<ExistingCrl>,
 }
 
-/// The CRL that a new one replaces. It must be of the same CA: the entries of another one would be lost.
-fn existing_crl(file: &Path, authority: &Certificate) -> Result<Option<ExistingCrl>, CommandError> {
+impl CrlTarget<'_> {
+    /// Stages the CRL of a CA: the entries of the existing one, and all records.
+    fn stage(
+        self,
+        issuing: &IssuingCa,
+        records: &[&RevocationRecord],
+        files: &mut NewFiles,
+        now: UnixTime,
+    ) -> Result<CrlSummary, CommandError> {
+        let Self { file, next_update, existing } = self;
+        let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
+        let mut entries = existing.as_ref().map(|existing| existing.crl.entries.clone()).unwrap_or_default();
+        let mut listed: HashSet<_> = entries.iter().map(|entry| entry.serial.clone()).collect();
+        for record in records {
+            let serial = octets(&record.serial).ok_or_else(|| about(&format!("serial {}", record.serial)))?;
+            let revoked_at = time::Time::parse_rfc3339(&record.revoked_at).map(|time| time.since_epoch());
+            let revoked_at = revoked_at.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(0));
+            let entry = RevokedEntry { serial: serial.into(), revoked_at, reason: record.reason.code() };
+            if listed.insert(entry.serial.clone()) {
+                entries.push(entry);
+            }
+        }
+        // Grows also if the file is lost. RFC 5280 section 5.2.3 demands no more.
+        let seconds = BigUint::from(now.as_secs());
+        let previous = existing.as_ref().and_then(|existing| existing.crl.number.clone());
+        let number = previous.map_or(seconds.clone(), |previous| seconds.max(previous + 1_u8));
+        let this_update = UnixTime::from_secs(now.as_secs());
+        let next_update = this_update + next_update;
+        let plan = CrlPlan { number: &number, this_update, next_update, entries: &entries };
+        let der = issuing.authority.sign_crl(&plan).map_err(|error| about(&error))?;
+        if existing.is_some_and(|existing| existing.is_der) {
+            files.stage_public(file, &der)?;
+        } else {
+            files.stage_public(file, encode_pem("X509 CRL", &der).as_bytes())?;
+        }
+        Ok(CrlSummary {
+            file: file.to_owned(),
+            issuer: issuing.authority.subject().to_string(),
+            number: number.to_string(),
+            next_update: time::format_since_epoch(plan.next_update),
+            entries: entries.len(),
+        })
+    }
+}
+
+/// The CRL that a new one replaces. It must be of the same CA: entries of another one are no certificates of this CA, and
+/// the other CA would lose its own.
+fn existing_crl(file: &Path, authority: &CaCertificates) -> Result<Option<ExistingCrl>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let content = match std::fs::read(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(|error| about(&error))?,
+    let Some(content) = named_file::read_if_present(file).map_err(|error| about(&error))? else {
+        return Ok(None);
     };
     let is_der = content.first() == Some(&0x30);
     let blocks = if is_der { Vec::new() } else { pem::blocks(&content) };
     let der = match blocks.as_slice() {
-        [] if is_der => &content,
+        [] if is_der => content.as_slice(),
         [only] if only.kind == b"X509 CRL" => &only.content,
         _ => return Err(about(&"not a file with one CRL; give another name")),
     };
     let crl = Crl::parse(der).map_err(|error| about(&error))?;
-    if crl.issuer != authority.raw_subject {
-        return Err(about(&format!("a CRL of another CA than {}; give another name", authority.label())));
+    if !authority.have_signed(&crl) {
+        let label = authority.label();
+        return Err(about(&format!("a CRL of another CA than {label}, by its signature; give another name")));
     }
     Ok(Some(ExistingCrl { crl, is_der }))
 }
@@ -375,10 +377,8 @@ fn stage_deny_list<'a>(
     files: &mut NewFiles,
 ) -> Result<(), CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let mut content = match std::fs::read(file) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-        read => read.map_err(|error| about(&error))?,
-    };
+    let existing = named_file::read_if_present(file).map_err(|error| about(&error))?;
+    let mut content = existing.map(|content| content.to_vec()).unwrap_or_default();
     let list = DenyList::parse(&content).map_err(|error| about(&error))?;
     if content.last().is_some_and(|last| *last != b'\n') {
         content.push(b'\n');

@@ -1,6 +1,7 @@
 //! `portcullis certs sign`: signs a PKCS#10 certificate request; the private key stays with its owner.
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::files::NewFiles;
 use super::flags::life;
 use super::profile::{ProfileSource, ReadSignerProfiles};
 use super::signing::SigningOrder;
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(super) const EXAMPLE: &str = "\
@@ -25,6 +27,8 @@ Examples:
   portcullis certs sign gateway.csr --profile front-proxy --out gateway-front.crt \\
     --ca-cert /etc/kubernetes/pki/front-proxy-ca.crt --ca-key /etc/kubernetes/pki/front-proxy-ca.key
 
+  openssl req -new -key alice.key -subj /CN=alice | portcullis certs sign - --profile client > alice.crt
+
 Signs the names of the request unchanged and without confirmation: review them first with inspect.";
 
 /// The first octet of a request in DER, a SEQUENCE.
@@ -33,7 +37,7 @@ const DER: &[u8] = b"\x30";
 /// The flags of `portcullis certs sign`.
 #[derive(Debug, Clone, Args)]
 pub struct SignFlags {
-    /// The request, PKCS#10, PEM or DER.
+    /// The request, PKCS#10, PEM or DER. `-` is standard input.
     #[arg(value_name = "FILE")]
     request: PathBuf,
     /// A built-in profile, which selects the CA of --dir that signs: client, serving, front-proxy, kubelet-client or
@@ -56,7 +60,8 @@ pub struct SignFlags {
     allow_system_masters: bool,
     #[command(flatten)]
     authority: AuthorityFlags,
-    /// Write the certificate with its intermediate to this file. Default: FILE with the extension .crt.
+    /// Write the certificate with its intermediate to this file. `-` is standard output; the report is then printed to
+    /// standard error. Default: FILE with the extension .crt, or standard output if FILE is `-`.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
     /// Replace an existing file.
@@ -69,7 +74,9 @@ pub struct SignFlags {
 
 pub(super) fn run(flags: &SignFlags, read_profiles: ReadSignerProfiles) -> Result<ExitCode, CommandError> {
     let name = flags.request.display();
-    let bytes = std::fs::read(&flags.request).map_err(|error| CommandError::about(&name, error))?;
+    let is_file = flags.request.as_os_str() != "-";
+    let read = if is_file { named_file::read(&flags.request) } else { named_file::read_standard_input() };
+    let bytes = read.map_err(|error| CommandError::about(&name, error))?;
     let parsed = match CertificateRequest::from_pem_file(&bytes) {
         Err(RequestError::NotPem) if bytes.starts_with(DER) => CertificateRequest::from_der(&bytes),
         parsed => parsed,
@@ -86,12 +93,34 @@ pub(super) fn run(flags: &SignFlags, read_profiles: ReadSignerProfiles) -> Resul
         system_masters: flags.allow_system_masters,
     };
     let mut signed = order.sign(&issuing, now)?;
-    let out = flags.out.clone().unwrap_or_else(|| flags.request.with_extension("crt"));
+    let chain = signed.chain(&issuing);
     let mut files = NewFiles::new(flags.force);
-    files.stage_public(&out, signed.chain(&issuing).as_bytes())?;
-    signed.report.certificate_file = Some(out);
+    let out = flags.out_file();
+    if let Some(out) = &out {
+        files.stage_public(out, chain.as_bytes())?;
+    }
+    let is_printed = out.is_none();
+    signed.report.certificate_file = out;
     let report = signed.hand_out(&issuing, files, now)?;
-    Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
+    let text = flags.output.rendered(&report).unwrap_or_else(|| report.text());
+    if is_printed {
+        // Best effort: the certificate matters.
+        std::io::stderr().write_all(text.as_bytes()).ok();
+        return Ok(print(&chain));
+    }
+    Ok(print(&text))
+}
+
+impl SignFlags {
+    /// The file of the certificate; `None` for standard output.
+    fn out_file(&self) -> Option<PathBuf> {
+        let is_standard = |path: &Path| path.as_os_str() == "-";
+        match &self.out {
+            Some(out) => Some(out.clone()).filter(|out| !is_standard(out)),
+            None if is_standard(&self.request) => None,
+            None => Some(self.request.with_extension("crt")),
+        }
+    }
 }
 
 /// Explains a parse error; names the type of a file that is not a certificate request.

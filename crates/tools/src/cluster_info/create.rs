@@ -15,6 +15,7 @@ use portcullis_pki::bootstrap_tokens::cluster_info::{KUBECONFIG, NAME, NAMESPACE
 
 use super::super::cluster::{ClusterClient, ClusterFlags};
 use super::super::token::{BootstrapError, say};
+use crate::certs::named_file;
 
 /// The field manager of the Role and the RoleBinding.
 const MANAGER: &str = "portcullis";
@@ -60,7 +61,7 @@ fn authorities(file: &Path) -> Result<String, BootstrapError> {
     let bad = |problem: String| {
         BootstrapError::Usage(format!("--certificate-authority {}: {problem}", file.display()))
     };
-    let content = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
+    let content = named_file::read(file).map_err(|error| bad(error.to_string()))?;
     if pem::blocks(&content).iter().any(|block| block.kind != b"CERTIFICATE") {
         return Err(bad("it contains more than certificates, and cluster-info is public".to_owned()));
     }

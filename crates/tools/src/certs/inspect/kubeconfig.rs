@@ -12,6 +12,7 @@ use secrecy::ExposeSecret;
 use super::super::error::CommandError;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
+use crate::certs::named_file;
 
 /// Inspects every cluster and user of a kubeconfig.
 pub(super) fn inspect(
@@ -100,7 +101,8 @@ fn held(data: Option<&str>, file: Option<&str>, base: Option<&Path>) -> Option<K
     }
     // `kube` joins even an empty path with the directory.
     let file = file.filter(|file| !file.is_empty() && Some(Path::new(file)) != base)?;
-    Some(std::fs::read(file).map_err(|error| format!("{file}: {error}")))
+    let content = named_file::read(Path::new(file)).map(|content| content.to_vec());
+    Some(content.map_err(|error| format!("{file}: {error}")))
 }
 
 fn read(

@@ -35,6 +35,13 @@ enum PartContent {
     Other(String),
 }
 
+impl FilePart {
+    /// Whether it is a private key.
+    pub(super) fn is_key(&self) -> bool {
+        matches!(self.content, PartContent::Key(_))
+    }
+}
+
 /// The objects of a file; empty if it is neither PEM nor DER of a known type.
 pub(super) fn pieces(name: &str, bytes: &[u8], passphrase: Option<&SecretString>) -> Vec<FilePart> {
     let piece = |content| vec![FilePart { name: name.to_owned(), content }];

@@ -26,6 +26,7 @@ use super::super::error::CommandError;
 use super::super::progress::Spinner;
 use super::certificate::IntendedUse;
 use super::{Facts, Findings, InspectedItem, material};
+use crate::certs::named_file;
 
 const SERVER_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -128,7 +129,7 @@ async fn shake(host: &str, port: u16, name: &ServerName<'static>) -> Result<Obse
 fn roots(ca_file: Option<&Path>) -> Result<TrustedRoots, CommandError> {
     let Some(file) = ca_file else { return Ok(TrustedRoots::system()) };
     let failed = |problem: String| CommandError::about(format!("--ca-file {}", file.display()), problem);
-    let content = std::fs::read(file).map_err(|error| failed(error.to_string()))?;
+    let content = named_file::read(file).map_err(|error| failed(error.to_string()))?;
     CaBundle::from_pem(&content).map(TrustedRoots::from_bundle).map_err(|error| match error {
         BundleError::NoCertificates => failed("it contains no certificate".to_owned()),
         error @ BundleError::Malformed(_) => failed(error.to_string()),

@@ -31,6 +31,7 @@ use super::super::signing::written;
 use super::super::table;
 use super::wait::{RequestOutcome, outcome};
 use super::{NewRequest, RequestName, client_usages, has, read, with_cluster};
+use crate::certs::named_file;
 use crate::output::{Output, print};
 
 pub(in crate::certs) const EXAMPLE: &str = "\
@@ -183,7 +184,7 @@ impl RequestFlags {
     /// Reads the key, or generates one.
     fn key(&self) -> Result<CsrKeyFile, CommandError> {
         if let Some(file) = &self.key {
-            let pem = std::fs::read(file).map_err(|error| CommandError::about(file.display(), error))?;
+            let pem = named_file::read(file).map_err(|error| CommandError::about(file.display(), error))?;
             let key = PemKey::from_pem(&pem).map_err(|error| match error {
                 PrivateKeyError::Encrypted => CommandError::about(
                     file.display(),
