@@ -179,10 +179,8 @@ impl LoginProvider {
         self.settings.extra.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// The parameters that say how the provider treats the user.
-    fn user_parameters(&self) -> impl Iterator<Item = (&str, &str)> {
-        let prompt = self.prompt.as_deref().map(|prompt| ("prompt", prompt));
-        prompt.into_iter().chain(self.settings.user.as_deref().map(|user| ("login_hint", user)))
+    fn prompt(&self) -> Option<(&str, &str)> {
+        self.prompt.as_deref().map(|prompt| ("prompt", prompt))
     }
 
     /// The URL for the browser.
@@ -200,7 +198,8 @@ impl LoginProvider {
             .append_pair("redirect_uri", redirect)
             .append_pair("scope", &self.scopes_with_openid())
             .append_pair("nonce", nonce.secret())
-            .extend_pairs(self.user_parameters())
+            .extend_pairs(self.prompt())
+            .extend_pairs(self.settings.user.as_deref().map(|user| ("login_hint", user)))
             .extend_pairs(self.extra());
         Ok(AuthorizationRequest { url, state, nonce, verifier })
     }

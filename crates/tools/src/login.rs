@@ -21,7 +21,6 @@ mod settings;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use portcullis_http::https_client::HTTPS_TIMEOUT;
 use portcullis_openid::{error, id_token, provider};
 use tokio::time::timeout;
 
@@ -37,8 +36,8 @@ use super::{BAD_CONFIGURATION, print_error};
 pub(crate) use crate::interrupt::{TerminationSignal, interrupted};
 use crate::output::runtime;
 
-/// How long an interrupted command waits for a refresh: as long as the provider may take to answer.
-const INTERRUPT_TIMEOUT: Duration = HTTPS_TIMEOUT;
+/// How long an interrupted command waits for a refresh: longer than the provider may take to answer, and the cache to write.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The examples of `portcullis login --help`.
 pub const LOGIN_EXAMPLE: &str = "\
@@ -82,7 +81,7 @@ fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
 }
 
 /// Runs a command until it ends or is interrupted. A refresh that was begun is completed first: the provider may accept the
-/// cached refresh token no longer. A second interrupt ends that, too.
+/// cached refresh token no longer. Only a second Ctrl-C ends that, too: a terminal that closes may send SIGHUP twice.
 async fn completed<T, F: Future<Output = TerminationSignal>>(
     work: impl Future<Output = T>,
     interrupted: impl Fn() -> F,
@@ -94,14 +93,15 @@ async fn completed<T, F: Future<Output = TerminationSignal>>(
     };
     if session::REFRESHING.try_write().is_err() {
         print_error(
-            "the login is being renewed, which must not be cut off; interrupt again to end the command at once",
+            "the login is being renewed, which must not be cut off; press Ctrl-C again to end it at once",
         );
     }
+    let insisted = async { while interrupted().await != TerminationSignal::Interrupt {} };
     tokio::select! {
         biased;
         _ = timeout(INTERRUPT_TIMEOUT, session::REFRESHING.write()) => Err(interrupt),
         outcome = work => Ok(outcome),
-        _ = interrupted() => Err(interrupt),
+        () = insisted => Err(interrupt),
     }
 }
 

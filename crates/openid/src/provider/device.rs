@@ -51,7 +51,7 @@ impl LoginProvider {
             "device authorization endpoint",
         )?;
         let scopes = self.scopes_with_openid();
-        let form = [("scope", scopes.as_str())].into_iter().chain(self.user_parameters()).chain(self.extra());
+        let form = [("scope", scopes.as_str())].into_iter().chain(self.prompt()).chain(self.extra());
         let response =
             self.post(&url, form).await.map_err(|cause| LoginError::Http { doing: DOING, cause })?;
         let device = answers::device_authorization(answer(&response));

@@ -809,18 +809,36 @@ async fn no_signal_loses_the_refresh_token_that_the_provider_accepts() {
     }
     // Before a refresh and after it, nothing is waited for.
     let endless = std::future::pending::<()>();
-    let interrupted = || std::future::ready(TerminationSignal::Terminate);
-    assert_eq!(crate::login::completed(endless, interrupted).await, Err(TerminationSignal::Terminate));
-}
-
-/// A provider that does not answer keeps a user who insists no longer.
-#[tokio::test]
-async fn a_second_signal_ends_the_wait_for_a_refresh() {
-    let held = REFRESHING.read().await;
-    let endless = std::future::pending::<()>();
     let interrupted = || std::future::ready(TerminationSignal::Interrupt);
     assert_eq!(crate::login::completed(endless, interrupted).await, Err(TerminationSignal::Interrupt));
-    drop(held);
+}
+
+/// A provider that does not answer keeps no user who insists, but a closed terminal may send its signal twice.
+#[tokio::test]
+async fn only_a_second_ctrl_c_ends_the_wait_for_a_refresh() {
+    use TerminationSignal::{Hangup, Interrupt, Terminate};
+
+    for (signals, ends) in [
+        (&[Interrupt, Interrupt][..], true),
+        (&[Terminate, Interrupt], true),
+        (&[Hangup, Hangup, Terminate], false),
+        (&[Terminate], false),
+    ] {
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        for signal in signals {
+            sender.send(*signal).await.unwrap();
+        }
+        let receiver = tokio::sync::Mutex::new(receiver);
+        let interrupted = || async { receiver.lock().await.recv().await.unwrap() };
+        let held = REFRESHING.read().await;
+        let mut ended = std::pin::pin!(crate::login::completed(std::future::pending::<()>(), interrupted));
+        let at_once = futures_util::poll!(&mut ended).is_ready();
+        assert_eq!(at_once, ends, "{signals:?}");
+        drop(held);
+        if !at_once {
+            assert_eq!(ended.await, Err(signals[0]), "{signals:?}: it ends after the refresh");
+        }
+    }
 }
 
 #[tokio::test]
