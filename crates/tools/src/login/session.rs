@@ -20,7 +20,7 @@ use super::error::LoginError;
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
 use super::pasted_address::TypedLines;
 use super::provider::{LoginProvider, LoginTokens};
-use super::settings::{ClientSettings, Flow};
+use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::print_error;
 
 /// A token is replaced this long before it expires, or a tenth of its lifetime if that is less.
@@ -429,12 +429,12 @@ impl Session<'_> {
         if let Some(warning) = claims.as_ref().and_then(|claims| claims.clock_warning(now)) {
             print_error(&warning);
         }
-        let (token, expires_at) = match (&tokens.id_token, &claims) {
-            (Some(token), Some(claims)) if self.uses_id_token() => (token.expose(), claims.expires_by(now)),
-            _ if self.uses_id_token() && !by_client => return Err(IdTokenError::Missing.into()),
+        let (token, expires_at) = match (self.settings.token, &tokens.id_token, &claims) {
+            (TokenKind::Id, Some(token), Some(claims)) => (token.expose(), claims.expires_by(now)),
+            (TokenKind::Id, ..) if !by_client => return Err(IdTokenError::Missing.into()),
             _ => {
                 let lifetime = tokens.expires_in.map_or(UNKNOWN_LIFETIME, |lifetime| lifetime.as_secs());
-                (Self::bearer_token(tokens)?.expose(), received_at.saturating_add(lifetime))
+                (bearer_token(tokens)?.expose(), received_at.saturating_add(lifetime))
             }
         };
         let mut cached = CachedTokens::new(self.settings, token, expires_at, received_at);
@@ -446,6 +446,12 @@ impl Session<'_> {
         cached.refresh_token = rotated.or_else(|| earlier.and_then(|earlier| earlier.refresh_token.clone()));
         Ok(cached)
     }
+}
+
+/// The access token, as a token for the cluster.
+fn bearer_token(tokens: &LoginTokens) -> Result<&SecretText, LoginError> {
+    const PROBLEM: &str = "the provider has given one of another type than Bearer";
+    tokens.bearer_token().ok_or_else(|| LoginError::answer("use the access token", PROBLEM))
 }
 
 /// The credential of tokens, which is renewed before it expires.

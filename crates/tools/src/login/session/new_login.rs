@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use openidconnect::Nonce;
 use openidconnect::url::Url;
-use portcullis_openid::SecretText;
 use portcullis_openid::answers::DeviceAuthorization;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::time::{sleep, timeout};
@@ -17,7 +16,7 @@ use crate::login::callback::{Callback, CallbackListener, ExpectedCallback};
 use crate::login::error::{CallbackError, LoginError, shortened};
 use crate::login::pasted_address::pasted;
 use crate::login::provider::{LoginProvider, LoginTokens};
-use crate::login::settings::{Flow, OpenBrowser, TokenKind};
+use crate::login::settings::{Flow, OpenBrowser};
 use crate::print_error;
 use crate::terminal::plain;
 
@@ -215,14 +214,15 @@ impl Session<'_> {
         tokio::select! {
             received = listener.wait(expected) => received,
             received = by_hand => received,
-            never = self.hint(redirect) => match never {},
+            never = self.hint(redirect, is_pasted) => match never {},
         }
     }
 
     /// Says what the command waits for, once: providers that do not know the address show an error and never redirect.
-    async fn hint(&self, redirect: &str) -> Infallible {
+    async fn hint(&self, redirect: &str, is_pasted: bool) -> Infallible {
         sleep(REDIRECT_HINT_AFTER).await;
-        if self.user.has_screen {
+        // The user who pastes has seen where the browser is sent.
+        if self.user.has_screen && !is_pasted {
             print_error(&format!(
                 "still waiting for the browser. The provider must redirect it to {redirect}; if it shows an error about this \
                  address, register it there, with the port of --callback-port"
@@ -236,21 +236,6 @@ impl Session<'_> {
         let limit = self.settings.login_timeout;
         let device = timeout(limit, provider.device(limit, show_code));
         device.await.map_err(|_| LoginError::Timeout(limit))?
-    }
-
-    /// The token for the cluster, with its lifetime in seconds if it is the access token.
-    pub(super) fn bearer_token(tokens: &LoginTokens) -> Result<&SecretText, LoginError> {
-        tokens.bearer_token().ok_or_else(|| {
-            LoginError::answer(
-                "use the access token",
-                "the provider has given one of another type than Bearer",
-            )
-        })
-    }
-
-    /// Whether the credential is the ID token.
-    pub(super) fn uses_id_token(&self) -> bool {
-        self.settings.token == TokenKind::Id
     }
 }
 
