@@ -29,8 +29,8 @@ pub(super) enum TypedLines {
     Given(Mutex<mpsc::Receiver<String>>),
 }
 
-/// The lines of standard input. One thread for the process: a read cannot be cancelled, and the line that it waits for is for the next
-/// one who asks.
+/// The lines of standard input. One thread for the process: a read cannot be cancelled, and the line that it waits for is for
+/// the next login that asks.
 static TERMINAL: LazyLock<Mutex<mpsc::Receiver<String>>> = LazyLock::new(|| {
     let (sender, receiver) = mpsc::channel(1);
     std::thread::spawn(move || {
