@@ -86,6 +86,11 @@ impl ErrorAnswer {
         is_code || self.status.is_server_error() || matches!(self.status.as_u16(), 408 | 425 | 429)
     }
 
+    /// Whether there is nothing at this URL that speaks OAuth.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.refusal.is_none() && matches!(self.status.as_u16(), 404 | 405 | 410 | 501)
+    }
+
     /// Whether the error code is this one.
     pub fn is(&self, code: &str) -> bool {
         self.refusal.as_ref().is_some_and(|refusal| refusal.code == code)

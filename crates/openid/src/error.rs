@@ -295,8 +295,8 @@ fn network_fix(error: &HttpsError) -> &'static str {
     }
 }
 
-/// The sentence of a refresh that the provider refuses. It accuses nobody: providers answer the end of a session with codes that
-/// stand for malformed requests.
+/// The sentence of a refresh that the provider refuses. It does not say whose error it is: providers answer the end of a
+/// session with codes that stand for malformed requests.
 fn refused_refresh(answer: &ErrorAnswer) -> String {
     match &answer.refusal {
         Some(refusal) if refusal.code == "invalid_grant" => sentence(refusal),

@@ -46,16 +46,18 @@ impl LoginProvider {
     // RFC 8628, section 3.1
     async fn device_code(&self) -> Result<DeviceAuthorization, LoginError> {
         const DOING: &str = "get a code for the login";
-        let url = endpoint(
-            self.document.device_authorization_endpoint.as_deref(),
-            "device authorization endpoint",
-        )?;
+        const NAME: &str = "device authorization endpoint";
+        let url = endpoint(self.document.device_authorization_endpoint.as_deref(), NAME)?;
         let scopes = self.scopes_with_openid();
         let form = [("scope", scopes.as_str())].into_iter().chain(self.prompt()).chain(self.extra());
         let response =
             self.post(&url, form).await.map_err(|cause| LoginError::Http { doing: DOING, cause })?;
         let device = answers::device_authorization(answer(&response));
-        let device = device.map_err(|failed| LoginError::of_answer(DOING, failed))?;
+        let device = device.map_err(|failed| match failed {
+            // Some documents list an endpoint that the operator has switched off.
+            FailedAnswer::Error(error) if error.is_absent() => LoginError::NoEndpoint(NAME),
+            failed => LoginError::of_answer(DOING, failed),
+        })?;
         if device.interval > MAX_DEVICE_INTERVAL {
             return Err(LoginError::answer(DOING, "its interval is too long"));
         }

@@ -139,8 +139,8 @@ impl Session<'_> {
                     }
                     Box::pin(by_code()).await
                 }
-                // Someone on this machine may have a browser.
-                Err(LoginError::NoEndpoint(_)) if !provider.has_device_flow() => Box::pin(by_code()).await,
+                // A browser of this machine may still be at hand.
+                Err(LoginError::NoEndpoint(_)) => Box::pin(by_code()).await,
                 tokens => Ok((tokens?, None)),
             },
             _ => Box::pin(by_code()).await,
@@ -193,7 +193,9 @@ impl Session<'_> {
             return Ok(true);
         }
         if !self.shows_addresses() {
-            return Err(LoginError::LoginRequired(format!("{problem}nobody sees the address of the login")));
+            return Err(LoginError::LoginRequired(format!(
+                "{problem}the address of the login reaches no user"
+            )));
         }
         print_error(&format!("{problem}open this URL in a browser on this machine:\n  {url}"));
         Ok(false)

@@ -147,12 +147,14 @@ async fn a_refused_device_flow_leads_to_the_code_flow_where_the_user_can_paste()
 async fn a_provider_without_a_device_flow_leads_to_the_code_flow() {
     let setup = Setup::new().await;
     let issuer = format!("https://{}", setup.server.address);
-    let document = json!({"issuer": issuer, "token_endpoint": format!("{issuer}/token"),
-        "authorization_endpoint": format!("{issuer}/auth"), "device_authorization_endpoint": null});
-    setup.replace_document("/.well-known/openid-configuration", document.to_string().into_bytes());
-    let settings = setup.settings(&["--login-timeout=300ms"], None);
-    let error = setup.ask(&settings, true).await.unwrap_err();
-    assert!(matches!(error, LoginError::NoRedirect { .. }), "{error}");
+    for endpoint in [json!(null), json!(format!("{issuer}/switched-off"))] {
+        let document = json!({"issuer": issuer, "token_endpoint": format!("{issuer}/token"),
+            "authorization_endpoint": format!("{issuer}/auth"), "device_authorization_endpoint": endpoint});
+        setup.replace_document("/.well-known/openid-configuration", document.to_string().into_bytes());
+        let settings = setup.settings(&["--login-timeout=300ms"], None);
+        let error = setup.ask(&settings, true).await.unwrap_err();
+        assert!(matches!(error, LoginError::NoRedirect { .. }), "{endpoint}: {error}");
+    }
 }
 
 #[tokio::test]
