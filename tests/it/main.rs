@@ -37,6 +37,7 @@ mod compared_key_sets;
 mod compared_kubeconfigs;
 mod compared_proxies;
 mod compared_tls;
+mod compared_token_answers;
 mod configuration;
 mod configuration_reference;
 mod configured_files;

@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use openidconnect::core::CoreErrorResponseType;
-use openidconnect::{DeviceCodeErrorResponse, RequestTokenError, StandardErrorResponse};
 use portcullis_http::https_client::HttpsError;
 use portcullis_system::text::sanitized;
 
+use super::answers::{ErrorAnswer, FailedAnswer};
 use super::id_token::IdTokenError;
 
 /// The longest text of a provider in an error.
@@ -23,8 +22,8 @@ pub enum LoginError {
     /// A login is needed, but the command must not ask the user for one.
     #[error(
         "{0}, and this command must not ask for a login: standard input is not a terminal, or the client does not allow \
-         it\n  fix: run `portcullis login`, then repeat the command; for machines, use --flow client-credentials or \
-         token-file"
+         it, and no browser is there or may be opened (--open-browser)\n  fix: run `portcullis login`, then repeat the \
+         command; for machines, use --flow client-credentials or token-file"
     )]
     LoginRequired(String),
     /// A document or token of the provider could not be fetched.
@@ -46,6 +45,30 @@ pub enum LoginError {
     /// The provider refuses.
     #[error("{}", sentence(.0))]
     Refused(ProviderRefusal),
+    /// The provider cannot answer for the moment.
+    #[error("cannot {doing}: {answer}; try again later")]
+    Unavailable {
+        /// What was attempted.
+        doing: &'static str,
+        /// Its answer.
+        answer: ErrorAnswer,
+    },
+    /// The provider does not renew the login: a new one is needed.
+    #[error("{}", refused_refresh(.0))]
+    RefreshRefused(ErrorAnswer),
+    /// A login is not renewed for the moment, and stays as it is.
+    #[error("{0}\n  the login is kept: repeat the command later; if this lasts, run `portcullis login`")]
+    NotRenewed(Box<Self>),
+    /// The provider revokes the tokens of other clients only.
+    #[error(
+        "the refresh token is not revoked: the provider revokes tokens only for clients that have a secret \
+         (revocation_endpoint_auth_methods_supported), and this client has none\n  fix: end the session at the provider{}",
+        session_page(.page.as_deref())
+    )]
+    PublicRevocation {
+        /// The page that ends the session of the browser.
+        page: Option<String>,
+    },
     /// The ID token is not for this client, or not valid now.
     #[error("the ID token of the provider cannot be used: {0}")]
     IdToken(#[from] IdTokenError),
@@ -58,6 +81,18 @@ pub enum LoginError {
          command, or give a longer --login-timeout"
     )]
     Timeout(Duration),
+    /// The browser has not come back from the provider.
+    #[error(
+        "the login was not completed within {limit:?}: the browser was closed, the page was left, or the provider does not \
+         redirect to {redirect}\n  fix: repeat the command, or give a longer --login-timeout; if the provider has shown an \
+         error about this address, it compares the port: choose one by --callback-port, and register the address with it"
+    )]
+    NoRedirect {
+        /// How long the command has waited.
+        limit: Duration,
+        /// The redirect address.
+        redirect: String,
+    },
     /// The user has logged in with another account than before.
     #[error(
         "you have logged in as {}, but the login of this context is of {}\n  fix: repeat the command and log in as that \
@@ -140,6 +175,14 @@ pub struct ProviderRefusal {
     pub description: Option<String>,
 }
 
+impl ProviderRefusal {
+    /// Whether the code says that the same may succeed later.
+    // RFC 6749, section 4.1.2.1, whose codes providers answer to token requests, too; RFC 8628, section 3.5
+    pub fn is_temporary(&self) -> bool {
+        matches!(self.code.as_str(), "temporarily_unavailable" | "server_error" | "slow_down")
+    }
+}
+
 impl LoginError {
     /// An error of the command line.
     pub fn usage(problem: &str) -> Self {
@@ -158,20 +201,41 @@ impl LoginError {
         Self::Other(error.to_string())
     }
 
-    /// Whether the provider says that a refresh token, code or client grant is no longer valid.
+    /// Whether the provider has refused to renew the login, so that only a new one helps. Providers say so in many words: any
+    /// refusal counts, whatever its code, status or body.
+    pub fn is_login_needed(&self) -> bool {
+        matches!(self, Self::RefreshRefused(_))
+    }
+
+    /// Whether the provider says that a refresh token is no longer valid. Other refusals may be of this request alone.
     pub fn is_invalid_grant(&self) -> bool {
-        matches!(self, Self::Refused(refusal) if refusal.code == "invalid_grant")
+        matches!(self, Self::RefreshRefused(answer) if answer.is("invalid_grant"))
+    }
+
+    /// Whether the provider refuses the device flow to this client, which another flow may be open to.
+    pub fn is_flow_refused(&self) -> bool {
+        // Keycloak: unauthorized_client, by default
+        let is_flow = |code: &str| matches!(code, "unauthorized_client" | "unsupported_grant_type");
+        match self {
+            Self::Refused(refusal) => is_flow(&refusal.code),
+            Self::NoEndpoint(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the provider refuses a scope, such as `offline_access`.
+    // RFC 6749, section 5.2; keycloak: services/…/oidc/TokenManager.java, `not_allowed`
+    pub fn is_scope_refused(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if matches!(refusal.code.as_str(), "invalid_scope" | "not_allowed"))
     }
 
     /// Whether the same may succeed later: until then, a token that is still valid is used.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Http { .. } | Self::Answer { .. } | Self::Unkept(_) => true,
+            Self::Http { .. } | Self::Answer { .. } | Self::Unavailable { .. } | Self::Unkept(_) => true,
+            Self::NotRenewed(cause) => cause.is_temporary(),
             Self::OtherProcess { is_temporary, .. } => *is_temporary,
-            // RFC 6749, section 4.1.2.1, which providers answer to token requests, too
-            Self::Refused(refusal) => {
-                matches!(refusal.code.as_str(), "temporarily_unavailable" | "server_error")
-            }
+            Self::Refused(refusal) => refusal.is_temporary(),
             _ => false,
         }
     }
@@ -180,7 +244,13 @@ impl LoginError {
     /// user has just decided. Not for its flags, its terminal or its secret.
     pub fn is_shared(&self) -> bool {
         match self {
-            Self::Http { .. } | Self::Answer { .. } | Self::Timeout(_) | Self::AnotherUser { .. } => true,
+            Self::Http { .. }
+            | Self::Answer { .. }
+            | Self::Unavailable { .. }
+            | Self::Timeout(_)
+            | Self::NoRedirect { .. }
+            | Self::AnotherUser { .. } => true,
+            Self::NotRenewed(cause) => cause.is_shared(),
             Self::Refused(refusal) => {
                 self.is_temporary() || matches!(refusal.code.as_str(), "access_denied" | "expired_token")
             }
@@ -188,56 +258,25 @@ impl LoginError {
         }
     }
 
-    /// The error of a request to the token endpoint.
-    pub fn of_token(
-        doing: &'static str,
-        error: RequestTokenError<HttpsError, StandardErrorResponse<CoreErrorResponseType>>,
-    ) -> Self {
-        let refusal = |response: StandardErrorResponse<CoreErrorResponseType>| ProviderRefusal {
-            code: response.error().as_ref().to_owned(),
-            description: response.error_description().cloned(),
-        };
-        Self::of_request(doing, error, refusal)
-    }
-
-    pub(crate) fn of_device(
-        doing: &'static str,
-        error: RequestTokenError<HttpsError, DeviceCodeErrorResponse>,
-    ) -> Self {
-        let refusal = |response: DeviceCodeErrorResponse| ProviderRefusal {
-            code: response.error().as_ref().to_owned(),
-            description: response.error_description().cloned(),
-        };
-        Self::of_request(doing, error, refusal)
-    }
-
-    fn of_request<R: openidconnect::ErrorResponse + 'static>(
-        doing: &'static str,
-        error: RequestTokenError<HttpsError, R>,
-        refusal: impl FnOnce(R) -> ProviderRefusal,
-    ) -> Self {
-        match error {
-            RequestTokenError::ServerResponse(response) => Self::Refused(refusal(response)),
-            RequestTokenError::Request(cause) => Self::Http { doing, cause },
-            RequestTokenError::Parse(error, body) => Self::answer(doing, unreadable(&error, &body)),
-            RequestTokenError::Other(problem) => Self::answer(doing, shortened(&problem)),
+    /// The error of an answer that does not have what was asked for.
+    pub(crate) fn of_answer(doing: &'static str, failed: FailedAnswer) -> Self {
+        match failed {
+            FailedAnswer::Error(ErrorAnswer { refusal: Some(refusal), .. }) if refusal.is_temporary() => {
+                Self::Refused(refusal)
+            }
+            FailedAnswer::Error(answer) if answer.is_temporary() => Self::Unavailable { doing, answer },
+            FailedAnswer::Error(ErrorAnswer { refusal: Some(refusal), .. }) => Self::Refused(refusal),
+            failed => Self::answer(doing, failed),
         }
     }
-}
 
-/// A body that is not the JSON of the protocol. It may contain a token: only its kind is shown.
-fn unreadable(error: &serde_path_to_error::Error<serde_json::Error>, body: &[u8]) -> String {
-    if is_html(body) {
-        return "the provider answers with a web page instead of JSON; check --issuer, and proxies on the way".to_owned();
+    /// The error of a refresh.
+    pub(crate) fn of_refresh(doing: &'static str, failed: FailedAnswer) -> Self {
+        match failed {
+            FailedAnswer::Error(answer) if !answer.is_temporary() => Self::RefreshRefused(answer),
+            failed => Self::of_answer(doing, failed),
+        }
     }
-    let field = shortened(&error.path().to_string());
-    format!("the provider's answer is not as OAuth 2.0 demands (field {field})")
-}
-
-/// Whether a body is a web page.
-pub(crate) fn is_html(body: &[u8]) -> bool {
-    let start = body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or_default();
-    body.get(start) == Some(&b'<')
 }
 
 /// A text of the provider, for people.
@@ -261,6 +300,25 @@ fn network_fix(error: &HttpsError) -> &'static str {
             "\n  fix: check the network, and whether the provider is up; then repeat the command"
         }
         _ => "",
+    }
+}
+
+/// The sentence of a refresh that the provider refuses. It does not say whose error it is: providers answer the end of a
+/// session with codes that stand for malformed requests.
+fn refused_refresh(answer: &ErrorAnswer) -> String {
+    match &answer.refusal {
+        Some(refusal) if refusal.code == "invalid_grant" => sentence(refusal),
+        Some(refusal) => with_words("the provider does not renew this login", refusal),
+        None => format!("the provider does not renew this login: {answer}"),
+    }
+}
+
+/// Where a session ends.
+fn session_page(page: Option<&str>) -> String {
+    match page {
+        Some(page) => format!(", by `portcullis logout --end-session` or this page:\n  {}", shortened(page)),
+        None => ", on the page of your account there; without that, the token is valid until it expires"
+            .to_owned(),
     }
 }
 
@@ -307,6 +365,11 @@ fn sentence(refusal: &ProviderRefusal) -> String {
         "unsupported_token_type" => "the provider cannot revoke this kind of token",
         _ => "the provider refuses the login",
     };
+    with_words(text, refusal)
+}
+
+/// A text with the provider's words in parentheses.
+pub(crate) fn with_words(text: &str, refusal: &ProviderRefusal) -> String {
     let code = shortened(&refusal.code);
     match refusal.description.as_deref().map(shortened).filter(|description| !description.is_empty()) {
         Some(description) => format!("{text} ({code}: {description})"),
@@ -359,23 +422,38 @@ mod tests {
     }
 
     #[test]
-    fn a_web_page_instead_of_json_is_named() {
-        let body = b" \n<!doctype html><p>Bad gateway".to_vec();
-        let error: Result<u8, _> =
-            serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_slice(&body));
-        let error = LoginError::of_token("fetch a token", RequestTokenError::Parse(error.unwrap_err(), body));
-        assert!(error.to_string().contains("a web page instead of JSON"), "{error}");
-    }
-
-    #[test]
-    fn the_name_of_an_unreadable_field_is_harmless_and_short() {
-        let body = format!(r#"{{"\u001b[2J{}": 1, "x": }}"#, "x".repeat(30_000)).into_bytes();
-        let read = |body: &[u8]| {
-            let mut json = serde_json::Deserializer::from_slice(body);
-            serde_path_to_error::deserialize::<_, std::collections::BTreeMap<String, String>>(&mut json)
+    fn what_is_temporary_is_no_refusal_of_a_refresh() {
+        let error = |status, code: Option<&str>| {
+            let refusal = code.map(|code| ProviderRefusal { code: code.to_owned(), description: None });
+            LoginError::of_refresh(
+                "refresh the token",
+                FailedAnswer::Error(ErrorAnswer::new(status, refusal)),
+            )
         };
-        let problem = RequestTokenError::Parse(read(&body).unwrap_err(), body);
-        let error = LoginError::of_token("fetch a token", problem).to_string();
-        assert!(!error.contains('\u{1b}') && error.len() < 1000, "{error}");
+        let cases = [
+            (400, Some("invalid_grant"), true, false),
+            (400, Some("invalid_request"), true, false),
+            (401, None, true, false),
+            (200, Some("invalid_grant"), true, false),
+            (400, Some("slow_down"), false, true),
+            (400, Some("server_error"), false, true),
+            (503, Some("temporarily_unavailable"), false, true),
+            (500, Some("invalid_request"), false, true),
+            (429, None, false, true),
+        ];
+        for (status, code, is_login_needed, is_temporary) in cases {
+            let error = error(status, code);
+            assert_eq!(
+                (error.is_login_needed(), error.is_temporary()),
+                (is_login_needed, is_temporary),
+                "{error}"
+            );
+            assert!(!error.to_string().contains("an error of portcullis"), "{error}");
+        }
+        let kept = LoginError::NotRenewed(Box::new(error(503, None)));
+        assert!(
+            kept.is_temporary() && kept.is_shared() && kept.to_string().contains("the login is kept"),
+            "{kept}"
+        );
     }
 }

@@ -4,6 +4,7 @@
 //! requests of a login and verifies its ID tokens; the commands `login`, `credential` and `logout` use it, and so does the
 //! page.
 
+pub mod answers;
 pub mod error;
 pub mod id_token;
 pub mod jwt;

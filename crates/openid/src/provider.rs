@@ -1,190 +1,36 @@
 //! The OpenID provider: its discovery document, and the requests of each flow.
 //!
-//! `openidconnect` builds the requests and reads the answers; the transport is the gateway's own HTTPS client, which
-//! limits size and time and follows no redirect. ID tokens are not given to the library: [`super::id_token`] verifies
-//! them.
+//! The transport is the gateway's own HTTPS client, which limits size and time and follows no redirect. [`answers`] reads what
+//! the provider writes, and [`super::id_token`] verifies ID tokens.
 // threat: malicious-login-provider
 
+mod device;
+
 use std::sync::Arc;
-use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
-use openidconnect::core::{
-    CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreDeviceAuthorizationResponse,
-    CoreErrorResponseType, CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm,
-    CoreJwsSigningAlgorithm, CoreRevocableToken, CoreRevocationErrorResponse, CoreTokenIntrospectionResponse,
-    CoreTokenType,
-};
-use openidconnect::url::Url;
-use openidconnect::{
-    AccessToken, AsyncHttpClient, AuthType, AuthUrl, AuthorizationCode, Client, ClientId, ClientSecret,
-    CsrfToken, DeviceAuthorizationUrl, EmptyAdditionalClaims, EndpointNotSet, EndpointSet, HttpRequest,
-    HttpResponse, IdToken, IssuerUrl, JsonWebKeySet, LoginHint, Nonce, OAuth2TokenResponse,
-    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
-    RevocationErrorResponseType, RevocationUrl, Scope, StandardErrorResponse, TokenResponse, TokenUrl,
-};
+use openidconnect::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use openidconnect::http::{Method, Request};
+use openidconnect::url::{Url, form_urlencoded};
+use openidconnect::{CsrfToken, Nonce, PkceCodeChallenge, PkceCodeVerifier};
 use portcullis_http::client_tls::{ClientTls, TrustedRoots};
-use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest};
+use portcullis_http::https_client::{HttpsClient, HttpsError, HttpsRequest, HttpsResponse};
 use rustls::crypto::aws_lc_rs::default_provider;
-use secrecy::{ExposeSecret as _, SecretString};
-use serde::{Deserialize, Serialize};
+use secrecy::{ExposeSecret, SecretString};
 
-use super::error::{LoginError, ProviderRefusal, is_html, shortened};
+use super::answers::{self, FailedAnswer, ProviderAnswer, ProviderDocument, is_html};
+pub use super::answers::{DeviceAuthorization, LoginTokens};
+use super::error::{LoginError, shortened};
 use super::secret_text::SecretText;
 use crate::jwt::key_set;
 use crate::jwt::keys::VerificationKey;
 
 const OFFLINE: &str = "offline_access";
-/// The longest interval that a provider may ask for.
-const MAX_DEVICE_INTERVAL: Duration = Duration::from_hours(1);
-/// The shortest and the longest interval between two requests with a device code, whatever the provider says.
-const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
-const MAX_POLL_INTERVAL: Duration = Duration::from_mins(1);
-
-/// The discovery document, as far as a login needs it.
-// OpenID Connect Discovery 1.0, section 3; RFC 8414, section 2; RFC 9207, section 3
-#[derive(Debug, Deserialize)]
-struct ProviderDocument {
-    issuer: String,
-    authorization_endpoint: Option<String>,
-    token_endpoint: Option<String>,
-    jwks_uri: Option<String>,
-    device_authorization_endpoint: Option<String>,
-    revocation_endpoint: Option<String>,
-    end_session_endpoint: Option<String>,
-    #[serde(default)]
-    scopes_supported: Vec<String>,
-    #[serde(default)]
-    token_endpoint_auth_methods_supported: Vec<String>,
-    #[serde(default)]
-    authorization_response_iss_parameter_supported: bool,
-}
-
-impl ProviderDocument {
-    /// Reads the document of an issuer.
-    fn parse(json: &[u8], issuer: &str) -> Result<Self, String> {
-        let document: Self = serde_json::from_slice(json).map_err(|error| shortened(&error.to_string()))?;
-        // OpenID Connect Discovery 1.0, section 4.3: exactly equal
-        if document.issuer != issuer {
-            let other = shortened(&document.issuer);
-            return Err(format!("it is of the issuer {other:?}, not {issuer:?}; check --issuer"));
-        }
-        Ok(document)
-    }
-}
-
-/// A token response. The library's own reads the ID token's claims more strictly than kube-apiserver does.
-// RFC 6749, section 5.1
-#[derive(Clone, Serialize, Deserialize)]
-pub struct LoginTokens {
-    access_token: AccessToken,
-    token_type: BearerType,
-    #[serde(default)]
-    expires_in: Option<u64>,
-    #[serde(default)]
-    refresh_token: Option<RefreshToken>,
-    /// The ID token, unverified.
-    #[serde(default)]
-    pub id_token: Option<SecretText>,
-}
-
-/// `token_type`: any case of `Bearer`; another type could not be used as a bearer token.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-struct BearerType(CoreTokenType);
-
-impl TryFrom<String> for BearerType {
-    type Error = &'static str;
-
-    fn try_from(name: String) -> Result<Self, Self::Error> {
-        if name.eq_ignore_ascii_case("bearer") {
-            Ok(Self(CoreTokenType::Bearer))
-        } else {
-            Err("not a bearer token")
-        }
-    }
-}
-
-impl From<BearerType> for String {
-    fn from(_: BearerType) -> Self {
-        "Bearer".to_owned()
-    }
-}
-
-impl std::fmt::Debug for LoginTokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LoginTokens")
-    }
-}
-
-impl OAuth2TokenResponse for LoginTokens {
-    type TokenType = CoreTokenType;
-
-    fn access_token(&self) -> &AccessToken {
-        &self.access_token
-    }
-
-    fn token_type(&self) -> &CoreTokenType {
-        &self.token_type.0
-    }
-
-    fn expires_in(&self) -> Option<Duration> {
-        self.expires_in.map(Duration::from_secs)
-    }
-
-    fn refresh_token(&self) -> Option<&RefreshToken> {
-        self.refresh_token.as_ref()
-    }
-
-    fn scopes(&self) -> Option<&Vec<Scope>> {
-        None
-    }
-}
-
-impl
-    TokenResponse<
-        EmptyAdditionalClaims,
-        CoreGenderClaim,
-        CoreJweContentEncryptionAlgorithm,
-        CoreJwsSigningAlgorithm,
-    > for LoginTokens
-{
-    /// Never given to the library.
-    fn id_token(
-        &self,
-    ) -> Option<
-        &IdToken<
-            EmptyAdditionalClaims,
-            CoreGenderClaim,
-            CoreJweContentEncryptionAlgorithm,
-            CoreJwsSigningAlgorithm,
-        >,
-    > {
-        None
-    }
-}
-
-type OpenIdClient<Auth, Device, Revocation> = Client<
-    EmptyAdditionalClaims,
-    CoreAuthDisplay,
-    CoreGenderClaim,
-    CoreJweContentEncryptionAlgorithm,
-    CoreJsonWebKey,
-    CoreAuthPrompt,
-    StandardErrorResponse<CoreErrorResponseType>,
-    LoginTokens,
-    CoreTokenIntrospectionResponse,
-    CoreRevocableToken,
-    CoreRevocationErrorResponse,
-    Auth,
-    Device,
-    EndpointNotSet,
-    Revocation,
-    EndpointSet,
-    EndpointNotSet,
->;
+const OPENID: &str = "openid";
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
 /// A client of a provider, as it is registered there.
 #[derive(Debug, Clone)]
@@ -220,6 +66,10 @@ pub struct LoginProvider {
     settings: OpenIdClientSettings,
     http: HttpsClient,
     document: ProviderDocument,
+    /// `prompt` of the authorization requests.
+    prompt: Option<String>,
+    /// Whether the provider has refused `offline_access`.
+    is_offline_refused: bool,
 }
 
 /// An authorization request, and the secrets that its redirect is verified by.
@@ -235,15 +85,6 @@ pub struct AuthorizationRequest {
     pub verifier: PkceCodeVerifier,
 }
 
-impl ScopeChoice {
-    fn chosen(&self) -> &[String] {
-        match self {
-            Self::Offline => &[],
-            Self::These(scopes) => scopes,
-        }
-    }
-}
-
 impl LoginProvider {
     /// Fetches the discovery document.
     pub async fn discover(settings: OpenIdClientSettings) -> Result<Self, LoginError> {
@@ -255,7 +96,24 @@ impl LoginProvider {
         let body = fetch(&http, DOING, &url).await?;
         let document = ProviderDocument::parse(&body, &settings.issuer)
             .map_err(|problem| LoginError::answer(DOING, format!("{url}: {problem}")))?;
-        Ok(Self { settings, http, document })
+        Ok(Self { settings, http, document, prompt: None, is_offline_refused: false })
+    }
+
+    /// The same with a `prompt` for the authorization requests. Without one, the provider decides whether it asks.
+    #[must_use]
+    pub fn with_prompt(self, prompt: Option<&str>) -> Self {
+        Self { prompt: prompt.map(str::to_owned), ..self }
+    }
+
+    /// The same without `offline_access`, which the provider has refused to this client or user.
+    #[must_use]
+    pub fn without_offline_access(self) -> Self {
+        Self { is_offline_refused: true, ..self }
+    }
+
+    /// Whether requests ask for `offline_access`.
+    pub fn asks_for_offline_access(&self) -> bool {
+        self.scopes().contains(&OFFLINE)
     }
 
     /// Fetches the keys that sign ID tokens.
@@ -278,7 +136,7 @@ impl LoginProvider {
 
     /// Whether redirects name the issuer, RFC 9207.
     pub fn announces_issuer(&self) -> bool {
-        self.document.authorization_response_iss_parameter_supported
+        self.document.has_issuer_in_redirects
     }
 
     /// The page that ends the browser's session. Without an ID token as a hint: a token in a URL ends in histories and
@@ -298,172 +156,182 @@ impl LoginProvider {
         Some(url.into())
     }
 
-    /// Without `openid`, which the library adds where it belongs.
-    fn scopes(&self) -> Vec<Scope> {
-        let scopes: Vec<&String> = match &self.settings.scopes {
-            ScopeChoice::Offline => {
-                self.document.scopes_supported.iter().filter(|scope| *scope == OFFLINE).take(1).collect()
+    /// The scopes beside `openid`.
+    fn scopes(&self) -> Vec<&str> {
+        let mut scopes: Vec<&str> = match &self.settings.scopes {
+            ScopeChoice::Offline if self.document.scopes.iter().any(|scope| scope == OFFLINE) => {
+                vec![OFFLINE]
             }
-            ScopeChoice::These(scopes) => scopes.iter().collect(),
+            ScopeChoice::Offline => Vec::new(),
+            ScopeChoice::These(scopes) => scopes.iter().map(String::as_str).collect(),
         };
-        scopes.into_iter().cloned().map(Scope::new).collect()
+        scopes.retain(|scope| *scope != OFFLINE || !self.is_offline_refused);
+        scopes
     }
 
-    fn client(&self) -> Result<OpenIdClient<EndpointNotSet, EndpointNotSet, EndpointNotSet>, LoginError> {
-        let issuer = IssuerUrl::new(self.settings.issuer.clone())
-            .map_err(|_| LoginError::usage("--issuer: must be a URL"))?;
-        let url = endpoint(self.document.token_endpoint.as_deref(), "token_endpoint")?;
-        let id = ClientId::new(self.settings.client_id.clone());
-        let client = Client::new(id, issuer, JsonWebKeySet::default()).set_token_uri(TokenUrl::from_url(url));
-        let Some(secret) = &self.settings.secret else { return Ok(client) };
-        let methods = &self.document.token_endpoint_auth_methods_supported;
-        let has = |method: &str| methods.iter().any(|known| known == method);
-        // OpenID Connect Discovery 1.0: absent means client_secret_basic
-        let only_post = has("client_secret_post") && !has("client_secret_basic");
-        Ok(client
-            .set_client_secret(ClientSecret::new(secret.expose_secret().to_owned()))
-            .set_auth_type(if only_post { AuthType::RequestBody } else { AuthType::BasicAuth }))
+    fn scopes_with_openid(&self) -> String {
+        let mut scopes = vec![OPENID];
+        scopes.extend(self.scopes());
+        scopes.join(" ")
+    }
+
+    fn extra(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.extra.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    fn prompt(&self) -> Option<(&str, &str)> {
+        self.prompt.as_deref().map(|prompt| ("prompt", prompt))
     }
 
     /// The URL for the browser.
+    // OpenID Connect Core 1.0, section 3.1.2.1; RFC 7636, section 4.3
     pub fn authorization(&self, redirect: &str) -> Result<AuthorizationRequest, LoginError> {
-        let url = endpoint(self.document.authorization_endpoint.as_deref(), "authorization_endpoint")?;
-        let redirect = RedirectUrl::new(redirect.to_owned()).map_err(LoginError::other)?;
-        let client = self.client()?.set_auth_uri(AuthUrl::from_url(url)).set_redirect_uri(redirect);
+        let mut url = endpoint(self.document.authorization_endpoint.as_deref(), "authorization_endpoint")?;
         let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
-        let random = || CsrfToken::new_random_len(32);
-        let nonce = || Nonce::new_random_len(32);
-        let scopes = self.scopes();
-        let mut request = client
-            .authorize_url(CoreAuthenticationFlow::AuthorizationCode, random, nonce)
-            .set_pkce_challenge(challenge);
-        if scopes.iter().any(|scope| scope.as_str() == OFFLINE) {
-            // OpenID Connect Core 1.0, section 11: no refresh token without it
-            request = request.add_prompt(CoreAuthPrompt::Consent);
-        }
-        if let Some(user) = &self.settings.user {
-            request = request.set_login_hint(LoginHint::new(user.clone()));
-        }
-        for (name, value) in &self.settings.extra {
-            request = request.add_extra_param(name.as_str(), value.as_str());
-        }
-        let (url, state, nonce) = request.add_scopes(scopes).url();
+        let (state, nonce) = (CsrfToken::new_random_len(32), Nonce::new_random_len(32));
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.settings.client_id)
+            .append_pair("state", state.secret())
+            .append_pair("code_challenge", challenge.as_str())
+            .append_pair("code_challenge_method", challenge.method().as_str())
+            .append_pair("redirect_uri", redirect)
+            .append_pair("scope", &self.scopes_with_openid())
+            .append_pair("nonce", nonce.secret())
+            .extend_pairs(self.prompt())
+            .extend_pairs(self.settings.user.as_deref().map(|user| ("login_hint", user)))
+            .extend_pairs(self.extra());
         Ok(AuthorizationRequest { url, state, nonce, verifier })
     }
 
     /// Exchanges the code of a redirect.
+    // RFC 6749, section 4.1.3; RFC 7636, section 4.5
     pub async fn exchange(
         &self,
         code: &str,
         redirect: &str,
         verifier: PkceCodeVerifier,
     ) -> Result<LoginTokens, LoginError> {
-        let redirect = RedirectUrl::new(redirect.to_owned()).map_err(LoginError::other)?;
-        let client = self.client()?.set_redirect_uri(redirect);
-        let mut request =
-            client.exchange_code(AuthorizationCode::new(code.to_owned())).set_pkce_verifier(verifier);
-        for (name, value) in &self.settings.extra {
-            request = request.add_extra_param(name.as_str(), value.as_str());
-        }
-        let tokens = request.request_async(self).await;
-        tokens.map_err(|error| LoginError::of_token("exchange the code of the login for tokens", error))
+        const DOING: &str = "exchange the code of the login for tokens";
+        let grant = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("code_verifier", verifier.secret()),
+            ("redirect_uri", redirect),
+        ];
+        self.tokens(DOING, &grant, &[]).await?.map_err(|failed| LoginError::of_answer(DOING, failed))
     }
 
     /// Exchanges a refresh token.
+    // RFC 6749, section 6
     pub async fn refresh(&self, token: &SecretText) -> Result<LoginTokens, LoginError> {
-        let (client, token) = (self.client()?, RefreshToken::new(token.expose().to_owned()));
-        let mut request = client.exchange_refresh_token(&token);
-        for (name, value) in &self.settings.extra {
-            request = request.add_extra_param(name.as_str(), value.as_str());
-        }
-        let tokens = request.request_async(self).await;
-        tokens.map_err(|error| LoginError::of_token("refresh the token", error))
+        const DOING: &str = "refresh the token";
+        let grant = [("grant_type", "refresh_token"), ("refresh_token", token.expose())];
+        self.tokens(DOING, &grant, &[]).await?.map_err(|failed| LoginError::of_refresh(DOING, failed))
     }
 
     /// A token for the client itself.
+    // RFC 6749, section 4.4.2
     pub async fn client_credentials(&self) -> Result<LoginTokens, LoginError> {
-        let client = self.client()?.disable_openid_scope();
-        let scopes = self.settings.scopes.chosen().iter().cloned().map(Scope::new);
-        let mut request = client.exchange_client_credentials().add_scopes(scopes);
-        for (name, value) in &self.settings.extra {
-            request = request.add_extra_param(name.as_str(), value.as_str());
-        }
-        let tokens = request.request_async(self).await;
-        tokens.map_err(|error| LoginError::of_token("get a token for the client", error))
-    }
-
-    /// A code that the user enters on another device. `show` shows it; the call ends when it was entered or expires.
-    // RFC 8628
-    pub async fn device(
-        &self,
-        limit: Duration,
-        show: impl FnOnce(&CoreDeviceAuthorizationResponse),
-    ) -> Result<LoginTokens, LoginError> {
-        let url = endpoint(
-            self.document.device_authorization_endpoint.as_deref(),
-            "device authorization endpoint",
-        )?;
-        let client = self.client()?.set_device_authorization_url(DeviceAuthorizationUrl::from_url(url));
-        let mut request = client.exchange_device_code().add_scopes(self.scopes());
-        if self.scopes().iter().any(|scope| scope.as_str() == OFFLINE) {
-            request = request.add_extra_param("prompt", "consent");
-        }
-        for (name, value) in &self.settings.extra {
-            request = request.add_extra_param(name.as_str(), value.as_str());
-        }
-        let device: Result<CoreDeviceAuthorizationResponse, _> = request.request_async(self).await;
-        let device = device.map_err(|error| LoginError::of_token("get a code for the login", error))?;
-        // oauth2 adds to it.
-        if device.interval() > MAX_DEVICE_INTERVAL {
-            return Err(LoginError::answer("get a code for the login", "its interval is too long"));
-        }
-        show(&device);
-        let sleep =
-            |interval: Duration| tokio::time::sleep(interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL));
-        let request = client.exchange_device_access_token(&device);
-        let tokens = request.request_async(self, sleep, Some(limit)).await;
-        tokens.map_err(|error| LoginError::of_device("wait for the login", error))
+        const DOING: &str = "get a token for the client";
+        let scopes = match &self.settings.scopes {
+            ScopeChoice::Offline => String::new(),
+            ScopeChoice::These(scopes) => scopes.join(" "),
+        };
+        let scopes = [("scope", scopes.as_str())];
+        let scopes = if scopes == [("scope", "")] { &[][..] } else { &scopes };
+        let tokens = self.tokens(DOING, &[("grant_type", "client_credentials")], scopes).await?;
+        tokens.map_err(|failed| LoginError::of_answer(DOING, failed))
     }
 
     /// Revokes a refresh token, RFC 7009.
     pub async fn revoke(&self, token: &str) -> Result<(), LoginError> {
         const DOING: &str = "revoke the login";
         let url = endpoint(self.document.revocation_endpoint.as_deref(), "revocation endpoint")?;
-        let client = self.client()?.set_revocation_url(RevocationUrl::from_url(url));
-        let token = CoreRevocableToken::RefreshToken(RefreshToken::new(token.to_owned()));
-        let request = client.revoke_token(token).map_err(LoginError::other)?;
-        let revoked = request.request_async(self).await;
-        revoked.map_err(|error| match error {
-            RequestTokenError::ServerResponse(response) => LoginError::Refused(ProviderRefusal {
-                code: match response.error() {
-                    RevocationErrorResponseType::UnsupportedTokenType => "unsupported_token_type".to_owned(),
-                    RevocationErrorResponseType::Basic(code) => code.as_ref().to_owned(),
-                },
-                description: response.error_description().cloned(),
-            }),
-            RequestTokenError::Request(cause) => LoginError::Http { doing: DOING, cause },
-            RequestTokenError::Parse(..) | RequestTokenError::Other(_) => {
-                LoginError::answer(DOING, "the provider's answer is not as RFC 7009 demands")
+        let form = [("token", token), ("token_type_hint", "refresh_token")];
+        let response =
+            self.post(&url, form).await.map_err(|cause| LoginError::Http { doing: DOING, cause })?;
+        match answers::success(answer(&response)) {
+            Err(FailedAnswer::Error(error)) if self.is_too_public_to_revoke() && !error.is_temporary() => {
+                Err(LoginError::PublicRevocation { page: self.end_session_url() })
             }
-        })
+            outcome => outcome.map_err(|failed| LoginError::of_answer(DOING, failed)),
+        }
+    }
+
+    /// Whether the provider says that it revokes tokens for clients with a secret only, and this client has none. Keycloak says
+    /// so and revokes all the same: the request decides.
+    // RFC 8414, section 2
+    fn is_too_public_to_revoke(&self) -> bool {
+        let methods = &self.document.revocation_methods;
+        self.settings.secret.is_none()
+            && !methods.is_empty()
+            && !methods.iter().any(|method| method == "none")
+    }
+
+    /// The tokens of a grant.
+    async fn tokens(
+        &self,
+        doing: &'static str,
+        grant: &[(&str, &str)],
+        scopes: &[(&str, &str)],
+    ) -> Result<Result<LoginTokens, FailedAnswer>, LoginError> {
+        let url = endpoint(self.document.token_endpoint.as_deref(), "token_endpoint")?;
+        let form = grant.iter().chain(scopes).copied().chain(self.extra());
+        let response = self.post(&url, form).await.map_err(|cause| LoginError::Http { doing, cause })?;
+        Ok(answers::tokens(answer(&response)))
+    }
+
+    /// Posts a form as this client.
+    // RFC 6749, section 2.3.1
+    async fn post<'a>(
+        &'a self,
+        url: &Url,
+        form: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<HttpsResponse, HttpsError> {
+        let mut body = form_urlencoded::Serializer::new(String::new());
+        let (id, secret) = (&self.settings.client_id, self.settings.secret.as_ref());
+        let header = match secret.map(ExposeSecret::expose_secret) {
+            Some(secret) if !self.has_secret_in_form() => Some(basic(id, secret)?),
+            secret => {
+                body.append_pair("client_id", id)
+                    .extend_pairs(secret.map(|secret| ("client_secret", secret)));
+                None
+            }
+        };
+        body.extend_pairs(form);
+        let mut request = Request::new(Bytes::from(body.finish()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = url.as_str().parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, JSON);
+        headers.insert(CONTENT_TYPE, FORM);
+        headers.extend(header.map(|header| (AUTHORIZATION, header)));
+        self.http.send_http(request).await
+    }
+
+    /// Whether the provider takes the client secret in the form alone.
+    fn has_secret_in_form(&self) -> bool {
+        let has = |method: &str| self.document.token_methods.iter().any(|known| known == method);
+        // OpenID Connect Discovery 1.0: absent means client_secret_basic
+        has("client_secret_post") && !has("client_secret_basic")
     }
 }
 
-/// Sends the requests of the library.
-impl<'c> AsyncHttpClient<'c> for LoginProvider {
-    type Error = HttpsError;
-    type Future = BoxFuture<'c, Result<HttpResponse, HttpsError>>;
+/// The header with a client's secret.
+fn basic(id: &str, secret: &str) -> Result<HeaderValue, HttpsError> {
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let credentials = STANDARD.encode(format!("{}:{}", encoded(id), encoded(secret)));
+    let header = HeaderValue::try_from(format!("Basic {credentials}"));
+    let mut header = header.map_err(|_| HttpsError::Bearer)?;
+    header.set_sensitive(true);
+    Ok(header)
+}
 
-    fn call(&'c self, request: HttpRequest) -> Self::Future {
-        async move {
-            let response = self.http.send_http(request.map(Bytes::from)).await?;
-            let mut answer = HttpResponse::new(response.body.to_vec());
-            *answer.status_mut() = response.status;
-            *answer.headers_mut() = response.headers;
-            Ok(answer)
-        }
-        .boxed()
-    }
+/// A response, for the reader of answers.
+fn answer(response: &HttpsResponse) -> ProviderAnswer<'_> {
+    let content_type = response.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    ProviderAnswer { status: response.status, content_type, body: &response.body }
 }
 
 fn endpoint(url: Option<&str>, name: &'static str) -> Result<Url, LoginError> {
@@ -485,23 +353,4 @@ async fn fetch(http: &HttpsClient, doing: &'static str, url: &str) -> Result<Byt
         ));
     }
     Ok(response.body)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_provider_writes_is_harmless_and_short_in_errors() {
-        let long = format!("\u{1b}[2J{}", "x".repeat(500_000));
-        for document in [
-            serde_json::json!({"issuer": long}),
-            serde_json::json!({"issuer": "https://issuer.test", "scopes_supported": long}),
-            serde_json::json!({"issuer": "https://issuer.test", "jwks_uri": {long: 1}}),
-        ] {
-            let json = document.to_string();
-            let problem = ProviderDocument::parse(json.as_bytes(), "https://issuer.test").unwrap_err();
-            assert!(!problem.contains('\u{1b}') && problem.len() < 1000, "{} bytes", problem.len());
-        }
-    }
 }

@@ -15,6 +15,7 @@ mod credential;
 mod exec_credential;
 mod kubeconfig_file;
 mod logout;
+mod pasted_address;
 mod review;
 mod session;
 mod settings;
@@ -34,12 +35,11 @@ pub use settings::ProviderFlags;
 
 use super::failed;
 use super::{BAD_CONFIGURATION, print_error};
+pub(crate) use crate::interrupt::{TerminationSignal, interrupted};
 use crate::output::runtime;
 
-/// Exit code after Ctrl-C, as a shell reports it.
-const INTERRUPTED: u8 = 130;
-/// How long Ctrl-C waits for a refresh.
-const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an interrupted command waits for a refresh: longer than the provider may take to answer, and the cache to write.
+const INTERRUPT_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// The examples of `portcullis login --help`.
 pub const LOGIN_EXAMPLE: &str = "\
@@ -67,36 +67,43 @@ pub fn run_logout(flags: &LogoutFlags) -> ExitCode {
     run(logout::run(flags))
 }
 
-/// Runs a command until it ends or Ctrl-C. Files are written between two awaits: none is left half-written.
+/// Runs a command until it ends or a signal ends it. Files are written between two awaits: none is left half-written.
 fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
     let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let interrupt = async {
-        tokio::signal::ctrl_c().await.ok();
-    };
-    let outcome = runtime.block_on(completed(work, interrupt));
+    let outcome = runtime.block_on(completed(work, interrupted));
     // Without waiting for its threads, which may look up a name for minutes.
     runtime.shutdown_background();
     match outcome {
-        Some(outcome) => outcome.unwrap_or_else(|error| exit(&error)),
-        None => ExitCode::from(INTERRUPTED),
+        Ok(outcome) => outcome.unwrap_or_else(|error| exit(&error)),
+        Err(interrupt) => interrupt.exit_code(),
     }
 }
 
 /// Runs a command until it ends or is interrupted. A refresh that was begun is completed first: the provider may accept the
-/// cached refresh token no longer.
-async fn completed<T>(work: impl Future<Output = T>, interrupt: impl Future<Output = ()>) -> Option<T> {
+/// cached refresh token no longer. Only a second Ctrl-C ends that, too: a terminal that closes may send SIGHUP twice.
+async fn completed<T, F: Future<Output = TerminationSignal>>(
+    work: impl Future<Output = T>,
+    interrupted: impl Fn() -> F,
+) -> Result<T, TerminationSignal> {
     let mut work = std::pin::pin!(work);
-    tokio::select! {
-        outcome = &mut work => return Some(outcome),
-        () = interrupt => {}
+    let interrupt = tokio::select! {
+        outcome = &mut work => return Ok(outcome),
+        interrupt = interrupted() => interrupt,
+    };
+    if session::REFRESHING.try_write().is_err() {
+        print_error(
+            "the login is being renewed, which must not be cut off; press Ctrl-C again to end it at once",
+        );
     }
+    let insisted = async { while interrupted().await != TerminationSignal::Interrupt {} };
     tokio::select! {
         biased;
-        _ = timeout(INTERRUPT_TIMEOUT, session::REFRESHING.write()) => None,
-        outcome = work => Some(outcome),
+        _ = timeout(INTERRUPT_TIMEOUT, session::REFRESHING.write()) => Err(interrupt),
+        outcome = work => Ok(outcome),
+        () = insisted => Err(interrupt),
     }
 }
 

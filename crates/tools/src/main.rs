@@ -23,8 +23,9 @@ enum Cli {
     Logout(Box<login::LogoutFlags>),
     /// Print the credential of a login, as an exec plugin of kubectl.
     ///
-    /// kubectl runs it by the kubeconfig that `login` writes. Uses the cached token, refreshes it, or logs in if the
-    /// client allows it and standard input is a terminal. Machines use --flow client-credentials or token-file.
+    /// kubectl runs it by the kubeconfig that `login` writes. Uses the cached token, refreshes it, or logs in: where
+    /// the client leaves a terminal to it, and on a desktop by a browser (--open-browser). Machines use --flow
+    /// client-credentials or token-file.
     Credential(Box<login::CredentialFlags>),
 }
 

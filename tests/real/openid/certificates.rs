@@ -103,6 +103,7 @@ fn company_kubeconfig(servers: &RealServers, user: &LoginUser<'_>) -> Result<Pat
         &format!("--certificate-authority={authority}"),
         &format!("--issuer-certificate-authority={authority}"),
         "--scope=offline_access,email,groups",
+        "--prompt=consent",
         "--client-certificate",
         "--certificate-duration=1h",
         "--certificate-timeout=1s",

@@ -76,6 +76,8 @@ impl<'a> LoginUser<'a> {
             &format!("--issuer-certificate-authority={authority}"),
             "--client-id=kubernetes",
             "--scope=offline_access,email,groups",
+            // This provider gives a refresh token only with consent: OpenID Connect Core 1.0, section 11.
+            "--prompt=consent",
             &format!("--browser-command={browser}"),
         ]);
         Ok(command)
@@ -222,6 +224,7 @@ pub(super) fn contexts_of_one_login(servers: &RealServers) -> Result<(), String>
             format!("--issuer-certificate-authority-data={authority}"),
             "--client-id=kubernetes".to_owned(),
             "--scope=offline_access,email,groups".to_owned(),
+            "--prompt=consent".to_owned(),
             format!("--login-timeout={timeout}"),
         ];
         json!({"name": name, "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1",

@@ -383,7 +383,7 @@ impl CallbackDesk {
 impl ExpectedCallback {
     /// The outcome of a redirect with the right state.
     // threat: issuer-mix-up
-    fn outcome(&self, parameters: &BTreeMap<String, String>) -> Result<Callback, CallbackError> {
+    pub(super) fn outcome(&self, parameters: &BTreeMap<String, String>) -> Result<Callback, CallbackError> {
         match parameters.get("iss") {
             Some(issuer) if *issuer != self.issuer => return Err(CallbackError::Issuer(shortened(issuer))),
             None if self.has_issuer => return Err(CallbackError::NoIssuer),
@@ -399,7 +399,7 @@ impl ExpectedCallback {
 }
 
 /// The parameters of a query, or the name of one that is repeated.
-fn unique(query: &str) -> Result<BTreeMap<String, String>, &'static str> {
+pub(super) fn unique(query: &str) -> Result<BTreeMap<String, String>, &'static str> {
     const KNOWN: [&str; 5] = ["state", "code", "error", "error_description", "iss"];
     let mut parameters = BTreeMap::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -422,7 +422,7 @@ fn is_prefetch(headers: &HeaderMap) -> bool {
 }
 
 /// Compares in constant time: everyone on the machine can try.
-fn is_equal(text: &str, secret: &SecretString) -> bool {
+pub(super) fn is_equal(text: &str, secret: &SecretString) -> bool {
     aws_lc_rs::constant_time::verify_slices_are_equal(text.as_bytes(), secret.expose_secret().as_bytes())
         .is_ok()
 }

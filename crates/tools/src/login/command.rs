@@ -23,7 +23,7 @@ use super::kubeconfig_file::{
 };
 use super::review::{self, review};
 use super::secret_of_environment;
-use super::session::{Credential, Session, from_file};
+use super::session::{Credential, Session, UserAccess, from_file};
 use super::settings::{ProviderFlags, roots};
 use crate::output::print;
 use crate::print_error;
@@ -84,7 +84,7 @@ pub(super) struct ParsedProvider {
     pub(super) provider: ProviderFlags,
 }
 
-/// The user runs the command to log in, and it reads nothing from standard input.
+/// The user runs the command to log in: a keyring may ask.
 const INTERACTIVE: bool = true;
 
 /// A context to log in to.
@@ -231,7 +231,7 @@ impl Logins {
             settings: &settings,
             cache: Some(&cache),
             clock: &clock,
-            interactive: INTERACTIVE,
+            user: UserAccess::of_command(),
             force: !is_known,
             browser: BrowserEnvironment::current(),
         };
@@ -271,7 +271,7 @@ async fn get_certificate(provider: &ProviderFlags, server: &ApiServer) -> Result
             settings: &client,
             cache: Some(&cache),
             clock: &clock,
-            interactive: INTERACTIVE,
+            user: UserAccess::of_command(),
             // The login was just made.
             force: false,
             browser: BrowserEnvironment::current(),

@@ -1,6 +1,5 @@
 //! `portcullis credential`: the exec plugin of kubectl and of every client that uses client-go.
 
-use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,7 +12,7 @@ use super::client_certificate::{CertificateError, CertificateSession};
 use super::error::LoginError;
 use super::exec_credential::{ExecRequest, VARIABLE};
 use super::secret_of_environment;
-use super::session::{Session, checked, from_file};
+use super::session::{Session, UserAccess, checked, from_file};
 use super::settings::ProviderFlags;
 use crate::output::print;
 
@@ -41,20 +40,21 @@ pub(super) async fn run(flags: &CredentialFlags) -> Result<ExitCode, LoginError>
         return Ok(print(&request.answer(&from_file(file, clock.now())?)?));
     }
     let settings = provider.settings(secret_of_environment())?;
-    let interactive = request.interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
     let session = |cache| Session {
         settings: &settings,
         cache,
         clock: &clock,
-        interactive,
+        user: UserAccess::of_plugin(request.interactive),
         force: false,
         browser: BrowserEnvironment::current(),
     };
+    // A keyring asks by a window of its own, as the provider does by a browser.
+    let may_prompt = session(None).may_log_in();
     let Some(certificate) = certificate else {
-        let cache = if provider.no_cache { None } else { checked(provider.cache(interactive).map(Some))? };
+        let cache = if provider.no_cache { None } else { checked(provider.cache(may_prompt).map(Some))? };
         return Ok(print(&request.answer(&session(cache.as_ref()).credential().await?)?));
     };
-    let cache = provider.cache(interactive).map_err(CertificateError::Cache)?;
+    let cache = provider.cache(may_prompt).map_err(CertificateError::Cache)?;
     let (session, server) = (session(Some(&cache)), flags.server(request.cluster.take())?);
     let session =
         CertificateSession { session, cache: &cache, server: &server, settings: &certificate, force: false };

@@ -44,7 +44,7 @@ const MAY_PROMPT: bool = true;
 const NO_PROMPT: bool = false;
 
 /// The flags that choose one login or describe it: with `--all`, only those of the store count.
-const FLAGS_OF_ONE_LOGIN: [&str; 24] = [
+const FLAGS_OF_ONE_LOGIN: [&str; 26] = [
     "end_session",
     "kubeconfig",
     "context",
@@ -60,6 +60,8 @@ const FLAGS_OF_ONE_LOGIN: [&str; 24] = [
     "token",
     "token_file",
     "user",
+    "prompt",
+    "open_browser",
     "browser_command",
     "callback_port",
     "callback_host",

@@ -1,13 +1,16 @@
 //! Gets a credential: from the cache, by a refresh, or by a login. One process does so at a time for each cache entry.
 
+mod new_login;
+
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::time::Duration;
 
-use openidconnect::{Nonce, OAuth2TokenResponse as _};
+use openidconnect::Nonce;
 use portcullis_openid::jwt::Jwt;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use tokio::sync::RwLock;
 use tokio::time::timeout;
 
@@ -15,9 +18,9 @@ use super::browser::BrowserEnvironment;
 use super::cache::{
     CacheEntry, CacheError, CacheLock, CachedTokens, LockHolder, LockLimits, LoginCache, SecretText,
 };
-use super::callback::{Callback, CallbackListener, ExpectedCallback};
-use super::error::{LoginError, shortened};
+use super::error::LoginError;
 use super::id_token::{self, ExpectedIdToken, IdTokenError};
+use super::pasted_address::TypedLines;
 use super::provider::{LoginProvider, LoginTokens};
 use super::settings::{ClientSettings, Flow, TokenKind};
 use crate::print_error;
@@ -47,6 +50,31 @@ pub(super) struct Credential {
     pub(super) renew_at: Option<UnixTime>,
 }
 
+/// How a command reaches the user.
+#[derive(Debug)]
+pub(super) struct UserAccess {
+    /// The user waits for the command and reads what it prints: the user has started it, or kubectl lets it ask.
+    pub(super) is_attended: bool,
+    /// Where the user types.
+    pub(super) typed: TypedLines,
+    /// Standard error is a terminal.
+    pub(super) has_screen: bool,
+}
+
+impl UserAccess {
+    /// That of a command that the user has started.
+    pub(super) fn of_command() -> Self {
+        Self { is_attended: true, ..Self::of_plugin(None) }
+    }
+
+    /// That of an exec plugin. The client says whether standard input is the plugin's; `None`: it was not run by a client.
+    pub(super) fn of_plugin(interactive: Option<bool>) -> Self {
+        let is_attended = interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
+        let typed = if is_attended { TypedLines::Terminal } else { TypedLines::Absent };
+        Self { is_attended, typed, has_screen: std::io::stderr().is_terminal() }
+    }
+}
+
 /// How a command gets credentials.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
@@ -54,8 +82,7 @@ pub(super) struct Session<'a> {
     /// The cache; `None`: no cache.
     pub(super) cache: Option<&'a LoginCache>,
     pub(super) clock: &'a Clock,
-    /// Whether the user may be asked to log in.
-    pub(super) interactive: bool,
+    pub(super) user: UserAccess,
     /// Log in also if the cache has tokens.
     pub(super) force: bool,
     pub(super) browser: BrowserEnvironment,
@@ -181,13 +208,13 @@ impl Session<'_> {
     /// The place of an entry, once no other process changes it. Without usable locks, processes do not wait for each other.
     async fn locked(&self, entry: CacheEntry) -> Result<TokenPlace, LoginError> {
         let waiting = |holder: Option<&LockHolder>| {
-            if self.interactive {
+            if self.user.is_attended {
                 print_waiting(holder);
             }
         };
         let all = self.settings.login_timeout + LOCK_MARGIN;
         // A refresh ends soon; a user who logs in may have left, and the command could not say that it waits.
-        let login = if self.interactive { all } else { OTHER_LOGIN_TIMEOUT };
+        let login = if self.may_log_in() { all } else { OTHER_LOGIN_TIMEOUT };
         let lock = entry.lock_within(LockLimits { all, login }, waiting).await;
         match lock {
             Err(error) if error.is_fatal() => return Err(error.into()),
@@ -316,13 +343,23 @@ impl Session<'_> {
             let reason = "no login is cached, or it has expired";
             return self.login(None, reason, cached.as_ref(), place).await;
         };
-        let provider = LoginProvider::discover(self.settings.client()).await?;
+        Box::pin(self.refresh_or_log_in(cached, refresh_token, place)).await
+    }
+
+    /// New tokens for cached ones. A refusal of the provider leads to a login; a failure that may pass does not.
+    async fn refresh_or_log_in(
+        &self,
+        cached: &CachedTokens,
+        refresh_token: &SecretText,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        let provider = LoginProvider::discover(self.settings.client()).await.map_err(not_renewed)?;
         if let Some(place) = place
             && let Err(UnusablePlace { problem, is_fatal }) = place.check(cached).await
         {
             let error = LoginError::Unkept(problem);
             let is_valid = self.clock.now().as_secs() < cached.expires_at;
-            if is_fatal || is_valid || !self.interactive {
+            if is_fatal || is_valid || !self.may_log_in() {
                 return Err(error);
             }
             // The user has a way on: a login works without a cache.
@@ -332,10 +369,9 @@ impl Session<'_> {
         let refreshing = REFRESHING.read().await;
         let refreshed = provider.refresh(refresh_token).await;
         // At once: the provider may accept the old one no longer, whatever becomes of the other tokens.
-        if let (Some(place), Ok(Some(rotated))) = (place, refreshed.as_ref().map(LoginTokens::refresh_token))
-        {
-            let kept = cached.with_refresh_token(Some(SecretText::new(rotated.secret())));
-            warned(place.entry.write(&kept).await);
+        let rotated = refreshed.as_ref().ok().and_then(|tokens| tokens.refresh_token.clone());
+        if let (Some(place), Some(rotated)) = (place, rotated) {
+            warned(place.entry.write(&cached.with_refresh_token(Some(rotated))).await);
         }
         drop(refreshing);
         let refreshed = match refreshed {
@@ -343,127 +379,33 @@ impl Session<'_> {
             Err(error) => Err(error),
         };
         match refreshed {
-            Err(error) if error.is_invalid_grant() => {
+            Err(error) if error.is_login_needed() => {
                 // The entry stays, for the user of the next login.
-                if let Some(place) = place {
+                if error.is_invalid_grant()
+                    && let Some(place) = place
+                {
                     warned(place.entry.write(&cached.with_refresh_token(None)).await);
                 }
-                if self.interactive {
+                if self.may_log_in() {
                     print_error(&error.to_string());
                 }
                 self.login(Some(provider), &error.to_string(), Some(cached), place).await
             }
             Err(LoginError::IdToken(IdTokenError::Missing)) => {
-                let reason = "the provider refreshes no ID tokens";
-                self.login(Some(provider), reason, Some(cached), place).await
-            }
-            refreshed => refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh }),
-        }
-    }
-
-    /// Asks the user to log in, who must be that of the earlier tokens.
-    async fn login(
-        &self,
-        provider: Option<LoginProvider>,
-        reason: &str,
-        earlier: Option<&CachedTokens>,
-        place: Option<&TokenPlace>,
-    ) -> Result<NewTokens, LoginError> {
-        if !self.interactive {
-            return Err(LoginError::LoginRequired(reason.to_owned()));
-        }
-        let provider = match provider {
-            Some(provider) => provider,
-            None => LoginProvider::discover(self.settings.client()).await?,
-        };
-        if let Some(place) = place {
-            self.revoke_readable(&place.entry).await;
-            if let Ok(lock) = &place.lock {
-                lock.begin_login();
-            }
-        }
-        let has_browser = self.browser.is_available(self.settings.browser_command.as_deref());
-        let by_device = match self.settings.flow {
-            Flow::Device => true,
-            Flow::Auto => !has_browser && provider.has_device_flow(),
-            _ => false,
-        };
-        let (tokens, nonce) = if by_device {
-            let tokens = timeout(self.settings.login_timeout, self.device(&provider)).await;
-            (tokens.map_err(|_| LoginError::Timeout(self.settings.login_timeout))??, None)
-        } else {
-            let (tokens, nonce) = self.code(&provider).await?;
-            (tokens, Some(nonce))
-        };
-        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
-        let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
-        match &new {
-            Ok(NewTokens { tokens, .. }) => {
-                if let Some(user) = tokens.user() {
-                    print_error(&format!("logged in as {user}"));
+                let reason = format!(
+                    "the provider renews no ID token at a refresh: a login ends with its token, after {}",
+                    lifetime_text(cached)
+                );
+                if self.may_log_in() {
+                    print_error(&reason);
                 }
+                self.login(Some(provider), &reason, Some(cached), place).await
             }
-            Err(error) => {
-                // Not of the user whose login is cached: as in `keep`, that could end it.
-                let is_alone = match place {
-                    Some(place) => !place.has_refresh_token().await,
-                    None => true,
-                };
-                if is_alone || matches!(error, LoginError::AnotherUser { .. }) {
-                    let token = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
-                    self.revoke(token.as_ref(), "the new refresh token").await;
-                }
+            refreshed => {
+                let new = refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh });
+                new.map_err(not_renewed)
             }
         }
-        new
-    }
-
-    /// The authorization code flow.
-    async fn code(&self, provider: &LoginProvider) -> Result<(LoginTokens, Nonce), LoginError> {
-        let listener =
-            CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
-        let redirect = listener.redirect_url();
-        let request = provider.authorization(&redirect)?;
-        let expected = ExpectedCallback {
-            state: SecretString::from(request.state.secret().as_str()),
-            issuer: self.settings.issuer.clone(),
-            has_issuer: provider.announces_issuer(),
-        };
-        let mut server = listener.serve(expected, request.url.as_str());
-        self.open_browser(server.start_url());
-        let callback = timeout(self.settings.login_timeout, server.wait()).await;
-        match callback.map_err(|_| LoginError::Timeout(self.settings.login_timeout))?? {
-            Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
-            Callback::Code(code) => {
-                let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
-                server.check_start()?;
-                Ok((tokens, request.nonce))
-            }
-        }
-    }
-
-    /// Opens the start address of a login, and prints it: it works once, whoever opens it.
-    fn open_browser(&self, url: &str) {
-        match self.browser.open(self.settings.browser_command.as_deref(), url) {
-            Ok(()) => {
-                print_error(&format!(
-                    "log in with the browser that opens, or once at this address:\n  {url}"
-                ));
-            }
-            Err(problem) => print_error(&format!(
-                "cannot open a browser ({problem}); open this address, which works once, in one on this machine:\n  {url}"
-            )),
-        }
-    }
-
-    async fn device(&self, provider: &LoginProvider) -> Result<LoginTokens, LoginError> {
-        provider
-            .device(self.settings.login_timeout, |device| {
-                let uri = shortened(device.verification_uri().as_str());
-                let code = shortened(device.user_code().secret());
-                print_error(&format!("to log in, open {uri} on any device, and enter the code\n  {code}"));
-            })
-            .await
     }
 
     /// Verifies a token response.
@@ -497,8 +439,8 @@ impl Session<'_> {
             (TokenKind::Id, Some(token), Some(claims)) => (token.expose(), claims.expires_by(now)),
             (TokenKind::Id, ..) if !by_client => return Err(IdTokenError::Missing.into()),
             _ => {
-                let lifetime = tokens.expires_in().map_or(UNKNOWN_LIFETIME, |lifetime| lifetime.as_secs());
-                (tokens.access_token().secret().as_str(), received_at.saturating_add(lifetime))
+                let lifetime = tokens.expires_in.map_or(UNKNOWN_LIFETIME, |lifetime| lifetime.as_secs());
+                (bearer_token(tokens)?.expose(), received_at.saturating_add(lifetime))
             }
         };
         let mut cached = CachedTokens::new(self.settings, token, expires_at, received_at);
@@ -506,10 +448,16 @@ impl Session<'_> {
         let earlier_subject = || earlier.and_then(|earlier| earlier.subject.clone());
         cached.subject = claims.map(|claims| claims.subject).or_else(earlier_subject);
         // RFC 6749, section 6: without a new one, the old one stays
-        let rotated = tokens.refresh_token().map(|token| SecretText::new(token.secret()));
+        let rotated = tokens.refresh_token.clone();
         cached.refresh_token = rotated.or_else(|| earlier.and_then(|earlier| earlier.refresh_token.clone()));
         Ok(cached)
     }
+}
+
+/// The access token, as a token for the cluster.
+fn bearer_token(tokens: &LoginTokens) -> Result<&SecretText, LoginError> {
+    const PROBLEM: &str = "the provider has given one of another type than Bearer";
+    tokens.bearer_token().ok_or_else(|| LoginError::answer("use the access token", PROBLEM))
 }
 
 /// The credential of tokens, which is renewed before it expires.
@@ -518,6 +466,21 @@ fn credential(tokens: &CachedTokens) -> Credential {
         token: SecretString::from(tokens.token.expose()),
         subject: tokens.subject.clone(),
         renew_at: Some(renewal(tokens.received_at, tokens.expires_at)),
+    }
+}
+
+/// The error of a refresh that may succeed later.
+fn not_renewed(error: LoginError) -> LoginError {
+    if error.is_temporary() { LoginError::NotRenewed(Box::new(error)) } else { error }
+}
+
+/// How long the token lives, for people.
+fn lifetime_text(tokens: &CachedTokens) -> String {
+    let seconds = tokens.expires_at.saturating_sub(tokens.received_at);
+    match seconds {
+        0..120 => format!("{seconds} seconds"),
+        120..7200 => format!("{} minutes", seconds / 60),
+        _ => format!("{} hours", seconds / 3600),
     }
 }
 

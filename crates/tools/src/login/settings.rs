@@ -31,7 +31,7 @@ pub(super) use certificate::CertificateSettings;
 pub(super) const SECRET_VARIABLE: &str = "PORTCULLIS_CLIENT_SECRET";
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(5);
 /// Parameters of the protocol, which `--extra-parameter` must not replace.
-const RESERVED_PARAMETERS: [&str; 15] = [
+const RESERVED_PARAMETERS: [&str; 16] = [
     "client_id",
     "client_secret",
     "code",
@@ -41,6 +41,7 @@ const RESERVED_PARAMETERS: [&str; 15] = [
     "device_code",
     "grant_type",
     "nonce",
+    "prompt",
     "redirect_uri",
     "refresh_token",
     "response_mode",
@@ -81,6 +82,10 @@ pub struct ProviderFlags {
     /// A further parameter of the authorization and token requests, such as audience=URL.
     #[arg(long = "extra-parameter", value_name = "NAME=VALUE", help_heading = "Provider")]
     extra_parameters: Vec<String>,
+    /// What the provider asks for at a login: OpenID Connect's values, separated by blanks, such as login, consent or
+    /// select_account. Default: what the provider thinks fit.
+    #[arg(long, value_name = "VALUES", help_heading = "Login")]
+    prompt: Option<String>,
     /// How to log in.
     #[arg(long, value_enum, value_name = "FLOW", default_value_t = Flow::Auto, help_heading = "Login")]
     pub(super) flow: Flow,
@@ -93,6 +98,9 @@ pub struct ProviderFlags {
     /// The account to log in with, as a hint for the provider. Each has its own cache entry.
     #[arg(long, value_name = "NAME", help_heading = "Login")]
     user: Option<String>,
+    /// When a browser is opened. Default: auto.
+    #[arg(long, value_enum, value_name = "WHEN", help_heading = "Login")]
+    open_browser: Option<OpenBrowser>,
     /// The program that opens a URL, with its arguments; the URL is added. Default: $BROWSER, then xdg-open or open.
     #[arg(long, value_name = "COMMAND", help_heading = "Login")]
     browser_command: Option<String>,
@@ -132,6 +140,18 @@ pub(super) enum Flow {
     ClientCredentials,
     /// A token from a file, for machines.
     TokenFile,
+}
+
+/// When a browser is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum OpenBrowser {
+    /// Where there is a display, also for programs without a terminal; and where standard input is a terminal.
+    #[default]
+    Auto,
+    /// Only where standard input is a terminal that the client leaves to the command.
+    Terminal,
+    /// Never: the address is printed.
+    Never,
 }
 
 /// Which token is the credential.
@@ -184,6 +204,8 @@ pub(super) struct ClientSettings {
     pub(super) flow: Flow,
     pub(super) token: TokenKind,
     pub(super) user: Option<String>,
+    pub(super) prompt: Option<String>,
+    pub(super) open_browser: OpenBrowser,
     pub(super) browser_command: Option<String>,
     pub(super) callback_ports: Vec<u16>,
     pub(super) callback_host: CallbackHost,
@@ -308,6 +330,8 @@ impl ProviderFlags {
         }
         self.credential_store = given.credential_store.or(self.credential_store);
         self.user = given.user.clone().or(self.user);
+        self.prompt = given.prompt.clone().or(self.prompt);
+        self.open_browser = given.open_browser.or(self.open_browser);
         self.browser_command = given.browser_command.clone().or(self.browser_command);
         if given.flow != Flow::Auto {
             self.flow = given.flow;
@@ -399,10 +423,12 @@ impl ProviderFlags {
             roots: self.roots()?,
             authorities: self.authorities()?,
             scopes,
-            extra: self.extra_parameters.iter().map(|text| parameter(text)).collect::<Result<_, _>>()?,
+            extra: self.parameters()?,
             flow: self.flow,
             token: self.token,
             user: self.user.clone(),
+            prompt: self.prompt.as_deref().map(prompt).transpose()?,
+            open_browser: self.open_browser.unwrap_or_default(),
             browser_command: self.browser_command.clone(),
             callback_ports: if self.callback_port.is_empty() { vec![0] } else { self.callback_port.clone() },
             callback_host: self.callback_host,
@@ -423,6 +449,26 @@ impl ProviderFlags {
             return Err(LoginError::usage("--scope: a scope is not empty and has no blanks"));
         }
         Ok(ScopeChoice::These(scopes.into_iter().collect()))
+    }
+
+    /// The further parameters. One that is sent twice makes a request invalid.
+    // RFC 6749, section 3.1; RFC 8707, section 2: several resources are allowed
+    fn parameters(&self) -> Result<Vec<(String, String)>, LoginError> {
+        let parameters = self.extra_parameters.iter().map(|text| parameter(text));
+        let parameters = parameters.collect::<Result<Vec<_>, _>>()?;
+        let mut known = BTreeSet::new();
+        if self.user.is_some() {
+            known.insert("login_hint");
+        }
+        for (name, _) in parameters.iter().filter(|(name, _)| name != "resource") {
+            if !known.insert(name) {
+                let by_user = if name == "login_hint" { "; --user sends it, too" } else { "" };
+                return Err(LoginError::usage(&format!(
+                    "--extra-parameter {name}: the parameter would be sent twice{by_user}"
+                )));
+            }
+        }
+        Ok(parameters)
     }
 
     /// The client secret. The variable is that of one client: other issuers do not get it.
@@ -497,6 +543,8 @@ impl ProviderFlags {
         add("token", name(self.token.to_possible_value()).filter(|_| self.token != TokenKind::Id));
         add("token-file", absolute(&self.token_file)?);
         add("user", self.user.clone());
+        add("prompt", self.prompt.clone());
+        add("open-browser", name(self.open_browser.and_then(|when| when.to_possible_value())));
         add("browser-command", self.browser_command.clone());
         let ports: Vec<String> = self.callback_port.iter().map(ToString::to_string).collect();
         add("callback-port", (!ports.is_empty()).then(|| ports.join(",")));
@@ -578,8 +626,32 @@ fn is_choice_of_file(argument: &str) -> bool {
     }
 }
 
+/// The values of `prompt`. Providers have values of their own.
+// OpenID Connect Core 1.0, section 3.1.2.1
+fn prompt(text: &str) -> Result<String, LoginError> {
+    let is_value = |value: &str| {
+        !value.is_empty()
+            && value
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':'))
+    };
+    let values: Vec<&str> = text.split_ascii_whitespace().collect();
+    if values.is_empty() || !values.iter().all(|value| is_value(value)) {
+        return Err(LoginError::usage(
+            "--prompt: give values such as login, consent or select_account, separated by blanks",
+        ));
+    }
+    if values.len() > 1 && values.contains(&"none") {
+        return Err(LoginError::usage("--prompt: none excludes other values"));
+    }
+    Ok(values.join(" "))
+}
+
 fn parameter(text: &str) -> Result<(String, String), LoginError> {
     match text.split_once('=') {
+        Some(("prompt", _)) => {
+            Err(LoginError::usage("--extra-parameter prompt: give --prompt VALUES instead"))
+        }
         Some((name, _)) if RESERVED_PARAMETERS.contains(&name) => Err(LoginError::usage(&format!(
             "--extra-parameter {name}: portcullis sets this parameter itself"
         ))),

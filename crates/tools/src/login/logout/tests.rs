@@ -190,6 +190,50 @@ async fn all_providers_are_asked_side_by_side_and_each_answer_is_told() {
     assert!(!shown.contains("refresh-"), "{shown}");
 }
 
+// RFC 8414, section 2: revocation_endpoint_auth_methods_supported
+#[tokio::test]
+async fn a_provider_that_revokes_for_clients_with_a_secret_only_is_told() {
+    const NO_SECRET: &str = "revokes tokens only for clients that have a secret";
+    let cases: [(Value, u16, &str, Option<&str>); 7] = [
+        (json!(["client_secret_basic"]), 401, r#"{"error":"invalid_client"}"#, Some(NO_SECRET)),
+        (json!(["client_secret_basic"]), 403, "", Some(NO_SECRET)),
+        (json!(["client_secret_basic"]), 503, "", Some("503 Service Unavailable")),
+        // As Keycloak.
+        (json!(["private_key_jwt", "client_secret_basic"]), 200, "", None),
+        (json!(["none"]), 401, r#"{"error":"invalid_client"}"#, Some("does not know this client")),
+        (json!(null), 401, r#"{"error":"invalid_client"}"#, Some("does not know this client")),
+        (json!([]), 400, "<html>", Some("400 Bad Request with a web page")),
+    ];
+    let ca = Ca::new("provider");
+    for (methods, status, body, part) in cases {
+        let of_document = methods.clone();
+        let server = TestServer::of(&ca, H1, move |request| {
+            let issuer = format!("https://{}", request.headers["host"].to_str().unwrap());
+            match request.target.as_str() {
+                "/revoke" => reply(status, body),
+                _ => json_reply(
+                    200,
+                    &json!({"issuer": issuer, "revocation_endpoint": format!("{issuer}/revoke"),
+                        "end_session_endpoint": format!("{issuer}/end"),
+                        "revocation_endpoint_auth_methods_supported": of_document}),
+                ),
+            }
+        })
+        .await;
+        let login = login(&ca, &format!("https://{}", server.address), "alice", Some("refresh"));
+        let outcome = revoke_all(&[&login], Duration::from_mins(1)).await.pop().unwrap();
+        match (&outcome, part) {
+            (Revocation::Revoked, None) => {}
+            (Revocation::Failed(problem), Some(part)) => {
+                assert!(problem.contains(part), "{methods} {status}: {problem}");
+                let names_page = problem.contains(&format!("https://{}/end?client_id=", server.address));
+                assert_eq!(names_page, part == NO_SECRET, "{methods} {status}: {problem}");
+            }
+            _ => panic!("{methods} {status}: {outcome:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_provider_that_does_not_answer_by_the_deadline_has_failed() {
     let ca = Ca::new("providers");

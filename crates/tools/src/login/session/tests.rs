@@ -1,5 +1,8 @@
 //! Logins, refreshes and failures with a provider in this process, and a clock that tests set.
 
+mod new_logins;
+mod refusals;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,16 +13,21 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use openidconnect::url::form_urlencoded;
 use portcullis_http::https_client::testing::{H1, RecordedRequest, Reply, TestServer, reply};
 use portcullis_openid::jwt::testing::Signer;
+use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use testkit::pki::Ca;
 
 use super::*;
+use crate::login::TerminationSignal;
 use crate::login::cache::CredentialStoreKind;
 use crate::login::settings::tests::flags;
 
 pub(in crate::login) const START: u64 = 1_800_000_000;
 /// The lifetime of ID tokens.
 const LIFETIME: u64 = 600;
+
+/// What a test does while the provider answers.
+type Event = Box<dyn FnOnce() + Send>;
 
 /// What the provider answers to token requests, beside good tokens.
 type TokenAnswer = fn() -> Reply;
@@ -43,10 +51,12 @@ pub(in crate::login) struct ProviderState {
     refresh: Mutex<Option<String>>,
     issued: AtomicUsize,
     logins: AtomicUsize,
+    /// The answer to every refresh.
+    refusal: Mutex<Option<(u16, &'static str)>>,
     /// The next answers of the token endpoint.
     answers: Mutex<Vec<TokenAnswer>>,
-    /// Runs once, before the next refresh is answered.
-    before_refresh: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    /// Runs once, before the next request for this path is answered.
+    before: Mutex<Option<(&'static str, Event)>>,
     /// Documents that are replaced.
     documents: Mutex<BTreeMap<&'static str, Vec<u8>>>,
     /// Changes to the claims.
@@ -76,6 +86,10 @@ impl ProviderState {
     fn answer(&self, request: &RecordedRequest) -> Reply {
         let issuer = format!("https://{}", request.headers["host"].to_str().unwrap());
         let path = request.target.split('?').next().unwrap();
+        let event = self.before.lock().unwrap().take_if(|(before, _)| *before == path);
+        if let Some((_, event)) = event {
+            event();
+        }
         if let Some((_, body)) = self.documents.lock().unwrap().iter().find(|(known, _)| **known == path) {
             return reply(200, body.clone());
         }
@@ -124,6 +138,11 @@ impl ProviderState {
         if let Some(answer) = self.answers.lock().unwrap().pop() {
             return answer();
         }
+        if let Some((status, body)) = &*self.refusal.lock().unwrap()
+            && String::from_utf8_lossy(&request.body).contains("grant_type=refresh_token")
+        {
+            return reply(*status, *body);
+        }
         let form: BTreeMap<_, _> = form_urlencoded::parse(&request.body).into_owned().collect();
         if form["grant_type"] == "client_credentials" {
             let basic = format!("Basic {}", STANDARD.encode("kubernetes:machine-secret"));
@@ -135,11 +154,6 @@ impl ProviderState {
                 200,
                 &json!({"access_token": "machine-token", "token_type": "BEARER", "expires_in": 300}),
             );
-        }
-        if form["grant_type"] == "refresh_token"
-            && let Some(event) = self.before_refresh.lock().unwrap().take()
-        {
-            event();
         }
         if form["grant_type"] == "refresh_token"
             && Some(&form["refresh_token"]) != self.refresh.lock().unwrap().as_ref()
@@ -174,8 +188,9 @@ impl Setup {
             refresh: Mutex::default(),
             issued: AtomicUsize::new(0),
             logins: AtomicUsize::new(0),
+            refusal: Mutex::default(),
             answers: Mutex::default(),
-            before_refresh: Mutex::default(),
+            before: Mutex::default(),
             documents: Mutex::default(),
             claims: Mutex::new(json!({})),
         });
@@ -229,7 +244,7 @@ impl Setup {
             settings,
             cache: Some(cache),
             clock: &self.clock,
-            interactive,
+            user: UserAccess { is_attended: interactive, typed: TypedLines::Absent, has_screen: false },
             force: false,
             browser: BrowserEnvironment::default(),
         }
@@ -454,8 +469,12 @@ async fn a_login_that_is_not_completed_ends() {
     tokio::time::pause();
     let begin = tokio::time::Instant::now();
     let error = setup.ask(&settings, true).await.unwrap_err();
-    assert!(matches!(error, LoginError::Timeout(_)), "{error}");
-    assert!(error.to_string().contains("the browser was closed"), "{error}");
+    assert!(matches!(error, LoginError::NoRedirect { .. }), "{error}");
+    for part in
+        ["the browser was closed", "does not redirect to http://127.0.0.1:", "/callback", "--callback-port"]
+    {
+        assert!(error.to_string().contains(part), "{error}");
+    }
     assert!(begin.elapsed() >= Duration::from_mins(7));
     // Another process can log in. A program that another test starts may have inherited the lock for an instant.
     tokio::time::resume();
@@ -555,21 +574,31 @@ async fn a_machine_uses_its_secret() {
 #[tokio::test]
 async fn codes_of_the_device_flow_are_sentences() {
     let setup = Setup::new().await;
-    let cases: [(TokenAnswer, &str); 5] = [
+    let cases: [(TokenAnswer, &str); 4] = [
         (|| error("access_denied"), "the login was refused"),
         (|| error("expired_token"), "the code has expired"),
         (|| error("invalid_client"), "does not know this client"),
-        (|| reply(502, "<html>Bad gateway"), "a web page instead of JSON"),
-        (|| json_reply(200, &json!({"access_token": "a", "token_type": "mac"})), "not as OAuth 2.0 demands"),
+        (|| json_reply(200, &json!({"access_token": 5})), "not as OAuth 2.0 demands (field access_token)"),
     ];
     for (answer, part) in cases {
         setup.state.answers.lock().unwrap().push(answer);
         let error = setup.ask(&setup.device(), true).await.unwrap_err().to_string();
         assert!(error.contains(part), "{error}");
     }
-    // Pending once, then entered.
+    // Pending once, and a balancer in between; then entered.
     setup.state.answers.lock().unwrap().push(|| error("authorization_pending"));
+    setup.state.answers.lock().unwrap().push(|| reply(502, "<html>Bad gateway"));
     assert_eq!(setup.number(&setup.device(), true).await, 0);
+    // Of another type than Bearer, an access token is none.
+    setup
+        .state
+        .answers
+        .lock()
+        .unwrap()
+        .push(|| json_reply(200, &json!({"access_token": "a", "token_type": "mac"})));
+    let error =
+        setup.ask(&setup.settings(&["--flow=device", "--token=access"], None), true).await.unwrap_err();
+    assert!(error.to_string().contains("another type than Bearer"), "{error}");
 }
 
 // OpenID Connect Core 1.0, section 12.2
@@ -606,7 +635,7 @@ async fn a_provider_that_misbehaves_is_named() {
     };
     let cases: [(&'static str, Vec<u8>, &str); 9] = [
         (discovery, b"<!doctype html>".to_vec(), "a web page instead of JSON"),
-        (discovery, b"{}".to_vec(), "missing field"),
+        (discovery, b"{}".to_vec(), "names no issuer"),
         (discovery, document(json!({"issuer": "https://other.test"})), "not \"https://127.0.0.1"),
         (
             discovery,
@@ -838,21 +867,63 @@ async fn a_login_that_is_refused_does_not_end_the_one_that_is_cached() {
 }
 
 #[tokio::test]
-async fn an_interrupt_leaves_the_refresh_token_that_the_provider_accepts() {
-    let setup = Setup::new().await;
-    let settings = setup.device();
-    setup.ask(&settings, true).await.unwrap();
-    setup.pass(LIFETIME);
-    let (sender, receiver) = tokio::sync::oneshot::channel();
-    let arrived = move || sender.send(()).unwrap();
-    *setup.state.before_refresh.lock().unwrap() = Some(Box::new(arrived));
-    let interrupt = async { receiver.await.unwrap() };
-    Box::pin(crate::login::completed(setup.ask(&settings, false), interrupt)).await;
-    setup.ask(&settings, false).await.unwrap();
-    assert_eq!(setup.logins(), 1);
+async fn no_signal_loses_the_refresh_token_that_the_provider_accepts() {
+    let moments = ["/.well-known/openid-configuration", "/token", "/jwks"];
+    for signal in [TerminationSignal::Hangup, TerminationSignal::Interrupt, TerminationSignal::Terminate] {
+        for moment in moments {
+            let setup = Setup::new().await;
+            let settings = setup.device();
+            setup.ask(&settings, true).await.unwrap();
+            setup.pass(LIFETIME);
+            let arrived = Arc::new(tokio::sync::Notify::new());
+            let arrival = Arc::clone(&arrived);
+            *setup.state.before.lock().unwrap() = Some((moment, Box::new(move || arrival.notify_one())));
+            let interrupted = || async {
+                arrived.notified().await;
+                signal
+            };
+            let outcome = Box::pin(crate::login::completed(setup.ask(&settings, false), interrupted)).await;
+            assert!(matches!(outcome, Ok(Ok(_)) | Err(_)), "{signal:?} at {moment}");
+            assert!(
+                outcome.is_err_and(|received| received == signal),
+                "{signal:?} at {moment}: it ends the command"
+            );
+            setup.ask(&settings, false).await.unwrap();
+            assert_eq!(setup.logins(), 1, "{signal:?} at {moment}");
+        }
+    }
     // Before a refresh and after it, nothing is waited for.
     let endless = std::future::pending::<()>();
-    assert_eq!(crate::login::completed(endless, async {}).await, None);
+    let interrupted = || std::future::ready(TerminationSignal::Interrupt);
+    assert_eq!(crate::login::completed(endless, interrupted).await, Err(TerminationSignal::Interrupt));
+}
+
+/// A provider that does not answer keeps no user who insists, but a closed terminal may send its signal twice.
+#[tokio::test]
+async fn only_a_second_ctrl_c_ends_the_wait_for_a_refresh() {
+    use TerminationSignal::{Hangup, Interrupt, Terminate};
+
+    for (signals, ends) in [
+        (&[Interrupt, Interrupt][..], true),
+        (&[Terminate, Interrupt], true),
+        (&[Hangup, Hangup, Terminate], false),
+        (&[Terminate], false),
+    ] {
+        let (sender, receiver) = tokio::sync::mpsc::channel(4);
+        for signal in signals {
+            sender.send(*signal).await.unwrap();
+        }
+        let receiver = tokio::sync::Mutex::new(receiver);
+        let interrupted = || async { receiver.lock().await.recv().await.unwrap() };
+        let held = REFRESHING.read().await;
+        let mut ended = std::pin::pin!(crate::login::completed(std::future::pending::<()>(), interrupted));
+        let at_once = futures_util::poll!(&mut ended).is_ready();
+        assert_eq!(at_once, ends, "{signals:?}");
+        drop(held);
+        if !at_once {
+            assert_eq!(ended.await, Err(signals[0]), "{signals:?}: it ends after the refresh");
+        }
+    }
 }
 
 #[tokio::test]

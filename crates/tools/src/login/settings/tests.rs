@@ -20,7 +20,7 @@ pub(in crate::login) fn settings(more: &[&str]) -> ClientSettings {
 
 #[test]
 fn invalid_flags_are_named() {
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["--issuer=http://issuer.test"], "must be an https:// URL"),
         (&["--issuer=issuer"], "must be an https:// URL"),
         (&["--issuer=https://a@issuer.test"], "no user name, query or fragment"),
@@ -31,6 +31,16 @@ fn invalid_flags_are_named() {
         (&["--scope=a b"], "has no blanks"),
         (&["--extra-parameter=state=x"], "sets this parameter itself"),
         (&["--extra-parameter=audience"], "give NAME=VALUE"),
+        (&["--extra-parameter=prompt=login"], "give --prompt VALUES"),
+        (
+            &["--extra-parameter=a=1", "--extra-parameter=a=2"],
+            "--extra-parameter a: the parameter would be sent twice",
+        ),
+        (&["--user=alice", "--extra-parameter=login_hint=bob"], "sent twice; --user sends it, too"),
+        (&["--prompt="], "--prompt: give values such as"),
+        (&["--prompt=login,consent"], "separated by blanks"),
+        (&["--prompt=login&x=y"], "separated by blanks"),
+        (&["--prompt=none login"], "none excludes other values"),
         (&["--issuer-certificate-authority-data=?"], "must be base64"),
         (&["--issuer-certificate-authority-data=YQ=="], "the CAs of the provider"),
         (&["--client-secret-file=/nowhere/secret"], "--client-secret-file /nowhere/secret"),
@@ -80,13 +90,15 @@ fn a_refresh_token_is_asked_for_only_by_default() {
 
 #[test]
 fn the_arguments_of_the_kubeconfig_mean_the_same() {
-    let all: [&str; 18] = [
+    let all: [&str; 20] = [
         "--scope=groups,email",
         "--extra-parameter=audience=https://api.test/?a=b",
         "--extra-parameter=x=y",
         "--flow=device",
         "--token=access",
         "--user=alice",
+        "--prompt=login consent",
+        "--open-browser=terminal",
         "--browser-command=firefox -P work",
         "--callback-port=8000,18000",
         "--callback-host=localhost",
@@ -158,4 +170,28 @@ fn the_store_of_a_context_stays_unless_another_is_given() {
     ] {
         assert_eq!(flags(own).with_login_of(&flags(given)).credential_store, expected, "{own:?} {given:?}");
     }
+}
+
+#[test]
+fn a_parameter_may_be_given_once_but_several_resources() {
+    let extra = |more: &[&str]| settings(more).extra.len();
+    assert_eq!(extra(&["--extra-parameter=resource=a", "--extra-parameter=resource=b"]), 2);
+    assert_eq!(extra(&["--extra-parameter=login_hint=bob", "--extra-parameter=audience=a"]), 2);
+    assert_eq!(settings(&["--prompt= login  consent "]).prompt.as_deref(), Some("login consent"));
+    assert_eq!(settings(&[]).prompt, None, "the provider decides");
+}
+
+#[test]
+fn a_context_keeps_when_a_browser_is_opened_unless_told() {
+    for (own, given, expected) in [
+        (&[][..], &[][..], OpenBrowser::Auto),
+        (&["--open-browser=never"], &[], OpenBrowser::Never),
+        (&["--open-browser=never"], &["--open-browser=auto"], OpenBrowser::Auto),
+        (&[], &["--open-browser=terminal"], OpenBrowser::Terminal),
+    ] {
+        let flags = flags(own).with_login_of(&flags(given));
+        assert_eq!(flags.settings(None).unwrap().open_browser, expected, "{own:?} {given:?}");
+    }
+    let prompt = flags(&["--prompt=login"]).with_login_of(&flags(&["--prompt=consent"]));
+    assert_eq!(prompt.settings(None).unwrap().prompt.as_deref(), Some("consent"));
 }
