@@ -26,7 +26,7 @@ use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
-use super::access_review::{self, given};
+use super::access_review;
 use super::authorizer::AccessError;
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
 use crate::backend::server_version::ServerVersion;
@@ -258,12 +258,7 @@ impl ModeCheck<'_> {
     // impersonation/mode.go, impersonationModeState.check
     async fn user(&mut self, asked: &Impersonation<'_, '_>) -> Result<UserInfo, ImpersonationError> {
         let WantedUser { name, uid, groups, extra: _ } = asked.wanted;
-        let mut user = UserInfo {
-            name: name.to_string(),
-            uid: given(uid),
-            groups: asked.wanted.owned_groups(),
-            extra: asked.wanted.owned_extra(),
-        };
+        let mut user = asked.wanted.user();
         let mut of_user = self.attributes("users", name);
         if self.mode.is_constrained()
             && let Some(node) = mode::node_name(name)

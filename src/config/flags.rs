@@ -327,7 +327,7 @@ pub struct BackendFlags {
     /// both users; only with --identity=requestHeader. `gateway`: the gateway, by SubjectAccessReviews at the backend, which
     /// deploy/rbac.yaml allows; the backend receives, and audits, the impersonated user alone. Default: `backend`, unless the
     /// gateway itself needs the impersonated user: with --identity=impersonate, authorizers, admission webhooks or an audit
-    /// policy of its own, or limits of requests in flight.
+    /// policy of its own, or the cluster's limits of requests in flight.
     #[arg(long, value_enum, value_name = "MODE")]
     #[serde(with = "super::sections::by_optional_flag_name")]
     pub impersonation: Option<ImpersonationBy>,

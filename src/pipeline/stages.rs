@@ -93,7 +93,7 @@ pub(crate) struct Impersonated {
     requester: Identity,
     /// `Impersonate-*` headers that the backend authorizes; empty if the gateway does.
     impersonate: ImpersonateHeaders,
-    /// The user that they ask for.
+    /// The user that they ask for, by name alone.
     asked: Option<Identity>,
     /// The verb of constrained impersonation, if the client acts as another user by it.
     constraint: Option<&'static str>,
@@ -290,10 +290,11 @@ impl Identified {
     }
 
     /// Decides the identity under which the request is made: the client's own, or that of a user whom it may impersonate.
-    /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers.
+    /// With `--impersonation=backend` the backend decides, and receives the client's `Impersonate-*` headers, if they mean the same
+    /// to every reader.
     /// `on_user` records the impersonated user, once the deny list is known to permit it.
     // apiserver: pkg/server/config.go, DefaultBuildHandlerChain — impersonation follows authentication
-    // threat: unauthorized-impersonation, revoked-credential
+    // threat: unauthorized-impersonation, revoked-credential, trimmed-names
     pub(super) async fn impersonate(
         self,
         client: IpAddr,
@@ -306,14 +307,15 @@ impl Identified {
         let mode = data.cluster().backend.identity();
         let revocation = data.cluster().authn.chain.revocation();
         let Some(impersonator) = data.cluster().deciding_impersonator() else {
-            let asked = match WantedUser::of(impersonate.headers()) {
-                // The backend refuses what cannot be read.
-                Err(_) if !revocation.has_deny_list() => None,
-                wanted => wanted?.map(|wanted| Identity::from(wanted.user())),
-            };
-            if let Some(user) = &asked {
-                revocation.check_user(user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
-                on_user(user);
+            let mut asked = None;
+            if let Some(wanted) = WantedUser::of(impersonate.headers())? {
+                // The backend must read the same user as the deny list and the log, whichever protocol the header comes by.
+                let whole = Identity::from(wanted.user()).encode(mode);
+                whole.map_err(Refusal::UnencodableImpersonation)?;
+                let user = wanted.deniable();
+                revocation.check_user(&user, clock.now()).map_err(Refusal::RevokedImpersonation)?;
+                on_user(&user);
+                asked = Some(Identity::from(UserInfo::named(user.name)));
             }
             let identity = requester.clone().encode(mode)?;
             return Ok(Impersonated { data, identity, requester, impersonate, asked, constraint: None });

@@ -282,13 +282,12 @@ impl LoginProvider {
         Ok(answers::tokens(answer(&response)))
     }
 
-    /// Posts a form as this client.
+    /// The body of a request, and its `Authorization`: the client authenticates in one or the other.
     // RFC 6749, section 2.3.1
-    async fn post<'a>(
-        &'a self,
-        url: &Url,
+    fn authenticated<'a>(
+        &self,
         form: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<HttpsResponse, HttpsError> {
+    ) -> Result<(String, Option<HeaderValue>), HttpsError> {
         let mut body = form_urlencoded::Serializer::new(String::new());
         let (id, secret) = (&self.settings.client_id, self.settings.secret.as_ref());
         let header = match secret.map(ExposeSecret::expose_secret) {
@@ -300,7 +299,18 @@ impl LoginProvider {
             }
         };
         body.extend_pairs(form);
-        let mut request = Request::new(Bytes::from(body.finish()));
+        Ok((body.finish(), header))
+    }
+
+    /// Posts a form as this client.
+    // RFC 6749, section 2.3.1
+    async fn post<'a>(
+        &'a self,
+        url: &Url,
+        form: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<HttpsResponse, HttpsError> {
+        let (body, header) = self.authenticated(form)?;
+        let mut request = Request::new(Bytes::from(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = url.as_str().parse().map_err(|_| HttpsError::Url("it is not a URL"))?;
         let headers = request.headers_mut();

@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 
 use portcullis_go::quote::Quoted;
 use portcullis_kubernetes::extra_key::decode_extra_key;
-use portcullis_kubernetes::user::UserInfo;
+use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
+
+use crate::authz::access_review::given;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 /// The longest value: hundreds of access reviews may wait, and each holds one.
@@ -82,9 +84,24 @@ impl<'a> WantedUser<'a> {
 }
 
 impl WantedUser<'_> {
-    /// The name and extra values as a user.
+    /// The user, without what an impersonation adds.
     pub(crate) fn user(&self) -> UserInfo {
-        UserInfo { extra: self.owned_extra(), ..UserInfo::named(&*self.name) }
+        UserInfo {
+            name: self.name.to_string(),
+            uid: given(&self.uid),
+            groups: self.owned_groups(),
+            extra: self.owned_extra(),
+        }
+    }
+
+    /// What of the user a deny list may name.
+    pub(crate) fn deniable(&self) -> UserInfo {
+        let ids = self.extra.get_key_value(CREDENTIAL_ID_KEY);
+        let owned = |values: &Vec<Cow<'_, str>>| values.iter().map(Cow::to_string).collect();
+        UserInfo {
+            extra: ids.map(|(key, values)| (key.clone(), owned(values))).into_iter().collect(),
+            ..UserInfo::named(&*self.name)
+        }
     }
 
     /// The same without the headers.

@@ -2,28 +2,40 @@
 // RFC 1952, section 2.2
 
 use flate2::{Decompress, FlushDecompress, Status};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A header without optional fields, which Go does not write, and no compression method but deflate.
 const HEADER: [u8; 4] = [0x1f, 0x8b, 8, 0];
 const HEADER_LENGTH: usize = 10;
 /// The checksum and the length.
 const TRAILER_LENGTH: usize = 8;
-/// The longest text that a member of any size may have; beyond it, at most so many times its own size. Events are JSON, which
-/// shrinks to a third or a tenth, so what goes beyond is made to cost time.
+/// The longest text of a stream of any size; beyond it, at most so many times the bytes that have passed. Events are JSON, which shrinks
+/// to a third or a tenth, so what goes beyond is made to cost time.
 const MAX_TEXT: u64 = 1 << 20;
 const MAX_RATIO: u64 = 64;
+/// The most members of a short stream; beyond it, one for so many bytes. That of the shortest event has more.
+const MAX_MEMBERS: u64 = 64;
+const MIN_MEMBER_BYTES: u64 = 64;
+/// The members that may have begun and not ended, in all streams: each holds 43 KiB. Streams beyond are not followed, which keeps their
+/// watches where they are, and nothing else.
+static BEGUN: Semaphore = Semaphore::const_new(1024);
 
 /// Finds the ends of the members, and their texts. Between two members it has no state of decompression, which takes more memory than all
 /// else that belongs to a watch.
 #[derive(Debug, Default)]
-pub(super) struct GzipMembers(Part);
+pub(super) struct GzipMembers {
+    part: Part,
+    passed: u64,
+    text: u64,
+    members: u64,
+}
 
 #[derive(Debug)]
 enum Part {
     Header {
         known: usize,
     },
-    Text(Box<Decompress>),
+    Text(Box<Decompress>, Option<SemaphorePermit<'static>>),
     Trailer {
         left: usize,
     },
@@ -39,73 +51,120 @@ impl Default for Part {
 
 impl GzipMembers {
     /// These bytes pass, and `on_text` gets what they stand for. Returns whether they end with a member.
+    // threat: compressed-watch
     pub(super) fn pass(&mut self, data: &[u8], mut on_text: impl FnMut(&[u8])) -> bool {
-        let mut rest = data;
+        let (mut rest, mut spare) = (data, None);
         while !rest.is_empty() {
-            rest = self.0.pass(rest, &mut on_text);
+            rest = self.pass_part(rest, &mut on_text, &mut spare);
         }
-        matches!(self.0, Part::Header { known: 0 })
+        if let Part::Text(_, permit @ None) = &mut self.part {
+            match BEGUN.try_acquire() {
+                Ok(begun) => *permit = Some(begun),
+                Err(_) => self.part = Part::Unknown,
+            }
+        }
+        matches!(self.part, Part::Header { known: 0 })
     }
-}
 
-impl Part {
-    /// Takes the bytes that belong to this part, and returns the others.
-    fn pass<'a>(&mut self, data: &'a [u8], on_text: &mut impl FnMut(&[u8])) -> &'a [u8] {
-        match self {
-            Self::Header { known } => {
+    /// Takes the bytes that belong to one part, and returns the others.
+    fn pass_part<'a>(
+        &mut self,
+        data: &'a [u8],
+        on_text: &mut impl FnMut(&[u8]),
+        spare: &mut Option<Box<Decompress>>,
+    ) -> &'a [u8] {
+        let before = data.len();
+        let rest = match &mut self.part {
+            Part::Header { known } => {
                 let Some((byte, rest)) = data.split_first() else { return data };
                 if HEADER.get(*known).is_some_and(|expected| expected != byte) {
-                    *self = Self::Unknown;
-                    return rest;
+                    self.part = Part::Unknown;
+                    return &[];
                 }
                 *known += 1;
                 if *known == HEADER_LENGTH {
-                    *self = Self::Text(Box::new(Decompress::new(false)));
+                    self.members += 1;
+                    self.part = Part::Text(fresh(spare.take()), None);
                 }
                 rest
             }
-            Self::Text(decompress) => {
-                let (rest, next) = text(decompress, data, on_text);
-                if let Some(next) = next {
-                    *self = next;
+            Part::Text(decompress, _) => {
+                let longest = MAX_TEXT.max(MAX_RATIO.saturating_mul(self.passed));
+                let left = longest.saturating_sub(self.text);
+                let (rest, text, end) = decompressed(decompress, data, left, on_text);
+                self.text += text;
+                match end {
+                    TextEnd::Pause => {}
+                    TextEnd::Unknown => self.part = Part::Unknown,
+                    TextEnd::End => {
+                        let ended = std::mem::replace(&mut self.part, Part::Trailer { left: TRAILER_LENGTH });
+                        if let Part::Text(decompress, _) = ended {
+                            *spare = Some(decompress);
+                        }
+                    }
                 }
                 rest
             }
-            Self::Trailer { left } => {
+            Part::Trailer { left } => {
                 let skipped = data.len().min(*left);
                 *left -= skipped;
                 if *left == 0 {
-                    *self = Self::default();
+                    self.part = Part::default();
                 }
                 data.get(skipped..).unwrap_or_default()
             }
-            Self::Unknown => &[],
+            Part::Unknown => &[],
+        };
+        self.passed += u64::try_from(before - rest.len()).unwrap_or(u64::MAX);
+        if self.members > MAX_MEMBERS.max(self.passed / MIN_MEMBER_BYTES) {
+            self.part = Part::Unknown;
         }
+        rest
     }
 }
 
-/// Decompresses; returns the bytes behind the text, and the part that follows it.
-fn text<'a>(
+/// A decompressor of a new member.
+fn fresh(spare: Option<Box<Decompress>>) -> Box<Decompress> {
+    match spare {
+        Some(mut spare) => {
+            spare.reset(false);
+            spare
+        }
+        None => Box::new(Decompress::new(false)),
+    }
+}
+
+/// Where decompression stops.
+enum TextEnd {
+    /// With the data.
+    Pause,
+    End,
+    Unknown,
+}
+
+/// Decompresses at most `left` bytes of text; returns the bytes behind the text, and how long it was.
+fn decompressed<'a>(
     decompress: &mut Decompress,
     data: &'a [u8],
+    left: u64,
     on_text: &mut impl FnMut(&[u8]),
-) -> (&'a [u8], Option<Part>) {
-    let mut rest = data;
+) -> (&'a [u8], u64, TextEnd) {
+    let (mut rest, began) = (data, decompress.total_out());
     let mut text = [0; 4096];
     loop {
         let before = (decompress.total_in(), decompress.total_out());
         let Ok(status) = decompress.decompress(rest, &mut text, FlushDecompress::None) else {
-            return (&[], Some(Part::Unknown));
+            return (&[], 0, TextEnd::Unknown);
         };
         let (read, written) = (decompress.total_in() - before.0, decompress.total_out() - before.1);
         let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         rest = rest.get(count(read)..).unwrap_or_default();
         on_text(text.get(..count(written)).unwrap_or_default());
-        let longest = MAX_TEXT.max(MAX_RATIO * decompress.total_in());
+        let whole = decompress.total_out() - began;
         match status {
-            _ if decompress.total_out() > longest => return (&[], Some(Part::Unknown)),
-            Status::StreamEnd => return (rest, Some(Part::Trailer { left: TRAILER_LENGTH })),
-            _ if (read, written) == (0, 0) => return (&[], None),
+            _ if whole > left => return (&[], whole, TextEnd::Unknown),
+            Status::StreamEnd => return (rest, whole, TextEnd::End),
+            _ if (read, written) == (0, 0) => return (&[], whole, TextEnd::Pause),
             _ => {}
         }
     }
@@ -171,11 +230,47 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_made_to_cost_time_is_not_followed() {
-        let large = member(&vec![b' '; 64 << 20]);
+    fn a_stream_that_is_made_to_cost_time_is_not_followed() {
+        // One member, many small ones, and many empty ones.
+        let streams = [
+            member(&vec![b' '; 64 << 20]),
+            member(&vec![b' '; 1 << 20]).repeat(1000),
+            member(b"").repeat(100_000),
+        ];
+        for stream in streams {
+            let (mut members, mut length, mut passed) = (GzipMembers::default(), 0, 0);
+            for piece in stream.chunks(16 << 10) {
+                members.pass(piece, |text| length += text.len());
+                passed += piece.len();
+                let most = (2 << 20) + 64 * passed;
+                assert!(length < most, "{length} of {passed}");
+            }
+            assert!(matches!(members.part, Part::Unknown), "{length} of {passed}");
+        }
+    }
+
+    #[test]
+    fn events_are_followed_for_as_long_as_a_watch_lasts() {
+        let event = member(br#"{"type":"MODIFIED","object":{"kind":"Lease","metadata":{"name":"node-1","resourceVersion":"4711"}}}"#);
         let mut members = GzipMembers::default();
-        let mut length = 0;
-        assert!(!members.pass(&large, |text| length += text.len()));
-        assert!(length < 9 << 20, "{length}");
+        for _ in 0..10_000 {
+            assert!(members.pass(&event, |_| {}));
+        }
+    }
+
+    #[test]
+    fn members_that_never_end_hold_no_more_than_some_memory() {
+        let event = member(b"{}\n");
+        let begun = || {
+            let mut members = GzipMembers::default();
+            members.pass(&event[..12], |_| {});
+            members
+        };
+        let all: Vec<_> = (0..2000).map(|_| begun()).collect();
+        let held = all.iter().filter(|members| matches!(members.part, Part::Text(..))).count();
+        assert!(held <= 1024, "{held}");
+        drop(all);
+        let mut next = begun();
+        assert!(next.pass(&event[12..], |_| {}), "there is room again");
     }
 }
