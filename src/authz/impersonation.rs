@@ -26,7 +26,7 @@ use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
-use super::access_review;
+use super::access_review::{self, given};
 use super::authorizer::AccessError;
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
 use crate::backend::server_version::ServerVersion;

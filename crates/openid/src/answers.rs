@@ -271,7 +271,7 @@ impl Members {
     // go: encoding/json, Unmarshal: null is no object, and sets nothing; bytes that are not UTF-8 are replaced
     fn parse(json: &[u8]) -> Result<Self, String> {
         let text = String::from_utf8_lossy(json);
-        let object: Result<Option<JsonObject>, _> = serde_json::from_str(&text);
+        let object = serde_json::from_str::<Option<JsonObject>>(&text);
         let object = object.map_err(|error| shortened(&error.to_string()))?;
         Ok(Self { values: object.unwrap_or_default().0, is_json: true })
     }

@@ -24,6 +24,7 @@ use crate::config::kubeconfig;
 use crate::config::management_cluster::{ManagementSettings, is_in_secret};
 use crate::config::sections::{ConfigLayer, MergedSection};
 use crate::config::separate_cluster::{Claims, MAX_ENDPOINTS, PREFIX, SERVER_NAME};
+use crate::limits::settings::LimitSettings;
 
 /// The name of the cluster configured by flags.
 const ONLY_CLUSTER: &str = "backend";
@@ -179,7 +180,7 @@ impl ConfigResolver<'_> {
                 authorization: authorization.is_some(),
                 admission: admission.is_some(),
                 audit: audit.is_some(),
-                limits: limits.as_ref().is_some_and(|limits| limits.is_limited()),
+                limits: limits.as_ref().is_some_and(LimitSettings::is_limited),
             };
             let impersonation = self.impersonation(&given, &needs);
             if let (Some(name), Some(routes), Some(authentication), Some(backend), Some(limits)) =

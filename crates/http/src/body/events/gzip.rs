@@ -84,7 +84,9 @@ impl GzipMembers {
                 *known += 1;
                 if *known == HEADER_LENGTH {
                     self.members += 1;
-                    self.part = Part::Text(fresh(spare.take()), None);
+                    let mut decompress = spare.take().unwrap_or_else(|| Box::new(Decompress::new(false)));
+                    decompress.reset(false);
+                    self.part = Part::Text(decompress, None);
                 }
                 rest
             }
@@ -120,17 +122,6 @@ impl GzipMembers {
             self.part = Part::Unknown;
         }
         rest
-    }
-}
-
-/// A decompressor of a new member.
-fn fresh(spare: Option<Box<Decompress>>) -> Box<Decompress> {
-    match spare {
-        Some(mut spare) => {
-            spare.reset(false);
-            spare
-        }
-        None => Box::new(Decompress::new(false)),
     }
 }
 
