@@ -76,6 +76,8 @@ function provider() {
       response_types: [],
       grant_types: ['client_credentials'],
     }],
+    // Most providers give a native client refresh tokens without asking its user each time.
+    issueRefreshToken: async (context, client) => client.grantTypeAllowed('refresh_token'),
     features: {
       clientCredentials: { enabled: true },
       deviceFlow: { enabled: true },
