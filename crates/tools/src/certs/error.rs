@@ -36,6 +36,12 @@ impl From<super::index::IndexError> for CommandError {
     }
 }
 
+impl From<super::record_file::RecordFileError> for CommandError {
+    fn from(error: super::record_file::RecordFileError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
 impl CommandError {
     /// A failure that concerns `subject`, mostly a file.
     pub(super) fn about(subject: impl std::fmt::Display, problem: impl std::fmt::Display) -> Self {

@@ -17,7 +17,12 @@ const MAX_LINE: usize = 4096;
 /// The keys that stop a command: Ctrl-Z, and on BSD systems Ctrl-Y, which stops it at its next read.
 #[cfg(any(target_vendor = "apple", target_os = "freebsd", target_os = "netbsd", target_os = "openbsd"))]
 const STOP_KEYS: [SpecialCodeIndex; 2] = [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VDSUSP];
-#[cfg(not(any(target_vendor = "apple", target_os = "freebsd", target_os = "netbsd", target_os = "openbsd")))]
+#[cfg(not(any(
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "netbsd",
+    target_os = "openbsd"
+)))]
 const STOP_KEYS: [SpecialCodeIndex; 1] = [SpecialCodeIndex::VSUSP];
 /// No key.
 // unistd.h, _POSIX_VDISABLE
