@@ -1,8 +1,9 @@
 //! The authorization code flow with PKCE: RFC 6749, section 4.1, RFC 7636 and OpenID Connect Core 1.0, section 3.1.
 //!
 //! What a login must remember (state, nonce and PKCE verifier) is sealed in a cookie of the browser that began it. The
-//! code of a redirect is exchanged only if the redirect has the state of that cookie. Only such redirects count for the
-//! limits: whoever visits `/sign-in` costs the provider nothing, and must not keep others from logging in.
+//! code of a redirect is exchanged only if the redirect has the state of that cookie. Only such redirects with a code count
+//! for the limits: whoever visits `/sign-in`, or comes back with an error, costs the provider nothing, and must not keep
+//! others from logging in.
 // threat: page-forged-callback
 
 use std::net::IpAddr;
@@ -200,10 +201,16 @@ pub(super) async fn complete(
     // A wrong redirect changes nothing: the right one may still come.
     verify_slices_are_equal(state.as_bytes(), begun.state.expose().as_bytes())
         .map_err(|_| Problem::unknown_login())?;
-    // Neither the cookie nor the code is used: the same redirect counts in a moment.
-    let turn = page.rate.turn(client).await.map_err(|which| Problem::no_turn(which, query))?;
-    let exchanged = exchange(page, in_force, callback, begun).await;
-    drop(turn);
+    let exchanged = match accepted_code(in_force, callback).await {
+        Ok((provider, code)) => {
+            // Neither the cookie nor the code is used: the same redirect counts in a moment.
+            let turn = page.rate.turn(client).await.map_err(|which| Problem::no_turn(which, query))?;
+            let exchanged = exchange(page, in_force, &provider, &code, &begun).await;
+            drop(turn);
+            exchanged
+        }
+        Err(problem) => Err(problem),
+    };
     let completed = match exchanged {
         Ok(session) => match session.cookies(in_force, now)? {
             Some(cookies) => Ok(see_other("/", cookies)),
@@ -217,13 +224,12 @@ pub(super) async fn complete(
     Ok(response)
 }
 
-/// Exchanges the code for an ID token, and verifies it.
-async fn exchange(
-    page: &Page,
+/// The code of a redirect, and the provider that issued it. Takes no turn: nothing is asked but the discovery document, which
+/// all share.
+async fn accepted_code(
     in_force: &PageInForce,
     callback: Callback,
-    begun: BegunLogin,
-) -> Result<Session, Problem> {
+) -> Result<(Arc<LoginProvider>, String), Problem> {
     let settings = &in_force.settings.client;
     let provider = in_force.provider.get(settings).await?;
     // RFC 9207, section 2.4
@@ -236,10 +242,22 @@ async fn exchange(
         return Err(Problem::of_refusal(&ProviderRefusal { code, description: callback.description }));
     }
     let code = callback.code.ok_or_else(Problem::unknown_login)?;
+    Ok((provider, code))
+}
+
+/// Exchanges the code for an ID token, and verifies it.
+async fn exchange(
+    page: &Page,
+    in_force: &PageInForce,
+    provider: &LoginProvider,
+    code: &str,
+    begun: &BegunLogin,
+) -> Result<Session, Problem> {
+    let settings = &in_force.settings.client;
     let redirect = redirect(in_force);
     let verified = async {
         let verifier = PkceCodeVerifier::new(begun.verifier.expose().to_owned());
-        let tokens = provider.exchange(&code, &redirect, verifier).await?;
+        let tokens = provider.exchange(code, &redirect, verifier).await?;
         let token = tokens.id_token.ok_or(IdTokenError::Missing)?;
         let now = page.clock().now();
         let expected = ExpectedIdToken {

@@ -1,5 +1,5 @@
 //! How many logins may be in progress at the provider, of all clients and of one network. A login counts when it comes back
-//! with the state that it began with: only then is the provider asked.
+//! with the state that it began with and with a code: only then is the provider asked.
 // threat: page-flood
 
 use std::net::IpAddr;

@@ -22,6 +22,7 @@ pub mod profile;
 pub(super) mod progress;
 #[cfg(unix)]
 mod prompt;
+mod record_file;
 mod renew;
 pub(super) mod requests;
 mod revocations;

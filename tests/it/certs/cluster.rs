@@ -454,7 +454,7 @@ async fn an_interrupted_request_is_resumed() {
     interrupt(&child);
     let output = finished(child).await;
     output.fails(
-        1,
+        130,
         &[
             "interrupted; the request still exists and the key is in a.key",
             "--name portcullis-x7k2p --key a.key",

@@ -356,6 +356,34 @@ fn a_link_of_another_user_in_a_shared_directory_is_not_followed() {
     assert!(fs::read_to_string(dir.join("file")).unwrap().starts_with("-----BEGIN"));
 }
 
+/// A group shares the CA: its members can place links and FIFOs in the directory.
+#[test]
+fn the_records_of_a_ca_are_not_written_through_a_link_of_another_user() {
+    if shell(Path::new("/"), "id -u").trim() != "0" {
+        return;
+    }
+    let directory = authorities();
+    let dir = directory.path();
+    certs(dir, &["issue", "client", "--cn", "alice", "--out", "alice"]).succeeds();
+    shell(
+        dir,
+        "chmod 770 pki; mv pki/client-ca.index.jsonl index; ln -s ../startup pki/client-ca.index.jsonl; \
+         ln -s ../startup pki/client-ca.revoked.jsonl; chown -h 1001 pki/client-ca.*.jsonl",
+    );
+    let issue = ["issue", "client", "--cn", "bob", "--out", "bob"];
+    certs(dir, &issue).fails(1, &["pki/client-ca.index.jsonl: it is a symbolic link of the user 1001"]);
+    assert!(!dir.join("startup").exists() && !dir.join("bob.crt").exists());
+    shell(dir, "mv index pki/client-ca.index.jsonl");
+    let revoke = ["revoke", "alice.crt", "--deny-list", "denied"];
+    certs(dir, &revoke).fails(1, &["pki/client-ca.revoked.jsonl: it is a symbolic link of the user 1001"]);
+    assert!(!dir.join("startup").exists() && !dir.join("denied").exists());
+    for (record, arguments) in [("index", &issue[..]), ("revoked", &revoke)] {
+        shell(dir, &format!("rm pki/client-ca.{record}.jsonl; mkfifo pki/client-ca.{record}.jsonl"));
+        certs(dir, arguments).fails(1, &[&format!("pki/client-ca.{record}.jsonl: is a FIFO")]);
+        shell(dir, &format!("rm pki/client-ca.{record}.jsonl"));
+    }
+}
+
 #[test]
 fn keys_that_all_can_read_and_cas_that_all_can_replace_are_warned_about() {
     let directory = authorities();
@@ -376,6 +404,9 @@ fn keys_that_all_can_read_and_cas_that_all_can_replace_are_warned_about() {
     warned(certs(dir, &issue), replaceable);
     warned(certs(dir, &["renew-ca", "client"]), replaceable);
     warned(certs(dir, &["init", "--force"]), replaceable);
+    shell(dir, "chmod 770 pki");
+    warned(certs(dir, &issue), "every member of the group can replace files in pki (mode 0770)");
     shell(dir, "chmod 1777 pki");
-    certs(dir, &issue).succeeds();
+    let quiet = certs(dir, &issue);
+    assert!(quiet.code == 0 && !quiet.err.contains("can replace files"), "{quiet:?}");
 }

@@ -19,9 +19,22 @@ struct Terminal {
 impl Terminal {
     fn start(dir: &Path) -> Self {
         let portcullis = crate::gateway::PORTCULLIS;
-        let line = format!(
-            "exec 3<&0; {portcullis} certs init --dir pki <&3 & echo \"pid $!.\"; wait $!; echo \"code $?.\"; stty -a"
-        );
+        Self::run(
+            dir,
+            &format!(
+                "exec 3<&0; {portcullis} certs init --dir pki <&3 & echo \"pid $!.\"; wait $!; echo \"code $?.\"; \
+                 stty -a"
+            ),
+        )
+    }
+
+    /// As a job in the foreground, which Ctrl-Z stops: the shell goes on then.
+    fn start_job(dir: &Path) -> Self {
+        let portcullis = crate::gateway::PORTCULLIS;
+        Self::run(dir, &format!("set -m; {portcullis} certs init --dir pki; echo \"code $?.\"; stty -a"))
+    }
+
+    fn run(dir: &Path, line: &str) -> Self {
         fs::write(dir.join("line.sh"), line).unwrap();
         let mut command = Command::new("script");
         command.args(["--quiet", "--flush", "--command", "bash line.sh", "/dev/null"]).current_dir(dir);
@@ -86,5 +99,23 @@ fn a_passphrase_is_read_and_not_shown() {
     let (code, has_echo, seen) = terminal.end();
     assert_eq!((code, has_echo), (0, true), "{seen}");
     assert!(!seen.contains("horse"), "{seen}");
+    shell(directory.path(), "openssl pkey -in pki/ca.key -passin 'pass:correct horse' -noout");
+}
+
+/// A shell gives a job that goes on a terminal with echo.
+#[test]
+fn ctrl_z_does_not_stop_a_command_that_waits_for_a_passphrase() {
+    const CTRL_Z: &str = "\u{1a}";
+    const CTRL_U: &str = "\u{15}";
+    let directory = tempfile::tempdir().unwrap();
+    let mut terminal = Terminal::start_job(directory.path());
+    terminal.until("passphrase for the root's key");
+    // Without its meaning it is a character of the line, which Ctrl-U empties.
+    terminal.write(&format!("{CTRL_Z}{CTRL_U}correct horse\n"));
+    terminal.until("repeat the passphrase");
+    terminal.write("correct horse\n");
+    let (code, has_echo, seen) = terminal.end();
+    assert_eq!((code, has_echo), (0, true), "{seen}");
+    assert!(!seen.contains("horse") && seen.contains("susp = ^Z"), "{seen}");
     shell(directory.path(), "openssl pkey -in pki/ca.key -passin 'pass:correct horse' -noout");
 }

@@ -280,6 +280,31 @@ fn a_ca_revokes_only_what_it_has_signed_whatever_its_name() {
     certs(dir, &["revoke", "alice.crt", "--crl", "by-index"]).succeeds();
 }
 
+/// The gateway reads the CRL under one name, also after the CA has a new key and its former certificate is gone.
+#[test]
+fn the_crl_of_a_former_key_is_moved_away_and_signed_anew() {
+    let directory = authorities();
+    let dir = directory.path();
+    issue(dir, "alice");
+    certs(dir, &["revoke", "alice.crt", "--crl", "client.crl"]).succeeds();
+    let of_alice = serial(dir, "alice");
+    certs(dir, &["renew-ca", "client", "--new-key"]).succeeds();
+    fs::remove_file(dir.join("pki/client-ca.bundle.crt")).unwrap();
+    let before = fs::read(dir.join("client.crl")).unwrap();
+    certs(dir, &["revoke", "--crl", "client.crl"]).fails(
+        1,
+        &[
+            "client.crl: a CRL of another CA",
+            "move it away: the new CRL has the entries of pki/client-ca.revoked.jsonl",
+        ],
+    );
+    assert_eq!(fs::read(dir.join("client.crl")).unwrap(), before);
+    fs::rename(dir.join("client.crl"), dir.join("former.crl")).unwrap();
+    certs(dir, &["revoke", "--crl", "client.crl"]).succeeds();
+    let text = crl_text(dir, "client.crl");
+    assert!(text.contains("verify OK") && text.contains(&format!("Serial Number: {of_alice}")), "{text}");
+}
+
 #[test]
 fn an_encrypted_key_signs_crls() {
     let directory = tempfile::tempdir().unwrap();

@@ -25,6 +25,40 @@ async fn visits_without_a_login_take_none_from_their_network() {
     Browser::from(2).login(&setup).await;
 }
 
+/// The answers of a script that asks the provider nothing: it sends one cookie again and again.
+#[tokio::test]
+async fn redirects_without_a_code_of_the_provider_take_no_login_from_their_network() {
+    let setup = start(&[("prod", only_alice)]).await;
+    let mut mallory = Browser::from(2);
+    let redirect = setup.provider.redirect(&mallory.begin(&setup.page).await);
+    let query: Vec<&str> = redirect.split_once('?').unwrap().1.split('&').collect();
+    let with = |left_out: &str, added: &str| {
+        let rest = query.iter().filter(|pair| !pair.starts_with(left_out));
+        format!("/callback?{}", rest.copied().chain([added]).collect::<Vec<_>>().join("&"))
+    };
+    let begun = mallory.clone();
+    for target in [
+        with("code=", "error=server_error"),
+        with("code=", "other=1"),
+        with("iss=", "other=1"),
+        with("iss=", "iss=https%3A%2F%2Fother.test"),
+    ] {
+        for _ in 0..MANY {
+            let seen = begun.clone().get(&setup.page, &target).await;
+            assert_ne!(seen.status, StatusCode::TOO_MANY_REQUESTS, "{target}");
+            assert!(
+                seen.status.is_client_error() || seen.status.is_server_error(),
+                "{target}: {}",
+                seen.text
+            );
+        }
+    }
+    Browser::from(2).login(&setup).await;
+    // The first answer has deleted the cookie of a browser that obeys.
+    mallory.get(&setup.page, &with("code=", "error=server_error")).await;
+    assert!(mallory.begun().is_empty());
+}
+
 #[tokio::test]
 async fn a_redirect_that_finds_no_turn_counts_later() {
     let setup = start(&[("prod", only_alice)]).await;

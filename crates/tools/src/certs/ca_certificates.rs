@@ -54,9 +54,14 @@ impl CaCertificates {
         ))
     }
 
+    /// Whether a CRL names the CA as its issuer, or one of the same name.
+    pub(super) fn has_issuer_name_of(&self, crl: &Crl) -> bool {
+        crl.issuer == self.current.raw_subject
+    }
+
     /// Whether a key of the CA has signed a CRL.
     pub(super) fn have_signed(&self, crl: &Crl) -> bool {
-        crl.issuer == self.current.raw_subject && self.all().any(|ca| crl.check_signature_from(ca).is_ok())
+        self.has_issuer_name_of(crl) && self.all().any(|ca| crl.check_signature_from(ca).is_ok())
     }
 
     /// The name of the CA, for error texts.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::super::{BAD_CONFIGURATION, print_error};
+use crate::interrupt::TerminationSignal;
 
 /// The text names the file or flag, the cause and a fix.
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +14,14 @@ pub(crate) enum CommandError {
     /// The command failed.
     #[error("{0}")]
     Failed(String),
+    /// A signal has ended the command.
+    #[error("{text}")]
+    Interrupted {
+        /// The text.
+        text: String,
+        /// The signal.
+        signal: TerminationSignal,
+    },
 }
 
 impl From<super::files::FileError> for CommandError {
@@ -23,6 +32,12 @@ impl From<super::files::FileError> for CommandError {
 
 impl From<super::index::IndexError> for CommandError {
     fn from(error: super::index::IndexError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<super::record_file::RecordFileError> for CommandError {
+    fn from(error: super::record_file::RecordFileError) -> Self {
         Self::Failed(error.to_string())
     }
 }
@@ -39,6 +54,25 @@ impl CommandError {
         match self {
             Self::Usage(_) => ExitCode::from(BAD_CONFIGURATION),
             Self::Failed(_) => ExitCode::FAILURE,
+            Self::Interrupted { signal, .. } => signal.exit_code(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_tells_what_ended_the_command() {
+        let interrupted = |signal| CommandError::Interrupted { text: "a: interrupted".to_owned(), signal };
+        for (error, code) in [
+            (CommandError::Failed("a".to_owned()), 1),
+            (interrupted(TerminationSignal::Hangup), 129),
+            (interrupted(TerminationSignal::Interrupt), 130),
+            (interrupted(TerminationSignal::Terminate), 143),
+        ] {
+            assert_eq!(format!("{:?}", error.report()), format!("{:?}", ExitCode::from(code)));
         }
     }
 }

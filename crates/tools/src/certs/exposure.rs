@@ -7,6 +7,7 @@ use super::files::directory_of;
 use crate::output::print_error;
 
 const READABLE_BY_ALL: u32 = 0o004;
+const WRITABLE_BY_GROUP: u32 = 0o020;
 const WRITABLE_BY_ALL: u32 = 0o002;
 /// In a directory such as /tmp, users cannot replace the files of others.
 const STICKY: u32 = 0o1000;
@@ -25,11 +26,14 @@ pub(super) fn problems_of_key(file: &Path) -> Vec<String> {
 /// The problem of a directory with keys or CAs.
 pub(super) fn problem_of_directory(directory: &Path) -> Option<String> {
     let mode = mode(directory)?;
-    let is_open = mode & WRITABLE_BY_ALL != 0 && mode & STICKY == 0;
-    is_open.then(|| {
-        let directory = directory.display();
-        format!("every user of this machine can replace files in {directory} (mode {mode:04o}): chmod go-w")
-    })
+    let who = match mode {
+        _ if mode & STICKY != 0 => return None,
+        _ if mode & WRITABLE_BY_ALL != 0 => "every user of this machine",
+        _ if mode & WRITABLE_BY_GROUP != 0 => "every member of the group",
+        _ => return None,
+    };
+    let directory = directory.display();
+    Some(format!("{who} can replace files in {directory} (mode {mode:04o}): chmod go-w"))
 }
 
 /// Prints the problems of a CA's key, unless it is in a token.
@@ -69,16 +73,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_all_users_can_do_is_a_problem() {
+    fn what_others_can_do_is_a_problem() {
         let directory = tempfile::tempdir().unwrap();
         let key = directory.path().join("ca.key");
         fs::write(&key, "").unwrap();
         for (file, around, expected) in [
             (0o600, 0o700, &[][..]),
-            (0o640, 0o775, &[]),
+            (0o640, 0o755, &[]),
+            (0o640, 0o775, &["every member of the group can replace files in"]),
+            (0o600, 0o1770, &[]),
             (0o600, 0o1777, &[]),
             (0o644, 0o755, &["can read this key (mode 0644)"]),
-            (0o600, 0o777, &["can replace files in"]),
+            (0o600, 0o777, &["every user of this machine can replace files in"]),
             (0o666, 0o757, &["can read this key (mode 0666)", "(mode 0757)"]),
         ] {
             fs::set_permissions(&key, Permissions::from_mode(file)).unwrap();

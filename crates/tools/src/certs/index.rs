@@ -2,15 +2,15 @@
 //! is on disk before its certificate is written, so the index may list a certificate that was never written, but it
 //! never lacks one.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::TryLockError;
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portcullis_system::platform;
 use serde::{Deserialize, Serialize};
 
 use super::super::print_error;
+use super::record_file::{RecordFile, RecordFileError};
 
 /// How long a command waits while another one has the index locked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -43,6 +43,9 @@ pub(super) struct IndexEntry {
 /// Why the index cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IndexError {
+    /// It cannot be opened or read.
+    #[error("{0}; certificates that cannot be recorded are not issued")]
+    File(#[from] RecordFileError),
     /// A system call failed.
     #[error("{}: {source}; certificates that cannot be recorded are not issued", path.display())]
     Io {
@@ -96,7 +99,7 @@ impl IssuanceIndex {
     }
 
     /// Locks the index while a command works with it.
-    pub(super) fn lock(&self) -> Result<File, IndexError> {
+    pub(super) fn lock(&self) -> Result<RecordFile, IndexError> {
         self.locked(LOCK_TIMEOUT)
     }
 
@@ -113,23 +116,18 @@ impl IssuanceIndex {
             lines += &serde_json::to_string(entry).map_err(|error| failed(error.into()))?;
             lines.push('\n');
         }
-        file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        // The first entry creates the file: sync its directory entry, too.
-        let directory = super::files::directory_of(&self.path);
-        platform::sync_directory(directory).map_err(failed)
+        file.file.write_all(lines.as_bytes()).and_then(|()| file.sync()).map_err(failed)
     }
 
     /// Opens the file with an exclusive lock.
-    fn locked(&self, timeout: Duration) -> Result<File, IndexError> {
+    fn locked(&self, timeout: Duration) -> Result<RecordFile, IndexError> {
         let failed = |source| self.failed(source);
         let mut waited = Duration::ZERO;
         loop {
-            let mut options = OpenOptions::new();
-            let options = platform::private(options.create(true).read(true).append(true));
-            let file = options.open(&self.path).map_err(failed)?;
-            match file.try_lock() {
+            let file = RecordFile::append(&self.path)?;
+            match file.file.try_lock() {
                 // An editor may have replaced the file meanwhile.
-                Ok(()) if platform::is_at(&file, &self.path).map_err(failed)? => return Ok(file),
+                Ok(()) if file.is_in_place().map_err(failed)? => return Ok(file),
                 Ok(()) => continue,
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
                 Err(TryLockError::WouldBlock) if waited >= timeout => {
@@ -150,11 +148,12 @@ impl IssuanceIndex {
 
     /// Whether the last line ends in a line feed; fails if it is not an entry. Earlier lines were checked when they
     /// were last.
-    fn ends_well(&self, file: &mut File) -> Result<bool, IndexError> {
+    fn ends_well(&self, file: &mut RecordFile) -> Result<bool, IndexError> {
+        let file = &mut file.file;
         let mut tail = Vec::new();
         let length = file.seek(SeekFrom::End(0)).map_err(|source| self.failed(source))?;
         file.seek(SeekFrom::Start(length.saturating_sub(MAX_LINE)))
-            .and_then(|_| file.read_to_end(&mut tail))
+            .and_then(|_| file.take(MAX_LINE).read_to_end(&mut tail))
             .map_err(|source| self.failed(source))?;
         let is_ended = tail.last().is_none_or(|last| *last == b'\n');
         let last = tail.trim_ascii_end().rsplit(|octet| *octet == b'\n').next().unwrap_or_default();
@@ -171,16 +170,7 @@ impl IssuanceIndex {
 
     /// All entries, oldest first; empty if the file does not exist.
     pub(super) fn read(&self) -> Result<Vec<IndexEntry>, IndexError> {
-        match File::open(&self.path) {
-            Ok(mut file) => self.entries(&mut file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(source) => Err(self.failed(source)),
-        }
-    }
-
-    fn entries(&self, file: &mut File) -> Result<Vec<IndexEntry>, IndexError> {
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|source| self.failed(source))?;
+        let text = RecordFile::read(&self.path)?.unwrap_or_default();
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let entries = lines.map(|(number, line)| {
             serde_json::from_str(line).map_err(|error| IndexError::Damaged {
@@ -289,5 +279,31 @@ mod tests {
         std::fs::write(index.path(), format!("no entry\n{good}")).unwrap();
         index.record(&[entry("02")]).unwrap();
         assert!(index.read().unwrap_err().to_string().contains("line 1 is not an entry"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_fifo_and_a_link_of_another_user_are_no_index() {
+        use std::os::unix::fs::symlink;
+
+        use rustix::fs::{CWD, Mode, mkfifoat};
+
+        let directory = tempfile::tempdir().unwrap();
+        let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
+        mkfifoat(CWD, index.path(), Mode::RUSR | Mode::WUSR).unwrap();
+        for outcome in [index.read().map(drop), index.record(&[entry("01")]), index.lock().map(drop)] {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("ca.index.jsonl: is a FIFO"), "{error}");
+        }
+        std::fs::remove_file(index.path()).unwrap();
+        symlink("elsewhere", index.path()).unwrap();
+        if !crate::certs::link::testing::give_away(index.path()) {
+            return;
+        }
+        for outcome in [index.read().map(drop), index.record(&[entry("01")]), index.lock().map(drop)] {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("ca.index.jsonl: it is a symbolic link of the user"), "{error}");
+        }
+        assert!(!directory.path().join("elsewhere").exists());
     }
 }

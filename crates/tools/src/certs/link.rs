@@ -1,4 +1,4 @@
-//! Symbolic links on the way to a file that a command replaces.
+//! Symbolic links on the way to a file that a command replaces or appends to.
 //!
 //! The kernel refuses to open a file through another user's link in a shared directory such as /tmp
 //! (`fs.protected_symlinks`), because such a link makes its victim replace a file of the other user's choice. A command
@@ -145,6 +145,20 @@ fn current_user() -> u32 {
 #[cfg(not(unix))]
 fn owner_and_mode(_: &Metadata) -> (u32, u32) {
     (ROOT, 0)
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+pub(super) mod testing {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::{PermissionsExt as _, lchown};
+    use std::path::Path;
+
+    /// Makes a link that of another user, in a directory that a group can write to. `false`: only root can.
+    pub(in crate::certs) fn give_away(link: &Path) -> bool {
+        set_permissions(link.parent().unwrap(), Permissions::from_mode(0o770)).unwrap();
+        super::current_user() == super::ROOT && lchown(link, Some(1001), None).is_ok()
+    }
 }
 
 #[cfg(test)]

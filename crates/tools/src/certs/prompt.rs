@@ -1,17 +1,32 @@
 //! Prompts at the terminal for a secret, without echo. A signal that ends the command restores the echo first: else the
-//! shell would be left with a terminal that shows nothing.
+//! shell would be left with a terminal that shows nothing. Ctrl-Z does nothing meanwhile: shells give a command that goes on
+//! the terminal as they keep it, with the echo, and the secret would be shown.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 use secrecy::SecretString;
 use secrecy::zeroize::Zeroizing;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The longest line that a terminal passes on.
 const MAX_LINE: usize = 4096;
+
+/// The keys that stop a command: Ctrl-Z, and on BSD systems Ctrl-Y, which stops it at its next read.
+#[cfg(any(target_vendor = "apple", target_os = "freebsd", target_os = "netbsd", target_os = "openbsd"))]
+const STOP_KEYS: [SpecialCodeIndex; 2] = [SpecialCodeIndex::VSUSP, SpecialCodeIndex::VDSUSP];
+#[cfg(not(any(
+    target_vendor = "apple",
+    target_os = "freebsd",
+    target_os = "netbsd",
+    target_os = "openbsd"
+)))]
+const STOP_KEYS: [SpecialCodeIndex; 1] = [SpecialCodeIndex::VSUSP];
+/// No key.
+// unistd.h, _POSIX_VDISABLE
+const NO_KEY: u8 = if cfg!(any(target_os = "linux", target_os = "android")) { 0 } else { 0xff };
 
 /// The terminal whose echo is off, with its settings before.
 static HIDDEN: Mutex<Option<HiddenTerminal>> = Mutex::new(None);
@@ -39,6 +54,9 @@ impl EchoOff {
         let before = tcgetattr(terminal)?;
         let mut changed = before.clone();
         changed.local_modes.remove(LocalModes::ECHO);
+        for key in STOP_KEYS {
+            changed.special_codes[key] = NO_KEY;
+        }
         let own = HiddenTerminal { terminal: terminal.try_clone()?, before };
         tcsetattr(terminal, OptionalActions::Now, &changed)?;
         *hidden = Some(own);

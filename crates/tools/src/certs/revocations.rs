@@ -1,15 +1,14 @@
 //! The record of revoked certificates: one line of JSON for each, in an append-only file beside the CA certificate, such
 //! as `client-ca.revoked.jsonl`. CRLs are made from it, so it is on disk before they are.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use portcullis_system::platform;
 use serde::{Deserialize, Serialize};
 
 use super::error::CommandError;
+use super::record_file::RecordFile;
 
 /// Why a certificate is revoked.
 // RFC 5280 section 5.3.1
@@ -91,10 +90,7 @@ impl RevocationRecords {
     /// All records, oldest first; empty if the file does not exist.
     pub(super) fn read(&self) -> Result<Vec<RevocationRecord>, CommandError> {
         let Self(path) = self;
-        let text = match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            read => read.map_err(|error| CommandError::about(path.display(), error))?,
-        };
+        let text = RecordFile::read(path)?.unwrap_or_default();
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let records = lines.map(|(index, line)| {
             serde_json::from_str(line).map_err(|error| {
@@ -117,18 +113,79 @@ impl RevocationRecords {
             return Ok(());
         }
         let about = |error: &dyn std::fmt::Display| CommandError::about(path.display(), error);
-        let before = std::fs::read(path).unwrap_or_default();
-        let mut lines =
-            if before.last().is_none_or(|last| *last == b'\n') { String::new() } else { "\n".to_owned() };
+        let mut file = RecordFile::append(path)?;
+        let is_ended = ends_a_line(&mut file).map_err(|error| about(&error))?;
+        let mut lines = if is_ended { String::new() } else { "\n".to_owned() };
         for record in records {
             lines += &serde_json::to_string(record).map_err(|error| about(&error))?;
             lines.push('\n');
         }
-        let open = platform::private(OpenOptions::new().create(true).append(true)).open(path);
-        let written =
-            open.and_then(|mut file| file.write_all(lines.as_bytes()).and_then(|()| file.sync_all()));
-        let directory = super::files::directory_of(path);
-        let synced = written.and_then(|()| platform::sync_directory(directory));
-        synced.map_err(|error| about(&error))
+        let written = file.file.write_all(lines.as_bytes()).and_then(|()| file.sync());
+        written.map_err(|error| about(&error))
+    }
+}
+
+/// Whether the record is empty or ends in a line feed: an editor may have dropped the last one.
+fn ends_a_line(record: &mut RecordFile) -> io::Result<bool> {
+    let file = &mut record.file;
+    let length = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(1)))?;
+    let mut last = Vec::new();
+    file.take(1).read_to_end(&mut last)?;
+    Ok(last.last().is_none_or(|last| *last == b'\n'))
+}
+
+#[cfg(test)]
+#[cfg(unix)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, Mode, mkfifoat};
+
+    use super::*;
+
+    fn record(serial: &str) -> RevocationRecord {
+        RevocationRecord {
+            serial: serial.to_owned(),
+            subject: "CN=alice".to_owned(),
+            revoked_at: "2026-01-01T00:00:00Z".to_owned(),
+            not_after: "2027-01-01T00:00:00Z".to_owned(),
+            reason: RevocationReason::KeyCompromise,
+            sha256: serial.to_owned(),
+        }
+    }
+
+    #[test]
+    fn records_are_appended_also_after_a_lost_line_feed() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = RevocationRecords::beside(&directory.path().join("ca.crt"));
+        assert_eq!(records.read().unwrap(), []);
+        records.append(&[record("01")]).unwrap();
+        let text = fs::read_to_string(records.path()).unwrap();
+        fs::write(records.path(), text.trim_end()).unwrap();
+        records.append(&[record("02"), record("03")]).unwrap();
+        assert_eq!(records.read().unwrap(), [record("01"), record("02"), record("03")]);
+    }
+
+    #[test]
+    fn a_fifo_and_a_link_of_another_user_are_no_records() {
+        let directory = tempfile::tempdir().unwrap();
+        let records = RevocationRecords::beside(&directory.path().join("ca.crt"));
+        mkfifoat(CWD, records.path(), Mode::RUSR | Mode::WUSR).unwrap();
+        for outcome in [records.read().map(drop), records.append(&[record("01")])] {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("ca.revoked.jsonl: is a FIFO"), "{error}");
+        }
+        fs::remove_file(records.path()).unwrap();
+        symlink("elsewhere", records.path()).unwrap();
+        if !crate::certs::link::testing::give_away(records.path()) {
+            return;
+        }
+        for outcome in [records.read().map(drop), records.append(&[record("01")])] {
+            let error = outcome.unwrap_err().to_string();
+            assert!(error.contains("ca.revoked.jsonl: it is a symbolic link of the user"), "{error}");
+        }
+        assert!(!directory.path().join("elsewhere").exists());
     }
 }

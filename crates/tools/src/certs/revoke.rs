@@ -166,7 +166,7 @@ pub(super) fn run(flags: &RevokeFlags) -> Result<ExitCode, CommandError> {
     let all: Vec<_> = known.iter().chain(&revoked).collect();
     let crl = match (&flags.crl, &issuing) {
         (Some(file), Some(issuing)) => {
-            let existing = existing_crl(file, &authority)?;
+            let existing = existing_crl(file, &authority, (records.path(), &known))?;
             let crl = CrlTarget { file, next_update: flags.next_update, existing };
             Some(crl.stage(issuing, &all, &mut files, now)?)
         }
@@ -350,7 +350,11 @@ impl CrlTarget<'_> {
 
 /// The CRL that a new one replaces. It must be of the same CA: entries of another one are no certificates of this CA, and
 /// the other CA would lose its own.
-fn existing_crl(file: &Path, authority: &CaCertificates) -> Result<Option<ExistingCrl>, CommandError> {
+fn existing_crl(
+    file: &Path,
+    authority: &CaCertificates,
+    records: (&Path, &[RevocationRecord]),
+) -> Result<Option<ExistingCrl>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
     let Some(content) = named_file::read_if_present(file).map_err(|error| about(&error))? else {
         return Ok(None);
@@ -364,10 +368,41 @@ fn existing_crl(file: &Path, authority: &CaCertificates) -> Result<Option<Existi
     };
     let crl = Crl::parse(der).map_err(|error| about(&error))?;
     if !authority.have_signed(&crl) {
-        let label = authority.label();
-        return Err(about(&format!("a CRL of another CA than {label}, by its signature; give another name")));
+        return Err(about(&not_signed(&crl, authority, records)));
     }
     Ok(Some(ExistingCrl { crl, is_der }))
+}
+
+/// The error for a CRL that no known key of the CA has signed. If a former key has, whose certificate is no longer in the bundle,
+/// the gateway still reads the file under this name, and the operator must know how to go on without losing an entry.
+fn not_signed(crl: &Crl, authority: &CaCertificates, records: (&Path, &[RevocationRecord])) -> String {
+    let label = authority.label();
+    let other = format!("a CRL of another CA than {label}, by its signature; give another name");
+    if !authority.has_issuer_name_of(crl) {
+        return other;
+    }
+    let (record_file, known) = records;
+    let recorded: HashSet<_> = known.iter().filter_map(|record| octets(&record.serial)).collect();
+    let unrecorded: Vec<_> = crl
+        .entries
+        .iter()
+        .filter(|entry| !recorded.contains::<[u8]>(entry.serial.as_ref()))
+        .map(|entry| hex(&entry.serial))
+        .collect();
+    let record_file = record_file.display();
+    let fix = match unrecorded.as_slice() {
+        [] => format!(
+            "move it away: the new CRL has the entries of {record_file}, and these are all of the old one"
+        ),
+        [first, ..] => format!(
+            "know that {record_file}, from which the new CRL is made, lacks {} of its entries, such as serial {first}: revoke \
+             these certificates first, with --deny-list, then move the file away",
+            unrecorded.len()
+        ),
+    };
+    format!(
+        "{other}. If it is of a former key (renew-ca --new-key) whose certificate is no longer in the bundle, {fix}"
+    )
 }
 
 /// Stages a deny list with further entries.
@@ -427,7 +462,76 @@ impl RevocationReport {
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use portcullis_pki::issuance::authority::CertificateAuthority;
+    use portcullis_pki::issuance::ca::CaCertificate;
+    use portcullis_pki::issuance::signer::{KeyKind, PemKey};
+    use portcullis_pki::issuance::validity::Validity;
+
+    use super::*;
+
+    const NOW: UnixTime = UnixTime::from_secs(1_790_000_000);
+
+    /// A CA of this name with a new key, and its certificate.
+    fn authority(common_name: &str) -> (String, CertificateAuthority) {
+        let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+        let validity = Validity { not_before: NOW, not_after: NOW + Duration::from_hours(24) };
+        let plan = CaCertificate { common_name, validity, path_length: 0, purpose: None, key_id: None };
+        let pem = encode_pem("CERTIFICATE", &plan.self_signed(&key).unwrap().der);
+        let authority = CertificateAuthority::new(pem.as_bytes(), Box::new(key)).unwrap();
+        (pem, authority)
+    }
+
+    fn crl(authority: &CertificateAuthority, serials: &[u8]) -> Vec<u8> {
+        let entry =
+            |serial: &u8| RevokedEntry { serial: vec![*serial].into(), revoked_at: 1_790_000_000, reason: 0 };
+        let entries: Vec<_> = serials.iter().map(entry).collect();
+        let next_update = NOW + Duration::from_hours(1);
+        let plan = CrlPlan { number: &BigUint::from(1_u8), this_update: NOW, next_update, entries: &entries };
+        authority.sign_crl(&plan).unwrap()
+    }
+
+    fn record(serial: &str) -> RevocationRecord {
+        RevocationRecord {
+            serial: serial.to_owned(),
+            subject: "CN=alice".to_owned(),
+            revoked_at: "2026-09-21T00:00:00Z".to_owned(),
+            not_after: "2027-09-21T00:00:00Z".to_owned(),
+            reason: RevocationReason::Unspecified,
+            sha256: serial.to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_crl_of_a_former_key_is_moved_away_once_the_record_has_its_entries() {
+        let directory = tempfile::tempdir().unwrap();
+        let [ca, bundle, file, record_file] =
+            ["ca.crt", "ca.bundle.crt", "crl", "ca.revoked.jsonl"].map(|name| directory.path().join(name));
+        let ((former_pem, former), (current_pem, current)) = (authority("ca"), authority("ca"));
+        std::fs::write(&ca, &current_pem).unwrap();
+        let found = |content: &[u8], serials: &[&str]| {
+            std::fs::write(&file, content).unwrap();
+            let known: Vec<_> = serials.iter().map(|serial| record(serial)).collect();
+            existing_crl(&file, &CaCertificates::read(&ca).unwrap(), (&record_file, &known))
+                .map(|existing| existing.unwrap().crl.entries.len())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(found(&crl(&current, &[0x17, 0x18]), &[]), Ok(2));
+        let of_former = crl(&former, &[0x17, 0x18]);
+        for (serials, part) in [
+            (&["17", "18"][..], "move it away: the new CRL has the entries of"),
+            (&["18", "19"], "lacks 1 of its entries, such as serial 17: revoke these certificates first"),
+            (&[], "lacks 2 of its entries"),
+        ] {
+            let error = found(&of_former, serials).unwrap_err();
+            assert!(error.contains("a CRL of another CA than ca") && error.contains(part), "{error}");
+            assert!(error.contains("ca.revoked.jsonl"), "{error}");
+        }
+        // A CA of another name never had this key.
+        let error = found(&crl(&authority("other").1, &[0x17]), &["17"]).unwrap_err();
+        assert!(error.ends_with("by its signature; give another name"), "{error}");
+        std::fs::write(&bundle, current_pem + &former_pem).unwrap();
+        assert_eq!(found(&of_former, &[]), Ok(2));
+    }
 
     #[test]
     fn a_user_is_the_common_name_and_nothing_that_looks_like_it() {

@@ -32,6 +32,7 @@ use super::super::table;
 use super::wait::{RequestOutcome, outcome};
 use super::{NewRequest, RequestName, client_usages, has, read, with_cluster};
 use crate::certs::named_file;
+use crate::interrupt::interrupted;
 use crate::output::{Output, print};
 
 pub(in crate::certs) const EXAMPLE: &str = "\
@@ -159,6 +160,15 @@ impl CsrKeyFile {
         Ok(())
     }
 
+    /// The text for a wait that ended without a certificate, with the flags to resume it.
+    fn to_resume(&self, name: &str, problem: &str) -> String {
+        let file = self.file.display();
+        format!(
+            "{name}: {problem}; the request still exists and the key is in {file}\n  fix: resume with the same flags and \
+             --name {name} --key {file}, without --out-key"
+        )
+    }
+
     /// Removes a generated key that no certificate will use, and restores the key that it replaced.
     fn forget(&mut self) {
         if let Some(placed) = self.placed.take() {
@@ -256,7 +266,7 @@ impl RequestFlags {
         Ok(found)
     }
 
-    /// Waits for the certificate. The error after a timeout or an interrupt contains the flags to resume with.
+    /// Waits for the certificate. The error after a timeout or a signal contains the flags to resume with.
     async fn wait(
         &self,
         cluster: &ClusterClient,
@@ -269,7 +279,9 @@ impl RequestFlags {
         let waited =
             timeout(self.timeout, outcome(cluster, api, name, made.metadata.uid.as_deref(), &spinner));
         let ended = tokio::select! {
-            _ = tokio::signal::ctrl_c() => Err("interrupted".to_owned()),
+            signal = interrupted() => {
+                return Err(CommandError::Interrupted { text: key.to_resume(name, "interrupted"), signal });
+            }
             waited = waited => waited.unwrap_or_else(|_| {
                 Err(format!("no certificate after {} s", self.timeout.as_secs()))
             }),
@@ -285,12 +297,7 @@ impl RequestFlags {
                 key.forget();
                 Err(CommandError::about(name, "the request was deleted"))
             }
-            Err(problem) => Err(CommandError::Failed(format!(
-                "{name}: {problem}; the request still exists and the key is in {}\n  fix: resume with the same flags \
-                 and --name {name} --key {}, without --out-key",
-                key.file.display(),
-                key.file.display()
-            ))),
+            Err(problem) => Err(CommandError::Failed(key.to_resume(name, &problem))),
         }
     }
 
