@@ -535,7 +535,12 @@ pub(in crate::login) mod tests {
 
     /// A context `c` of someone else's file, for this server.
     pub(in crate::login) fn target_of(server: &str) -> LoginTarget {
-        from_other(Path::new(""), json!({"server": server}), &[], &[]).unwrap()
+        target_of_cluster(json!({"server": server}))
+    }
+
+    /// The same for a cluster.
+    pub(in crate::login) fn target_of_cluster(cluster: Value) -> LoginTarget {
+        from_other(Path::new(""), cluster, &[], &[]).unwrap()
     }
 
     #[derive(Debug, Parser)]

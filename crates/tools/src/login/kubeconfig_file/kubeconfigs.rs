@@ -176,6 +176,11 @@ impl Kubeconfigs {
         self.path_of(CLUSTERS, name)
     }
 
+    /// The directory of the file that has a cluster; `None` for the files that are only read.
+    pub(in crate::login) fn cluster_directory(&self, name: &str) -> Option<&Path> {
+        self.files.get(self.position_of(CLUSTERS, name)?)?.path.parent()
+    }
+
     fn path_of(&self, kind: (&str, &str), name: &str) -> &Path {
         let place = self.place_of(kind, name);
         self.files.get(place).map_or(Path::new(""), |file| file.path.as_path())
@@ -183,10 +188,14 @@ impl Kubeconfigs {
 
     // client-go: tools/clientcmd/config.go, ModifyConfig — LocationOfOrigin, else the default file
     fn place_of(&self, kind: (&str, &str), name: &str) -> usize {
+        self.position_of(kind, name).unwrap_or_else(|| self.default_place())
+    }
+
+    fn position_of(&self, kind: (&str, &str), name: &str) -> Option<usize> {
         let has = |file: &PresentOrAbsent| {
             file.content.as_ref().is_some_and(|content| content.entry(kind, name).is_some())
         };
-        self.files.iter().position(has).unwrap_or_else(|| self.default_place())
+        self.files.iter().position(has)
     }
 
     /// Where new entries go: to the first file that exists, or to the last of the list.
