@@ -19,7 +19,7 @@ use super::consent;
 use super::error::LoginError;
 use super::kubeconfig_file::{
     KubeconfigFile, KubeconfigLocks, KubeconfigPaths, KubeconfigTarget, Kubeconfigs, check_environment,
-    cluster_config, credential_arguments, exec_user, with_arguments,
+    cluster_config, credential_arguments, exec_user, has_cluster_info, with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
@@ -102,9 +102,7 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let paths = KubeconfigPaths::of(flags.kubeconfig.as_deref())?;
     let before = paths.read()?;
     let targets = targets(flags, &before)?;
-    // Before the logins: they would be in vain.
-    let planned = merged(&before, &targets, flags.overwrite)?;
-    KubeconfigLocks::check(&planned.changed_paths(&before)).await?;
+    let change = planned_change(flags, &before, &targets).await?;
     if let Some(from) = &flags.from {
         consent::ask(from, &targets, &before, flags.yes).await?;
     }
@@ -123,8 +121,35 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
             get_certificate(&target.provider, &server).await?;
         }
     }
-    write(flags, &paths, before, &targets).await?;
+    write(flags, &paths, before, &targets, change).await?;
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+/// What a login changes in the kubeconfigs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KubeconfigChange {
+    /// Whether entries of others are replaced.
+    overwrite: bool,
+    /// Whether the context becomes the current one.
+    sets_current: bool,
+}
+
+/// Fails if the kubeconfigs cannot be changed as planned: the logins would be in vain. A context that is there already is of use
+/// without being the current one.
+async fn planned_change(
+    flags: &LoginFlags,
+    before: &Kubeconfigs,
+    targets: &[LoginTarget],
+) -> Result<KubeconfigChange, LoginError> {
+    let change = KubeconfigChange { overwrite: flags.overwrite, sets_current: true };
+    let planned = merged(before, targets, change)?;
+    let Err(error) = KubeconfigLocks::check(&planned.changed_paths(before)).await else { return Ok(change) };
+    let change = KubeconfigChange { sets_current: false, ..change };
+    if merged(before, targets, change)? != *before {
+        return Err(error);
+    }
+    print_error(&format!("warning: the current context stays as it is: {error}"));
+    Ok(change)
 }
 
 /// Writes the contexts that are logged in to. A change meanwhile stays, and costs the logins only if it is one of their
@@ -134,6 +159,7 @@ async fn write(
     paths: &KubeconfigPaths,
     before: Kubeconfigs,
     targets: &[LoginTarget],
+    change: KubeconfigChange,
 ) -> Result<(), LoginError> {
     let mut now = paths.read()?;
     loop {
@@ -142,7 +168,7 @@ async fn write(
                 "{now}: another program has changed it meanwhile; repeat the command"
             )));
         }
-        let after = merged(&now, targets, flags.overwrite)?;
+        let after = merged(&now, targets, change)?;
         let locks = KubeconfigLocks::acquire(&after.changed_paths(&now)).await?;
         let locked = paths.read()?;
         if locked != now {
@@ -161,20 +187,25 @@ async fn write(
 /// The kubeconfigs with the contexts that are logged in to. They must not change what the names of other entries stand for, in
 /// any file that kubectl reads together with them.
 // threat: hostile-kubeconfig
-fn merged(before: &Kubeconfigs, targets: &[LoginTarget], overwrite: bool) -> Result<Kubeconfigs, LoginError> {
+fn merged(
+    before: &Kubeconfigs,
+    targets: &[LoginTarget],
+    change: KubeconfigChange,
+) -> Result<Kubeconfigs, LoginError> {
     let problem = |problem: String| LoginError::usage(&format!("{before}: {problem}"));
     let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
     let all = before.all();
     let (mut after, mut all_after) = (before.clone(), all.clone());
     for LoginTarget { entry, origin, .. } in targets {
-        if *origin == Origin::Other && !overwrite {
+        if *origin == Origin::Other && !change.overwrite {
             all.check_shared_user(entry, &contexts).map_err(problem)?;
         }
-        all_after.merge(entry, overwrite).map_err(problem)?;
+        all_after.merge(entry, change.overwrite).map_err(problem)?;
         // With what the context has in another file, such as a namespace.
         after.copy(entry, &all_after);
     }
     match targets {
+        _ if !change.sets_current => {}
         [target] => after.set_current_context(&target.entry.context),
         [first, ..] if all.current_context().is_none() => after.set_current_context(&first.entry.context),
         _ => {}
@@ -437,7 +468,8 @@ fn existing(
     let problem = |problem: &str| {
         LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
     };
-    let own = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    let before = plugin_flags(&entry.user).map_err(|error| problem(&error))?;
+    let own = before.clone().with_login_of(given);
     if origin == Origin::OwnKubeconfig {
         check_environment(&entry.user, &own.variables(), |name| std::env::var_os(name))
             .map_err(|error| problem(&error))?;
@@ -447,6 +479,9 @@ fn existing(
         LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
     })?;
     let provider = own.clone().or(config);
+    // client-go gives the plugin the cluster only if its user says so.
+    let needs_cluster = provider.certificate()?.is_some() || provider != own;
+    let is_unchanged = own == before && (!needs_cluster || has_cluster_info(&entry.user));
     if origin == Origin::Other {
         let choices = provider.choices_of_another(given)?;
         if !choices.is_empty() {
@@ -459,6 +494,8 @@ fn existing(
     }
     let arguments = own.arguments()?;
     entry.user = match origin {
+        // As its owner has written it: the file may be one that the user cannot write.
+        Origin::OwnKubeconfig if is_unchanged => entry.user,
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
         Origin::Other => exec_user(&own_command(), &arguments),
     };
@@ -561,7 +598,8 @@ pub(in crate::login) mod tests {
         targets: &[LoginTarget],
         overwrite: bool,
     ) -> Result<KubeconfigFile, String> {
-        let after = super::merged(&kubeconfig(before.clone(), others), targets, overwrite);
+        let change = KubeconfigChange { overwrite, sets_current: true };
+        let after = super::merged(&kubeconfig(before.clone(), others), targets, change);
         let after = after.map_err(|error| error.to_string())?;
         Ok(after.content(Path::new("kubeconfig")).unwrap().clone())
     }
@@ -841,6 +879,41 @@ pub(in crate::login) mod tests {
         let flags = Parsed::try_parse_from(["login"]).unwrap().flags;
         let target = targets(&flags, &Kubeconfigs::of(files, &[])).unwrap().remove(0);
         assert_eq!((target.entry.context.as_str(), target.directory.as_path()), ("c", Path::new("/b")));
+    }
+
+    #[test]
+    fn a_context_that_a_login_does_not_change_stays_as_its_owner_has_written_it() {
+        let user = |arguments: &[&str], has_cluster_info: bool| {
+            let own = ["credential", "--client-id=c", "--issuer", "https://i.test", "--scope=a"];
+            let arguments = [&own[..], arguments].concat();
+            json!({"as": "b", "exec": {"command": "/opt/company/portcullis", "apiVersion": "client.authentication.k8s.io/v1",
+                "args": arguments, "provideClusterInfo": has_cluster_info}})
+        };
+        let file = |user: &Value, extension: &Value| {
+            let cluster = json!({"server": "https://s", "extensions": [
+                {"name": "client.authentication.k8s.io/exec", "extension": extension}]});
+            let file = json!({"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"});
+            kubeconfig(KubeconfigFile::parse(file.to_string().as_bytes()).unwrap(), &[])
+        };
+        let data = json!({"issuerCertificateAuthorityData": "YQ=="});
+        for (arguments, has_cluster_info, extension, given, is_changed) in [
+            (&[][..], false, &json!({}), &[][..], false),
+            (&["--user=alice"], false, &json!({}), &["--user=alice"], false),
+            (&["--user=alice"], false, &json!({}), &["--user=bob"], true),
+            (&["--client-certificate"], true, &json!({}), &[], false),
+            // Without the cluster, kubectl's command would not do what the login does.
+            (&["--client-certificate"], false, &json!({}), &[], true),
+            (&[], true, &data, &[], false),
+            (&[], false, &data, &[], true),
+        ] {
+            let before = file(&user(arguments, has_cluster_info), extension);
+            let flags = Parsed::try_parse_from(["login"].iter().chain(given)).unwrap().flags;
+            let targets = targets(&flags, &before).unwrap();
+            let change = KubeconfigChange { overwrite: false, sets_current: true };
+            let after = super::merged(&before, &targets, change).unwrap();
+            assert_eq!(after != before, is_changed, "{arguments:?} {has_cluster_info} {extension} {given:?}");
+        }
     }
 
     #[test]

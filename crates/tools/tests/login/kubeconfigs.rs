@@ -44,6 +44,41 @@ async fn a_context_of_the_second_file_is_logged_in_to_and_out_of() {
     assert!(logout.status.success() && text(&logout).contains("logged out of"), "{}", text(&logout));
 }
 
+/// A name so long that no lock file can be beside it stands for a directory that the user cannot write, since root can write each.
+#[tokio::test]
+async fn a_context_of_a_file_that_cannot_be_written_is_logged_in_to() {
+    let (provider, cluster, mut machine) = machine().await;
+    let company = "c".repeat(255);
+    list(&mut machine, &[&company]);
+    let server = json!({"server": cluster.url("").trim_end_matches('/')});
+    let mut file = machine.kubeconfig("c", &server);
+    let exec = &mut file["users"][0]["user"]["exec"];
+    exec["command"] = json!("/opt/company/portcullis");
+    exec["args"].as_array_mut().unwrap()[1..].reverse();
+    machine.write(&company, &file);
+    let before = read(&machine.file(&company));
+    for arguments in [&["login"][..], &["login", "--context=c"]] {
+        let login = machine.run(arguments).await;
+        assert!(login.status.success() && !text(&login).contains("warning"), "{}", text(&login));
+    }
+    assert_eq!(read(&machine.file(&company)), before);
+    // What would change is found before the login.
+    provider.take();
+    let refused = machine.run(&["login", "--user=alice"]).await;
+    assert!(!refused.status.success() && text(&refused).contains("cannot lock"), "{}", text(&refused));
+    assert!(provider.take().is_empty(), "the user is not asked");
+    file["current-context"] = json!("another");
+    machine.write(&company, &file);
+    let login = machine.run(&["login", "--context=c"]).await;
+    assert!(login.status.success(), "{}", text(&login));
+    assert!(
+        text(&login).contains("warning: the current context stays as it is: cannot lock"),
+        "{}",
+        text(&login)
+    );
+    assert!(read(&machine.file(&company)).contains("another"));
+}
+
 #[tokio::test]
 async fn a_kubeconfig_that_is_locked_is_found_before_the_login() {
     let (provider, cluster, mut machine) = machine().await;
