@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
 use portcullis_system::clock::Clock;
+use portcullis_system::text::is_obeyed;
 use portcullis_system::{input_file, platform};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -349,13 +350,10 @@ fn targets(flags: &LoginFlags, before: &Kubeconfigs) -> Result<Vec<LoginTarget>,
 }
 
 fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginError> {
-    let url: http::Uri =
-        server.parse().map_err(|_| LoginError::usage(&format!("--server {server:?}: must be a URL")))?;
-    let host = match (url.scheme_str(), url.authority()) {
-        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => authority.host(),
-        _ => return Err(LoginError::usage(&format!("--server {server:?}: must be an https:// URL"))),
-    };
-    let name = flags.name.clone().unwrap_or_else(|| host.to_owned());
+    let host = https_host(server).ok_or_else(|| {
+        LoginError::usage(&format!("--server {server:?}: must be an https:// URL without a user"))
+    })?;
+    let name = flags.name.clone().unwrap_or(host);
     Ok(LoginTarget {
         entry: KubeconfigTarget {
             context: name.clone(),
@@ -368,6 +366,17 @@ fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginErro
         directory: PathBuf::new(),
         origin: Origin::OwnKubeconfig,
     })
+}
+
+/// The host of an `https://` URL. One with a user is none: `https://good.test@evil.test` reads like another host.
+fn https_host(server: &str) -> Option<String> {
+    let url: http::Uri = server.parse().ok()?;
+    match (url.scheme_str(), url.authority()) {
+        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => {
+            Some(authority.host().to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// The cluster entry of a kubeconfig.
@@ -485,11 +494,7 @@ fn existing(
     if origin == Origin::Other {
         let choices = provider.choices_of_another(given)?;
         if !choices.is_empty() {
-            let choices: Vec<String> = choices.iter().map(|choice| shell_word(choice)).collect();
-            return Err(problem(&format!(
-                "it has what only you may choose; if you trust the file with it, give portcullis login the same: {}",
-                choices.join(" ")
-            )));
+            return Err(problem(&only_by_user(&choices, cfg!(windows))));
         }
     }
     let arguments = own.arguments()?;
@@ -505,14 +510,35 @@ fn existing(
     Ok(LoginTarget { entry, provider, directory: directory.to_owned(), origin })
 }
 
-/// An argument as a shell reads it: users copy it out of an error, and a file of someone else has chosen it.
-fn shell_word(argument: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@+%".contains(c);
-    if argument.chars().all(is_plain) {
-        argument.to_owned()
-    } else {
-        format!("'{}'", argument.replace('\'', r"'\''"))
+/// What to do about arguments of someone else's file that only the user may choose.
+fn only_by_user(choices: &[String], is_windows: bool) -> String {
+    let mut words = Vec::new();
+    for choice in choices {
+        let Some(word) = shell_word(choice, is_windows) else {
+            let flag = choice.split('=').next().unwrap_or_default();
+            return format!(
+                "it has what only you may choose, and the value of {flag:?} has characters that a shell may obey; ask for \
+                 another file"
+            );
+        };
+        words.push(word);
     }
+    format!(
+        "it has what only you may choose; if you trust the file with it, give portcullis login the same: {}",
+        words.join(" ")
+    )
+}
+
+/// An argument as each shell of the system reads it; `None`: they differ, or a terminal obeys it. Users copy it out of an error,
+/// and a file of someone else has chosen it.
+fn shell_word(argument: &str, is_windows: bool) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@+".contains(c) || c == '%' && !is_windows;
+    if argument.chars().all(is_plain) {
+        return Some(argument.to_owned());
+    }
+    // fish has escapes between single quotes; cmd.exe has no such quotes.
+    let may_end = |c: char| matches!(c, '\'' | '\\') || is_obeyed(c);
+    (!is_windows && !argument.contains(may_end)).then(|| format!("'{argument}'"))
 }
 
 /// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
@@ -523,6 +549,10 @@ fn cluster_of_other(entry: &KubeconfigTarget, file: &Path, directory: &Path) -> 
         let name = &entry.cluster_name;
         Err(LoginError::usage(&format!("{}: the cluster {name:?} {what}", file.display())))
     };
+    let server = cluster.get("server").and_then(Value::as_str).unwrap_or_default();
+    if https_host(server).is_none() {
+        return refused(&format!("has the server {server:?}, which is not an https:// URL without a user"));
+    }
     if cluster.get("insecure-skip-tls-verify").is_some_and(|skips| *skips != json!(false)) {
         return refused("has insecure-skip-tls-verify; ask for a file with its CAs");
     }
@@ -769,6 +799,12 @@ pub(in crate::login) mod tests {
             (json!({"certificate-authority": "../ca.crt"}), &[], "names a CA file elsewhere"),
             (json!({"certificate-authority": "none.crt"}), &[], "none.crt"),
             (json!({"insecure-skip-tls-verify": true}), &[], "has insecure-skip-tls-verify"),
+            (
+                json!({"server": "https://good.test@evil.test"}),
+                &[],
+                "has the server \"https://good.test@evil",
+            ),
+            (json!({"server": "http://s"}), &[], "not an https:// URL"),
             (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
             (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
             (
@@ -827,10 +863,31 @@ pub(in crate::login) mod tests {
             (&scopes(&["groups", "a"]), &[], &[], Some("--scope=a")),
             (&scopes(&["groups", "a"]), &[], &["--scope=a"], None),
             (&plain, &["--extra-parameter=a=b"], &["--extra-parameter=a=c"], Some("--extra-parameter=a=b")),
-            (&plain, &["--extra-parameter=a='; id;'"], &[], Some(r"'--extra-parameter=a='\''; id;'\'''")),
         ] {
             assert_eq!(refused(cluster, arguments, given).as_deref(), expected, "{arguments:?} {given:?}");
         }
+    }
+
+    #[test]
+    fn what_is_copied_out_of_an_error_is_one_word_for_each_shell() {
+        for (argument, posix, windows) in [
+            ("--scope=a,b", Some("--scope=a,b"), Some("--scope=a,b")),
+            ("--scope=a%b", Some("--scope=a%b"), None),
+            ("--scope=$(id)", Some("'--scope=$(id)'"), None),
+            ("--scope=a & calc", Some("'--scope=a & calc'"), None),
+            ("--scope=a'; id;'", None, None),
+            (r"--scope=a\' id", None, None),
+            ("--scope=a\nid\n", None, None),
+            ("--scope=a\u{202e}b", None, None),
+            ("--scope=\u{1b}[A", None, None),
+        ] {
+            assert_eq!(shell_word(argument, false).as_deref(), posix, "{argument:?}");
+            assert_eq!(shell_word(argument, true).as_deref(), windows, "{argument:?}");
+        }
+        let choices = ["--token=access", "--scope=a'b"].map(str::to_owned);
+        let refused = only_by_user(&choices, false);
+        assert!(refused.contains("the value of \"--scope\" has characters"), "{refused}");
+        assert!(!refused.contains("a'b"), "{refused}");
     }
 
     #[test]
