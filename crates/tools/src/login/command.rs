@@ -835,6 +835,7 @@ pub(in crate::login) mod tests {
             "--flow=device",
             "--user=alice",
             "--callback-port=18000",
+            "--callback-host=localhost",
             "--login-timeout=9m",
             "--client-certificate",
             "--signer-name=company.test/clients",
@@ -844,17 +845,14 @@ pub(in crate::login) mod tests {
         assert_eq!(refused(&plain, &usual, &[]), None);
         assert_eq!(refused(&scopes(&["groups", "email"]), &[], &[]), None);
         // Each of them, and together, until the user gives the same.
-        let unusual = [
-            "--token=access",
-            "--extra-parameter=resource=https://graph.test",
-            "--callback-host=localhost",
-            "--scope=mail.read",
-        ];
+        let unusual =
+            ["--token=access", "--extra-parameter=resource=https://graph.test", "--scope=mail.read"];
         for choice in unusual {
             assert_eq!(refused(&plain, &[choice], &[]).as_deref(), Some(choice));
             assert_eq!(refused(&plain, &[choice], &[choice]), None, "{choice}");
             assert!(refused(&plain, &[choice], &["--callback-port=1"]).is_some(), "{choice}");
         }
+        assert!(from_other(Path::new(""), plain.clone(), &["--callback-host=[::1]"], &[]).is_err());
         let all = refused(&plain, &unusual, &[]).unwrap();
         assert!(unusual.iter().all(|choice| all.split(' ').any(|named| named == *choice)), "{all}");
         for (cluster, arguments, given, expected) in [
