@@ -13,7 +13,7 @@ mod inspect;
 mod issue;
 mod kind;
 mod kubeconfig;
-mod link;
+pub(super) mod link;
 mod listing;
 mod making;
 pub(super) mod named_file;

@@ -173,7 +173,8 @@ pub(super) fn certificates_in_place_of_tokens(servers: &RealServers) -> Result<(
     // Not approved in time: the kubeconfig is written, kubectl goes on with the same request.
     let company = company_kubeconfig(servers, &user)?;
     let browser = format!("--browser-command={}", Provider::browser("alice")?);
-    let late = user.portcullis(&["login", "--all", "--from", &company.display().to_string(), &browser])?;
+    let late =
+        user.portcullis(&["login", "--all", "--yes", "--from", &company.display().to_string(), &browser])?;
     expect(
         "late login",
         late.status.success() && text(&late).contains("kubectl certificate approve"),

@@ -248,6 +248,7 @@ pub(super) fn contexts_of_one_login(servers: &RealServers) -> Result<(), String>
     let output = user.portcullis(&[
         "login",
         "--all",
+        "--yes",
         &format!("--from={}", path.display()),
         &format!("--browser-command={}", browser.display()),
     ])?;

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::OwnerError;
 
@@ -106,6 +107,28 @@ pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+fn is_one_of(error: &io::Error, errors: &[Errno]) -> bool {
+    errors.iter().any(|known| error.raw_os_error() == Some(known.raw_os_error()))
+}
+
+/// Whether the system has no sockets for addresses of this family.
+pub fn is_unknown_family(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::AFNOSUPPORT])
+}
+
+/// Whether the process or the system has no file descriptors or memory left for a socket.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    is_one_of(error, &[Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM])
+}
+
+/// The machine since its start, to tell whether a process ID of a shared file is one here.
+pub fn machine() -> Option<String> {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    // Linux; machines that were cloned have the same name.
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    Some(format!("{name} {}", boot.trim()))
+}
+
 /// Ctrl-C in the terminal does not reach the process that the command starts.
 pub fn own_process_group(command: &mut Command) -> &mut Command {
     command.process_group(0)
@@ -141,6 +164,23 @@ mod tests {
         }
         make_private(&path("a/b/file")).unwrap();
         assert_eq!(mode("a/b/file"), 0o600);
+    }
+
+    #[test]
+    fn errors_of_sockets_are_told_apart() {
+        for (error, is_unknown, is_out) in [
+            (Errno::AFNOSUPPORT, true, false),
+            (Errno::MFILE, false, true),
+            (Errno::NFILE, false, true),
+            (Errno::NOBUFS, false, true),
+            (Errno::NOMEM, false, true),
+            (Errno::CONNABORTED, false, false),
+            (Errno::ADDRINUSE, false, false),
+        ] {
+            let error = io::Error::from(error);
+            assert_eq!((is_unknown_family(&error), is_exhausted(&error)), (is_unknown, is_out), "{error}");
+        }
+        assert_eq!(machine(), machine());
     }
 
     #[test]

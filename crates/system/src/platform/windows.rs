@@ -23,6 +23,11 @@ const IDENTIFICATION: u32 = 0x0001_0000;
 // winbase.h, CREATE_NEW_PROCESS_GROUP
 const NEW_PROCESS_GROUP: u32 = 0x0000_0200;
 
+// winsock2.h, WSAEAFNOSUPPORT
+const UNKNOWN_FAMILY: i32 = 10047;
+// winerror.h, ERROR_NOT_ENOUGH_MEMORY and ERROR_NO_SYSTEM_RESOURCES; winsock2.h, WSAEMFILE and WSAENOBUFS
+const EXHAUSTED: [i32; 4] = [8, 1450, 10024, 10055];
+
 /// Creates a directory, and those above it, unless they exist. It is as private as the directory in which it is.
 pub fn create_private_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
@@ -110,6 +115,21 @@ pub fn write_start(file: &File, mut content: &[u8]) -> io::Result<()> {
 /// Nothing to do: the file system writes the entries of a directory together with its journal.
 pub fn sync_directory(_: &Path) -> io::Result<()> {
     Ok(())
+}
+
+/// Whether the system has no sockets for addresses of this family.
+pub fn is_unknown_family(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(UNKNOWN_FAMILY)
+}
+
+/// Whether the process or the system has no handles or memory left for a socket.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| EXHAUSTED.contains(&code))
+}
+
+/// The machine, to tell whether a process ID of a shared file is one here.
+pub fn machine() -> Option<String> {
+    std::env::var("COMPUTERNAME").ok()
 }
 
 /// Ctrl-C in the console does not reach the process that the command starts.

@@ -98,6 +98,8 @@ struct StagedFile {
     content: Zeroizing<Vec<u8>>,
     /// The mode bits that a replacement inherits from the old file.
     shared: u32,
+    /// Whether an existing file is replaced.
+    force: bool,
 }
 
 impl fmt::Debug for StagedFile {
@@ -120,22 +122,27 @@ impl NewFiles {
 
     /// Stages content that may contain a key. Fails early if the file exists or the directory is not writable.
     pub(crate) fn stage(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, SECRET_MODE_MASK)
+        self.add(path, content, SECRET_MODE_MASK, self.force)
+    }
+
+    /// The same for a file that must not exist, also with `force`.
+    pub(crate) fn stage_new(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
+        self.add(path, content, SECRET_MODE_MASK, false)
     }
 
     /// Stages content without a key: a replaced certificate stays readable for the servers that use it.
     pub(crate) fn stage_public(&mut self, path: &Path, content: &[u8]) -> Result<(), FileError> {
-        self.add(path, content, PUBLIC_MODE_MASK)
+        self.add(path, content, PUBLIC_MODE_MASK, self.force)
     }
 
-    fn add(&mut self, path: &Path, content: &[u8], shared: u32) -> Result<(), FileError> {
+    fn add(&mut self, path: &Path, content: &[u8], shared: u32, force: bool) -> Result<(), FileError> {
         if self.staged.iter().any(|known| known.path == path) {
             return Err(FileError::Twice(path.to_owned()));
         }
-        must_be_free(path, self.force)?;
-        NewFile::create(&destination(path, self.force)?).map(drop)?;
+        must_be_free(path, force)?;
+        NewFile::create(&destination(path, force)?).map(drop)?;
         let content = Zeroizing::new(content.to_vec());
-        self.staged.push(StagedFile { path: path.to_owned(), content, shared });
+        self.staged.push(StagedFile { path: path.to_owned(), content, shared, force });
         Ok(())
     }
 
@@ -143,11 +150,11 @@ impl NewFiles {
     pub(crate) fn commit(self) -> Result<CommittedFiles, FileError> {
         let mut written = Vec::new();
         for staged in &self.staged {
-            written.push(WrittenFile::of(staged, self.force)?);
+            written.push(WrittenFile::of(staged)?);
         }
         let mut done: Vec<PlacedFile> = Vec::new();
         for file in written {
-            match file.place(self.force) {
+            match file.place() {
                 Ok(placed) => done.push(placed),
                 Err(error) => {
                     CommittedFiles(done).undo();
@@ -226,19 +233,21 @@ struct WrittenFile {
     path: PathBuf,
     file: NewFile,
     before: Option<ReplacedFile>,
+    force: bool,
 }
 
 impl WrittenFile {
-    fn of(staged: &StagedFile, force: bool) -> Result<Self, FileError> {
+    fn of(staged: &StagedFile) -> Result<Self, FileError> {
+        let force = staged.force;
         let path = destination(&staged.path, force)?;
         let before = if force { ReplacedFile::read(&path)? } else { None };
         let replaced = before.as_ref().map(|ReplacedFile { metadata, .. }| (metadata, staged.shared));
         let file = NewFile::written(&path, &staged.content, replaced)?;
-        Ok(Self { path, file, before })
+        Ok(Self { path, file, before, force })
     }
 
-    fn place(self, force: bool) -> Result<PlacedFile, FileError> {
-        let Self { path, file, before } = self;
+    fn place(self) -> Result<PlacedFile, FileError> {
+        let Self { path, file, before, force } = self;
         match file.name(&path, force) {
             Ok(()) => Ok(PlacedFile { path, before }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !force => {

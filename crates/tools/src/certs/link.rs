@@ -48,7 +48,7 @@ pub(crate) enum LinkError {
 }
 
 /// The path without symbolic links. Its end need not exist.
-pub(super) fn resolve(path: &Path) -> Result<PathBuf, LinkError> {
+pub(crate) fn resolve(path: &Path) -> Result<PathBuf, LinkError> {
     resolve_as(path, current_user())
 }
 

@@ -135,9 +135,10 @@ fn locked(limit: &Duration, holder: Option<&LockHolder>) -> String {
     };
     let (doing, fix) =
         if *is_login { ("logs in", "complete its login, or ") } else { ("has used this login", "") };
+    // Another process here may have the ID of that one.
+    let end = if holder.is_here() { format!("with `kill {process}`") } else { "on its machine".to_owned() };
     format!(
-        "another process {doing}, and has not ended within {limit:?}: {holder}\n  fix: {fix}end it with `kill {process}`, \
-         {ENDED}"
+        "another process {doing}, and has not ended within {limit:?}: {holder}\n  fix: {fix}end it {end}, {ENDED}"
     )
 }
 
@@ -290,6 +291,9 @@ struct FailedAttempt {
 pub(super) struct LockHolder {
     /// Its process ID.
     process: u32,
+    /// Its machine: several can share the directory of the cache.
+    #[serde(default)]
+    machine: Option<String>,
     /// Since when it holds the lock, in seconds since 1970.
     since: u64,
     /// Whether it waits for its user, who logs in.
@@ -298,7 +302,16 @@ pub(super) struct LockHolder {
 
 impl LockHolder {
     fn current() -> Self {
-        Self { process: std::process::id(), since: Clock::system().now().as_secs(), is_login: false }
+        Self {
+            process: std::process::id(),
+            machine: platform::machine(),
+            since: Clock::system().now().as_secs(),
+            is_login: false,
+        }
+    }
+
+    fn is_here(&self) -> bool {
+        self.machine.is_some() && self.machine == platform::machine()
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Every program and user of the machine, and every web page in the browser, can reach it. It accepts one redirect, that
 //! with the state of this login; the code in it is worthless without the PKCE verifier, which never leaves this process.
-//! The login begins at an address of the listener that works once, so that another user who has read it is noticed.
+//! The login begins at an address of the listener that works once. If another user who has read it opens it, too, the login ends
+//! as soon as the second of the two opens it. One who completes the login before that is seen only by the account that the login
+//! prints.
 // threat: forged-callback
 
 use std::collections::{BTreeMap, VecDeque};
@@ -26,6 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use openidconnect::CsrfToken;
 use openidconnect::url::form_urlencoded;
+use portcullis_system::platform;
 use portcullis_system::sync::lock;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,7 +41,7 @@ use super::settings::CallbackHost;
 
 pub(super) const PATH: &str = "/callback";
 /// Open connections. One more closes the one that has waited longest for its request.
-const MAX_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 128;
 /// How long the header of a request may take: it comes from the same machine.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection may take to send its request and receive the page.
@@ -157,16 +160,17 @@ async fn bind_once(addresses: &[IpAddr], mut port: u16) -> io::Result<(u16, Vec<
                 port = listener.local_addr()?.port();
                 listeners.push(listener);
             }
-            Err(error) if is_present(*address).await => return Err(error),
-            Err(error) => absent = error,
+            Err(error) if is_absent(&error) => absent = error,
+            Err(error) => return Err(error),
         }
     }
     if listeners.is_empty() { Err(absent) } else { Ok((port, listeners)) }
 }
 
-/// Whether the machine has this address: one without IPv6 has no `::1`.
-async fn is_present(address: IpAddr) -> bool {
-    TcpListener::bind(SocketAddr::new(address, 0)).await.is_ok()
+/// Whether an address cannot be listened to because the machine does not have it: one without IPv6 has no `::1`. Another user who
+/// occupies its ports must not make it look so.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable || platform::is_unknown_family(error)
 }
 
 /// The server of one login, which ends when it is dropped.
@@ -211,8 +215,10 @@ async fn accept_all(mut listeners: Vec<TcpListener>, desk: Arc<CallbackDesk>) {
         let accepts = listeners.iter().map(|listener| Box::pin(listener.accept()));
         match select_all(accepts).await.0 {
             Ok((stream, _)) => connections.add(stream, &desk),
-            // Out of file descriptors: connections that end free some.
-            Err(_) => sleep(Duration::from_millis(100)).await,
+            // Connections that end free some.
+            Err(error) if platform::is_exhausted(&error) => sleep(Duration::from_millis(100)).await,
+            // Of a connection that its client has given up: the next one must not wait for it.
+            Err(_) => {}
         }
         // The connection reads what has arrived before the next ones can take its place.
         yield_now().await;

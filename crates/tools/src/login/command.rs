@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, Parser};
 use portcullis_system::clock::Clock;
+use portcullis_system::text::is_obeyed;
 use portcullis_system::{input_file, platform};
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ use super::consent;
 use super::error::LoginError;
 use super::kubeconfig_file::{
     KubeconfigFile, KubeconfigLocks, KubeconfigPaths, KubeconfigTarget, Kubeconfigs, check_environment,
-    cluster_config, credential_arguments, exec_user, with_arguments,
+    cluster_config, credential_arguments, exec_user, has_cluster_info, with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
@@ -102,9 +103,7 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
     let paths = KubeconfigPaths::of(flags.kubeconfig.as_deref())?;
     let before = paths.read()?;
     let targets = targets(flags, &before)?;
-    // Before the logins: they would be in vain.
-    let planned = merged(&before, &targets, flags.overwrite)?;
-    KubeconfigLocks::check(&planned.changed_paths(&before)).await?;
+    let change = planned_change(flags, &before, &targets).await?;
     if let Some(from) = &flags.from {
         consent::ask(from, &targets, &before, flags.yes).await?;
     }
@@ -123,8 +122,35 @@ pub(super) async fn run(flags: &LoginFlags) -> Result<ExitCode, LoginError> {
             get_certificate(&target.provider, &server).await?;
         }
     }
-    write(flags, &paths, before, &targets).await?;
+    write(flags, &paths, before, &targets, change).await?;
     Ok(if rows.is_empty() { ExitCode::SUCCESS } else { print(&columns(["CONTEXT", "USER", "GROUPS"], rows)) })
+}
+
+/// What a login changes in the kubeconfigs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct KubeconfigChange {
+    /// Whether entries of others are replaced.
+    overwrite: bool,
+    /// Whether the context becomes the current one.
+    sets_current: bool,
+}
+
+/// Fails if the kubeconfigs cannot be changed as planned: the logins would be in vain. A context that is there already is of use
+/// without being the current one.
+async fn planned_change(
+    flags: &LoginFlags,
+    before: &Kubeconfigs,
+    targets: &[LoginTarget],
+) -> Result<KubeconfigChange, LoginError> {
+    let change = KubeconfigChange { overwrite: flags.overwrite, sets_current: true };
+    let planned = merged(before, targets, change)?;
+    let Err(error) = KubeconfigLocks::check(&planned.changed_paths(before)).await else { return Ok(change) };
+    let change = KubeconfigChange { sets_current: false, ..change };
+    if merged(before, targets, change)? != *before {
+        return Err(error);
+    }
+    print_error(&format!("warning: the current context stays as it is: {error}"));
+    Ok(change)
 }
 
 /// Writes the contexts that are logged in to. A change meanwhile stays, and costs the logins only if it is one of their
@@ -134,6 +160,7 @@ async fn write(
     paths: &KubeconfigPaths,
     before: Kubeconfigs,
     targets: &[LoginTarget],
+    change: KubeconfigChange,
 ) -> Result<(), LoginError> {
     let mut now = paths.read()?;
     loop {
@@ -142,7 +169,7 @@ async fn write(
                 "{now}: another program has changed it meanwhile; repeat the command"
             )));
         }
-        let after = merged(&now, targets, flags.overwrite)?;
+        let after = merged(&now, targets, change)?;
         let locks = KubeconfigLocks::acquire(&after.changed_paths(&now)).await?;
         let locked = paths.read()?;
         if locked != now {
@@ -161,20 +188,25 @@ async fn write(
 /// The kubeconfigs with the contexts that are logged in to. They must not change what the names of other entries stand for, in
 /// any file that kubectl reads together with them.
 // threat: hostile-kubeconfig
-fn merged(before: &Kubeconfigs, targets: &[LoginTarget], overwrite: bool) -> Result<Kubeconfigs, LoginError> {
+fn merged(
+    before: &Kubeconfigs,
+    targets: &[LoginTarget],
+    change: KubeconfigChange,
+) -> Result<Kubeconfigs, LoginError> {
     let problem = |problem: String| LoginError::usage(&format!("{before}: {problem}"));
     let contexts: Vec<&str> = targets.iter().map(|target| target.entry.context.as_str()).collect();
     let all = before.all();
     let (mut after, mut all_after) = (before.clone(), all.clone());
     for LoginTarget { entry, origin, .. } in targets {
-        if *origin == Origin::Other && !overwrite {
+        if *origin == Origin::Other && !change.overwrite {
             all.check_shared_user(entry, &contexts).map_err(problem)?;
         }
-        all_after.merge(entry, overwrite).map_err(problem)?;
+        all_after.merge(entry, change.overwrite).map_err(problem)?;
         // With what the context has in another file, such as a namespace.
         after.copy(entry, &all_after);
     }
     match targets {
+        _ if !change.sets_current => {}
         [target] => after.set_current_context(&target.entry.context),
         [first, ..] if all.current_context().is_none() => after.set_current_context(&first.entry.context),
         _ => {}
@@ -318,13 +350,10 @@ fn targets(flags: &LoginFlags, before: &Kubeconfigs) -> Result<Vec<LoginTarget>,
 }
 
 fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginError> {
-    let url: http::Uri =
-        server.parse().map_err(|_| LoginError::usage(&format!("--server {server:?}: must be a URL")))?;
-    let host = match (url.scheme_str(), url.authority()) {
-        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => authority.host(),
-        _ => return Err(LoginError::usage(&format!("--server {server:?}: must be an https:// URL"))),
-    };
-    let name = flags.name.clone().unwrap_or_else(|| host.to_owned());
+    let host = https_host(server).ok_or_else(|| {
+        LoginError::usage(&format!("--server {server:?}: must be an https:// URL without a user"))
+    })?;
+    let name = flags.name.clone().unwrap_or(host);
     Ok(LoginTarget {
         entry: KubeconfigTarget {
             context: name.clone(),
@@ -337,6 +366,17 @@ fn new_target(flags: &LoginFlags, server: &str) -> Result<LoginTarget, LoginErro
         directory: PathBuf::new(),
         origin: Origin::OwnKubeconfig,
     })
+}
+
+/// The host of an `https://` URL. One with a user is none: `https://good.test@evil.test` reads like another host.
+fn https_host(server: &str) -> Option<String> {
+    let url: http::Uri = server.parse().ok()?;
+    match (url.scheme_str(), url.authority()) {
+        (Some("https"), Some(authority)) if !authority.as_str().contains('@') => {
+            Some(authority.host().to_owned())
+        }
+        _ => None,
+    }
 }
 
 /// The cluster entry of a kubeconfig.
@@ -437,7 +477,8 @@ fn existing(
     let problem = |problem: &str| {
         LoginError::usage(&format!("{}: the user {:?}: {problem}", file.display(), entry.user_name))
     };
-    let own = plugin_flags(&entry.user).map_err(|error| problem(&error))?.with_login_of(given);
+    let before = plugin_flags(&entry.user).map_err(|error| problem(&error))?;
+    let own = before.clone().with_login_of(given);
     if origin == Origin::OwnKubeconfig {
         check_environment(&entry.user, &own.variables(), |name| std::env::var_os(name))
             .map_err(|error| problem(&error))?;
@@ -447,18 +488,19 @@ fn existing(
         LoginError::usage(&format!("{}: the cluster {:?}: {error}", file.display(), entry.cluster_name))
     })?;
     let provider = own.clone().or(config);
+    // client-go gives the plugin the cluster only if its user says so.
+    let needs_cluster = provider.certificate()?.is_some() || provider != own;
+    let is_unchanged = own == before && (!needs_cluster || has_cluster_info(&entry.user));
     if origin == Origin::Other {
         let choices = provider.choices_of_another(given)?;
         if !choices.is_empty() {
-            let choices: Vec<String> = choices.iter().map(|choice| shell_word(choice)).collect();
-            return Err(problem(&format!(
-                "it has what only you may choose; if you trust the file with it, give portcullis login the same: {}",
-                choices.join(" ")
-            )));
+            return Err(problem(&only_by_user(&choices, cfg!(windows))));
         }
     }
     let arguments = own.arguments()?;
     entry.user = match origin {
+        // As its owner has written it: the file may be one that the user cannot write.
+        Origin::OwnKubeconfig if is_unchanged => entry.user,
         Origin::OwnKubeconfig => with_arguments(entry.user, &own_command(), &arguments),
         Origin::Other => exec_user(&own_command(), &arguments),
     };
@@ -468,14 +510,35 @@ fn existing(
     Ok(LoginTarget { entry, provider, directory: directory.to_owned(), origin })
 }
 
-/// An argument as a shell reads it: users copy it out of an error, and a file of someone else has chosen it.
-fn shell_word(argument: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@+%".contains(c);
-    if argument.chars().all(is_plain) {
-        argument.to_owned()
-    } else {
-        format!("'{}'", argument.replace('\'', r"'\''"))
+/// What to do about arguments of someone else's file that only the user may choose.
+fn only_by_user(choices: &[String], is_windows: bool) -> String {
+    let mut words = Vec::new();
+    for choice in choices {
+        let Some(word) = shell_word(choice, is_windows) else {
+            let flag = choice.split('=').next().unwrap_or_default();
+            return format!(
+                "it has what only you may choose, and the value of {flag:?} has characters that a shell may obey; ask for \
+                 another file"
+            );
+        };
+        words.push(word);
     }
+    format!(
+        "it has what only you may choose; if you trust the file with it, give portcullis login the same: {}",
+        words.join(" ")
+    )
+}
+
+/// An argument as each shell of the system reads it; `None`: they differ, or a terminal obeys it. Users copy it out of an error,
+/// and a file of someone else has chosen it.
+fn shell_word(argument: &str, is_windows: bool) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=./:,@+".contains(c) || c == '%' && !is_windows;
+    if argument.chars().all(is_plain) {
+        return Some(argument.to_owned());
+    }
+    // fish has escapes between single quotes; cmd.exe has no such quotes.
+    let may_end = |c: char| matches!(c, '\'' | '\\') || is_obeyed(c);
+    (!is_windows && !argument.contains(may_end)).then(|| format!("'{argument}'"))
 }
 
 /// A cluster of someone else's file: with its CAs in place of a file that could change, and no TLS that anyone can end.
@@ -486,6 +549,10 @@ fn cluster_of_other(entry: &KubeconfigTarget, file: &Path, directory: &Path) -> 
         let name = &entry.cluster_name;
         Err(LoginError::usage(&format!("{}: the cluster {name:?} {what}", file.display())))
     };
+    let server = cluster.get("server").and_then(Value::as_str).unwrap_or_default();
+    if https_host(server).is_none() {
+        return refused(&format!("has the server {server:?}, which is not an https:// URL without a user"));
+    }
     if cluster.get("insecure-skip-tls-verify").is_some_and(|skips| *skips != json!(false)) {
         return refused("has insecure-skip-tls-verify; ask for a file with its CAs");
     }
@@ -535,7 +602,12 @@ pub(in crate::login) mod tests {
 
     /// A context `c` of someone else's file, for this server.
     pub(in crate::login) fn target_of(server: &str) -> LoginTarget {
-        from_other(Path::new(""), json!({"server": server}), &[], &[]).unwrap()
+        target_of_cluster(json!({"server": server}))
+    }
+
+    /// The same for a cluster.
+    pub(in crate::login) fn target_of_cluster(cluster: Value) -> LoginTarget {
+        from_other(Path::new(""), cluster, &[], &[]).unwrap()
     }
 
     #[derive(Debug, Parser)]
@@ -556,7 +628,8 @@ pub(in crate::login) mod tests {
         targets: &[LoginTarget],
         overwrite: bool,
     ) -> Result<KubeconfigFile, String> {
-        let after = super::merged(&kubeconfig(before.clone(), others), targets, overwrite);
+        let change = KubeconfigChange { overwrite, sets_current: true };
+        let after = super::merged(&kubeconfig(before.clone(), others), targets, change);
         let after = after.map_err(|error| error.to_string())?;
         Ok(after.content(Path::new("kubeconfig")).unwrap().clone())
     }
@@ -726,6 +799,12 @@ pub(in crate::login) mod tests {
             (json!({"certificate-authority": "../ca.crt"}), &[], "names a CA file elsewhere"),
             (json!({"certificate-authority": "none.crt"}), &[], "none.crt"),
             (json!({"insecure-skip-tls-verify": true}), &[], "has insecure-skip-tls-verify"),
+            (
+                json!({"server": "https://good.test@evil.test"}),
+                &[],
+                "has the server \"https://good.test@evil",
+            ),
+            (json!({"server": "http://s"}), &[], "not an https:// URL"),
             (json!({}), &["--flow=client-credentials"], "--flow=client-credentials"),
             (json!({}), &["--token-file=/etc/passwd"], "--token-file"),
             (
@@ -756,6 +835,7 @@ pub(in crate::login) mod tests {
             "--flow=device",
             "--user=alice",
             "--callback-port=18000",
+            "--callback-host=localhost",
             "--login-timeout=9m",
             "--client-certificate",
             "--signer-name=company.test/clients",
@@ -765,17 +845,14 @@ pub(in crate::login) mod tests {
         assert_eq!(refused(&plain, &usual, &[]), None);
         assert_eq!(refused(&scopes(&["groups", "email"]), &[], &[]), None);
         // Each of them, and together, until the user gives the same.
-        let unusual = [
-            "--token=access",
-            "--extra-parameter=resource=https://graph.test",
-            "--callback-host=localhost",
-            "--scope=mail.read",
-        ];
+        let unusual =
+            ["--token=access", "--extra-parameter=resource=https://graph.test", "--scope=mail.read"];
         for choice in unusual {
             assert_eq!(refused(&plain, &[choice], &[]).as_deref(), Some(choice));
             assert_eq!(refused(&plain, &[choice], &[choice]), None, "{choice}");
             assert!(refused(&plain, &[choice], &["--callback-port=1"]).is_some(), "{choice}");
         }
+        assert!(from_other(Path::new(""), plain.clone(), &["--callback-host=[::1]"], &[]).is_err());
         let all = refused(&plain, &unusual, &[]).unwrap();
         assert!(unusual.iter().all(|choice| all.split(' ').any(|named| named == *choice)), "{all}");
         for (cluster, arguments, given, expected) in [
@@ -784,10 +861,31 @@ pub(in crate::login) mod tests {
             (&scopes(&["groups", "a"]), &[], &[], Some("--scope=a")),
             (&scopes(&["groups", "a"]), &[], &["--scope=a"], None),
             (&plain, &["--extra-parameter=a=b"], &["--extra-parameter=a=c"], Some("--extra-parameter=a=b")),
-            (&plain, &["--extra-parameter=a='; id;'"], &[], Some(r"'--extra-parameter=a='\''; id;'\'''")),
         ] {
             assert_eq!(refused(cluster, arguments, given).as_deref(), expected, "{arguments:?} {given:?}");
         }
+    }
+
+    #[test]
+    fn what_is_copied_out_of_an_error_is_one_word_for_each_shell() {
+        for (argument, posix, windows) in [
+            ("--scope=a,b", Some("--scope=a,b"), Some("--scope=a,b")),
+            ("--scope=a%b", Some("--scope=a%b"), None),
+            ("--scope=$(id)", Some("'--scope=$(id)'"), None),
+            ("--scope=a & calc", Some("'--scope=a & calc'"), None),
+            ("--scope=a'; id;'", None, None),
+            (r"--scope=a\' id", None, None),
+            ("--scope=a\nid\n", None, None),
+            ("--scope=a\u{202e}b", None, None),
+            ("--scope=\u{1b}[A", None, None),
+        ] {
+            assert_eq!(shell_word(argument, false).as_deref(), posix, "{argument:?}");
+            assert_eq!(shell_word(argument, true).as_deref(), windows, "{argument:?}");
+        }
+        let choices = ["--token=access", "--scope=a'b"].map(str::to_owned);
+        let refused = only_by_user(&choices, false);
+        assert!(refused.contains("the value of \"--scope\" has characters"), "{refused}");
+        assert!(!refused.contains("a'b"), "{refused}");
     }
 
     #[test]
@@ -836,6 +934,41 @@ pub(in crate::login) mod tests {
         let flags = Parsed::try_parse_from(["login"]).unwrap().flags;
         let target = targets(&flags, &Kubeconfigs::of(files, &[])).unwrap().remove(0);
         assert_eq!((target.entry.context.as_str(), target.directory.as_path()), ("c", Path::new("/b")));
+    }
+
+    #[test]
+    fn a_context_that_a_login_does_not_change_stays_as_its_owner_has_written_it() {
+        let user = |arguments: &[&str], has_cluster_info: bool| {
+            let own = ["credential", "--client-id=c", "--issuer", "https://i.test", "--scope=a"];
+            let arguments = [&own[..], arguments].concat();
+            json!({"as": "b", "exec": {"command": "/opt/company/portcullis", "apiVersion": "client.authentication.k8s.io/v1",
+                "args": arguments, "provideClusterInfo": has_cluster_info}})
+        };
+        let file = |user: &Value, extension: &Value| {
+            let cluster = json!({"server": "https://s", "extensions": [
+                {"name": "client.authentication.k8s.io/exec", "extension": extension}]});
+            let file = json!({"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}], "current-context": "c"});
+            kubeconfig(KubeconfigFile::parse(file.to_string().as_bytes()).unwrap(), &[])
+        };
+        let data = json!({"issuerCertificateAuthorityData": "YQ=="});
+        for (arguments, has_cluster_info, extension, given, is_changed) in [
+            (&[][..], false, &json!({}), &[][..], false),
+            (&["--user=alice"], false, &json!({}), &["--user=alice"], false),
+            (&["--user=alice"], false, &json!({}), &["--user=bob"], true),
+            (&["--client-certificate"], true, &json!({}), &[], false),
+            // Without the cluster, kubectl's command would not do what the login does.
+            (&["--client-certificate"], false, &json!({}), &[], true),
+            (&[], true, &data, &[], false),
+            (&[], false, &data, &[], true),
+        ] {
+            let before = file(&user(arguments, has_cluster_info), extension);
+            let flags = Parsed::try_parse_from(["login"].iter().chain(given)).unwrap().flags;
+            let targets = targets(&flags, &before).unwrap();
+            let change = KubeconfigChange { overwrite: false, sets_current: true };
+            let after = super::merged(&before, &targets, change).unwrap();
+            assert_eq!(after != before, is_changed, "{arguments:?} {has_cluster_info} {extension} {given:?}");
+        }
     }
 
     #[test]

@@ -620,6 +620,8 @@ fn is_choice_of_file(argument: &str) -> bool {
     let argument = argument.trim_start_matches("--");
     match argument.split_once('=') {
         Some(("flow", flow)) => matches!(flow, "browser" | "device"),
+        // Both loopback addresses are listened to, or none. Some providers accept no address.
+        Some(("callback-host", host)) => host == "localhost",
         Some(("scope", scope)) => SCOPES.contains(&scope),
         Some((name, _)) => NAMES.contains(&name),
         None => NAMES.contains(&argument),

@@ -1,7 +1,9 @@
 //! Several kubeconfigs, and those of someone else.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use portcullis_http::https_client::testing::{H1, TestServer};
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::pki::Ca;
 
 use crate::machine::{Machine, cluster, provider, read, text};
@@ -42,6 +44,41 @@ async fn a_context_of_the_second_file_is_logged_in_to_and_out_of() {
     assert!(logout.status.success() && text(&logout).contains("logged out of"), "{}", text(&logout));
 }
 
+/// A name so long that no lock file can be beside it stands for a directory that the user cannot write, since root can write each.
+#[tokio::test]
+async fn a_context_of_a_file_that_cannot_be_written_is_logged_in_to() {
+    let (provider, cluster, mut machine) = machine().await;
+    let company = "c".repeat(255);
+    list(&mut machine, &[&company]);
+    let server = json!({"server": cluster.url("").trim_end_matches('/')});
+    let mut file = machine.kubeconfig("c", &server);
+    let exec = &mut file["users"][0]["user"]["exec"];
+    exec["command"] = json!("/opt/company/portcullis");
+    exec["args"].as_array_mut().unwrap()[1..].reverse();
+    machine.write(&company, &file);
+    let before = read(&machine.file(&company));
+    for arguments in [&["login"][..], &["login", "--context=c"]] {
+        let login = machine.run(arguments).await;
+        assert!(login.status.success() && !text(&login).contains("warning"), "{}", text(&login));
+    }
+    assert_eq!(read(&machine.file(&company)), before);
+    // What would change is found before the login.
+    provider.take();
+    let refused = machine.run(&["login", "--user=alice"]).await;
+    assert!(!refused.status.success() && text(&refused).contains("cannot lock"), "{}", text(&refused));
+    assert!(provider.take().is_empty(), "the user is not asked");
+    file["current-context"] = json!("another");
+    machine.write(&company, &file);
+    let login = machine.run(&["login", "--context=c"]).await;
+    assert!(login.status.success(), "{}", text(&login));
+    assert!(
+        text(&login).contains("warning: the current context stays as it is: cannot lock"),
+        "{}",
+        text(&login)
+    );
+    assert!(read(&machine.file(&company)).contains("another"));
+}
+
 #[tokio::test]
 async fn a_kubeconfig_that_is_locked_is_found_before_the_login() {
     let (provider, cluster, mut machine) = machine().await;
@@ -60,29 +97,49 @@ async fn a_kubeconfig_that_is_locked_is_found_before_the_login() {
 }
 
 #[tokio::test]
-async fn a_script_needs_yes_only_for_a_new_server_that_shares_a_login() {
-    let (_provider, cluster, mut machine) = machine().await;
+async fn a_script_needs_yes_for_whatever_the_user_does_not_have() {
+    let (provider, cluster, mut machine) = machine().await;
     list(&mut machine, &["mine"]);
     let server = cluster.url("").trim_end_matches('/').to_owned();
-    let file = machine.kubeconfig("c", &json!({"server": server}));
-    machine.write("company", &file);
+    machine.write("company", &machine.kubeconfig("c", &json!({"server": server})));
     // The user gives what the file may not choose.
     let login = ["login", "--from=company", "--client-secret-from-environment", "--flow=client-credentials"];
-    let first = machine.run(&login).await;
-    assert!(first.status.success(), "{}", text(&first));
-    assert!(text(&first).contains("CONTEXT  SERVER") && text(&first).contains(&server), "{}", text(&first));
-    let again = machine.run(&login).await;
-    assert!(again.status.success() && !text(&again).contains("CONTEXT  SERVER"), "{}", text(&again));
-    // Another server, with the issuer and the client of the login that the user has.
-    let mut file: Value =
-        machine.kubeconfig("new", &json!({"server": server.replace("127.0.0.1", "localhost")}));
-    file["clusters"][0]["cluster"]["tls-server-name"] = json!("127.0.0.1");
-    machine.write("company", &file);
+    let agreed = [&login[..], &["--yes"]].concat();
     let refused = machine.run(&login).await;
     assert_eq!(refused.status.code(), Some(64), "{}", text(&refused));
-    for part in ["the new server https://localhost", "your context \"c\"", "give --yes"] {
-        assert!(text(&refused).contains(part), "{}", text(&refused));
+    assert!(text(&refused).contains("CONTEXT  SERVER") && text(&refused).contains("give --yes"));
+    assert!(provider.take().is_empty() && !machine.file("mine").exists());
+    let first = machine.run(&agreed).await;
+    assert!(first.status.success() && text(&first).contains(&server), "{}", text(&first));
+    let again = machine.run(&login).await;
+    assert!(again.status.success() && !text(&again).contains("CONTEXT  SERVER"), "{}", text(&again));
+    // The same login under another name.
+    machine.write("company", &machine.kubeconfig("named", &json!({"server": server})));
+    let named = machine.run(&login).await;
+    assert!(named.status.success(), "{}", text(&named));
+    // Another server, and the same one that another program may answer for, with the issuer and the client of the login.
+    let authority = STANDARD.encode(Ca::new("other").cert_pem());
+    for (fields, reason) in [
+        (
+            json!({"server": server.replace("127.0.0.1", "localhost"), "tls-server-name": "127.0.0.1"}),
+            "the new server \"https://localhost",
+        ),
+        (json!({"server": server, "tls-server-name": "evil.test"}), "another TLS server name"),
+        (json!({"server": server, "proxy-url": "http://127.0.0.1:1"}), "through the proxy"),
+        (json!({"server": server, "certificate-authority-data": authority}), "WARNING: the same URL"),
+    ] {
+        provider.take();
+        cluster.take();
+        machine.write("company", &machine.kubeconfig("new", &fields));
+        let refused = machine.run(&login).await;
+        assert_eq!(refused.status.code(), Some(64), "{}", text(&refused));
+        for part in [reason, "your context \"c\"", "give --yes"] {
+            assert!(text(&refused).contains(part), "{}", text(&refused));
+        }
+        assert!(provider.take().is_empty() && cluster.take().is_empty(), "nothing is sent");
     }
-    let given = machine.run(&[&login[..], &["--yes"]].concat()).await;
+    let other = json!({"server": server.replace("127.0.0.1", "localhost"), "tls-server-name": "127.0.0.1"});
+    machine.write("company", &machine.kubeconfig("new", &other));
+    let given = machine.run(&agreed).await;
     assert!(given.status.success(), "{}", text(&given));
 }

@@ -147,7 +147,7 @@ async fn a_taken_port_is_skipped_or_named() {
 #[tokio::test]
 async fn localhost_is_both_addresses_or_none() {
     let (v4, v6) = (IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST));
-    if !is_present(v6).await {
+    if TcpListener::bind(SocketAddr::new(v6, 0)).await.is_err() {
         let only = CallbackListener::bind(CallbackHost::Localhost, &[0]).await.unwrap();
         assert_eq!(only.listeners.len(), 1, "a machine without IPv6 has one address");
         return;
@@ -169,6 +169,20 @@ async fn localhost_is_both_addresses_or_none() {
         assert!(free.is_ok(), "nothing is left on the other one");
         let next = CallbackListener::bind(CallbackHost::Localhost, &[port, 0]).await.unwrap();
         assert_ne!(next.listeners[0].local_addr().unwrap().port(), port);
+    }
+}
+
+#[test]
+fn an_address_is_absent_only_if_the_machine_does_not_have_it() {
+    for (kind, expected) in [
+        (io::ErrorKind::AddrNotAvailable, true),
+        // Another user may have all ports, or have made this process use all of its files.
+        (io::ErrorKind::AddrInUse, false),
+        (io::ErrorKind::PermissionDenied, false),
+        (io::ErrorKind::OutOfMemory, false),
+        (io::ErrorKind::Other, false),
+    ] {
+        assert_eq!(is_absent(&io::Error::from(kind)), expected, "{kind}");
     }
 }
 

@@ -9,17 +9,19 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fmt::{self, Display, Formatter};
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, Metadata, OpenOptions};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use portcullis_system::input_file::{self, ReadFileError};
 use portcullis_system::platform;
 use tokio::time::{Instant, sleep};
 
 use super::super::error::LoginError;
 use super::{CLUSTERS, CONTEXTS, KubeconfigFile, KubeconfigTarget, USERS};
 use crate::certs::files::NewFiles;
+use crate::certs::link;
 use crate::print_error;
 
 /// How long a command that has logged in waits for kubectl's lock. The user can end the program that holds it meanwhile.
@@ -27,8 +29,6 @@ const LOCK_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a command waits before the login: a program that writes has done so.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_INTERVAL: Duration = Duration::from_millis(100);
-/// The most symbolic links on the way to a file.
-const MAX_LINKS: usize = 40;
 /// The most old contents that are kept beside a file.
 const MAX_BACKUPS: usize = 10_000;
 
@@ -176,6 +176,11 @@ impl Kubeconfigs {
         self.path_of(CLUSTERS, name)
     }
 
+    /// The directory of the file that has a cluster; `None` for the files that are only read.
+    pub(in crate::login) fn cluster_directory(&self, name: &str) -> Option<&Path> {
+        self.files.get(self.position_of(CLUSTERS, name)?)?.path.parent()
+    }
+
     fn path_of(&self, kind: (&str, &str), name: &str) -> &Path {
         let place = self.place_of(kind, name);
         self.files.get(place).map_or(Path::new(""), |file| file.path.as_path())
@@ -183,10 +188,14 @@ impl Kubeconfigs {
 
     // client-go: tools/clientcmd/config.go, ModifyConfig — LocationOfOrigin, else the default file
     fn place_of(&self, kind: (&str, &str), name: &str) -> usize {
+        self.position_of(kind, name).unwrap_or_else(|| self.default_place())
+    }
+
+    fn position_of(&self, kind: (&str, &str), name: &str) -> Option<usize> {
         let has = |file: &PresentOrAbsent| {
             file.content.as_ref().is_some_and(|content| content.entry(kind, name).is_some())
         };
-        self.files.iter().position(has).unwrap_or_else(|| self.default_place())
+        self.files.iter().position(has)
     }
 
     /// Where new entries go: to the first file that exists, or to the last of the list.
@@ -252,16 +261,17 @@ impl Kubeconfigs {
             let failed = |error: &dyn Display| LoginError::Other(format!("{}: {error}", path.display()));
             // A symbolic link stays one.
             let file = behind_links(path).map_err(|error| failed(&error))?;
-            let old = match fs::read(&file) {
+            let old = match input_file::read(&file) {
                 Ok(old) => Some(old),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(ReadFileError::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
                 Err(error) => return Err(failed(&error)),
             };
             let backup = match &old {
                 Some(old) => {
                     let (backup, is_kept) = backup_of(&file, old).map_err(|error| failed(&error))?;
                     if !is_kept {
-                        files.stage(&backup, old).map_err(|error| failed(&error))?;
+                        // The directory may be shared: not in the place of what another user has put there meanwhile.
+                        files.stage_new(&backup, old).map_err(|error| failed(&error))?;
                         private.push(backup.clone());
                     }
                     Some(backup)
@@ -282,7 +292,9 @@ impl Kubeconfigs {
 }
 
 /// Where the old content of a file is kept, and whether it is there already. The first one, which may have the comments and the
-/// order of its owner, is never overwritten, and neither are the later ones.
+/// order of its owner, is never overwritten, and neither are the later ones. Other users of a shared directory may have put anything
+/// under these names: nothing of theirs is opened or counts.
+// threat: planted-link
 fn backup_of(file: &Path, old: &[u8]) -> io::Result<(PathBuf, bool)> {
     for number in 1..MAX_BACKUPS {
         let extension = match number {
@@ -290,26 +302,35 @@ fn backup_of(file: &Path, old: &[u8]) -> io::Result<(PathBuf, bool)> {
             number => format!("portcullis-backup-{number}"),
         };
         let backup = file.with_added_extension(extension);
-        match fs::read(&backup) {
-            Ok(kept) if kept == old => return Ok((backup, true)),
+        let found = match fs::symlink_metadata(&backup) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((backup, false)),
-            _ => {}
+            found => found?,
+        };
+        if is_own_file(&found) && has_content(&backup, old) {
+            return Ok((backup, true));
         }
     }
     Err(io::Error::other("too many old contents are kept beside it; remove *.portcullis-backup-*"))
 }
 
-/// The file that is written: behind symbolic links, of which the last one may name a file that is not there yet.
+fn is_own_file(found: &Metadata) -> bool {
+    found.is_file() && platform::is_own(found)
+}
+
+/// Whether a file of the user has this content. The path may name another one by now, which is not waited for.
+fn has_content(path: &Path, expected: &[u8]) -> bool {
+    let Ok(file) = platform::open_private(OpenOptions::new().read(true), path) else { return false };
+    let is_own = file.metadata().is_ok_and(|found| is_own_file(&found));
+    let length = u64::try_from(expected.len()).unwrap_or(u64::MAX);
+    let mut content = Vec::new();
+    is_own && file.take(length.saturating_add(1)).read_to_end(&mut content).is_ok() && content == expected
+}
+
+/// The file that is written: behind symbolic links, of which the last one may name a file that is not there yet. Those that another
+/// user may have placed are refused.
+// threat: planted-link
 fn behind_links(path: &Path) -> io::Result<PathBuf> {
-    match platform::real_path(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        found => return found,
-    }
-    let mut file = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let Ok(target) = fs::read_link(&file) else { break };
-        file = directory_of(&file).join(target);
-    }
+    let file = link::resolve(path).map_err(io::Error::other)?;
     match (platform::real_path(directory_of(&file)), file.file_name()) {
         (Ok(directory), Some(name)) => Ok(directory.join(name)),
         // As kubectl, which creates the directory of the path, and none behind a link.

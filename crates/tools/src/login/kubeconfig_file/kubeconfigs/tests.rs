@@ -1,6 +1,6 @@
 //! Which files are read and written, and what is left of them.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, lchown, symlink};
 
 use serde_json::json;
 
@@ -210,6 +210,61 @@ async fn a_file_is_replaced_and_no_old_content_is_lost() {
     }
     assert_eq!(fs::read_to_string(backup("")).unwrap(), EXISTING, "the first one stays");
     assert_eq!(names(&home.path().join(".kube")).len(), 4, "nothing else is left");
+}
+
+/// What is there under the name of the old content counts only if it is a file of the user with that content.
+#[test]
+fn nothing_under_the_name_of_a_backup_is_waited_for_or_followed() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("config");
+    let backup = |number: usize| match number {
+        1 => home.path().join("config.portcullis-backup"),
+        number => home.path().join(format!("config.portcullis-backup-{number}")),
+    };
+    let old = b"old".as_slice();
+    assert_eq!(backup_of(&file, old).unwrap(), (backup(1), false));
+    rustix::fs::mkfifoat(rustix::fs::CWD, backup(1), rustix::fs::Mode::RUSR).unwrap();
+    fs::write(home.path().join("same"), old).unwrap();
+    symlink("same", backup(2)).unwrap();
+    symlink("absent", backup(3)).unwrap();
+    fs::create_dir(backup(4)).unwrap();
+    fs::write(backup(5), "older").unwrap();
+    fs::write(backup(6), "older content").unwrap();
+    let (done, outcome) = std::sync::mpsc::channel();
+    let searched = file.clone();
+    std::thread::spawn(move || done.send(backup_of(&searched, b"old").unwrap()));
+    let found = outcome.recv_timeout(Duration::from_secs(10)).expect("a FIFO has no writer");
+    assert_eq!(found, (backup(7), false));
+    fs::write(backup(7), old).unwrap();
+    // Only root can give a file to another user.
+    if fs::metadata(file.with_file_name("same")).unwrap().uid() == 0 {
+        chown(backup(7), Some(1001), None).unwrap();
+        assert_eq!(backup_of(&file, old).unwrap(), (backup(8), false));
+        fs::write(backup(8), old).unwrap();
+        assert_eq!(backup_of(&file, old).unwrap(), (backup(8), true));
+    } else {
+        assert_eq!(backup_of(&file, old).unwrap(), (backup(7), true));
+    }
+}
+
+#[tokio::test]
+async fn a_link_of_another_user_in_a_shared_directory_is_not_written_through() {
+    let shared = tempfile::tempdir().unwrap();
+    let home = tempfile::tempdir().unwrap();
+    fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+    let link = shared.path().join("config");
+    symlink(home.path().join(".bash_profile"), &link).unwrap();
+    log_in(&paths(&[&link]), &target()).await.unwrap();
+    fs::remove_file(home.path().join(".bash_profile")).unwrap();
+    if fs::symlink_metadata(&link).unwrap().uid() != 0 {
+        // Only root can give a link to another user.
+        return;
+    }
+    lchown(&link, Some(1001), None).unwrap();
+    let refused = KubeconfigLocks::check(&[&link]).await.unwrap_err().to_string();
+    assert!(refused.contains("a symbolic link of the user 1001"), "{refused}");
+    assert!(log_in(&paths(&[&link]), &target()).await.is_err());
+    assert!(names(home.path()).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
