@@ -161,6 +161,12 @@ pub enum CallbackError {
          machine, who could have logged you in as someone else\n  fix: repeat the command, and open the address once"
     )]
     StartedTwice,
+    /// The start address was opened by another user of the machine.
+    #[error(
+        "another user of this machine has opened the address of the login, and was refused\n  fix: repeat the command; open \
+         the address as the user who runs it"
+    )]
+    OtherUser,
     /// The listener has ended.
     #[error("the listener for the browser has ended")]
     Ended,

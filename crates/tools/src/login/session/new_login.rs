@@ -175,15 +175,14 @@ impl Session<'_> {
         }
     }
 
-    /// Opens the browser at the start address, which works once, or prints an address. Returns whether the user is asked to paste the
-    /// redirect. Only a browser of another machine, which does not reach the listener, gets the URL of the provider.
+    /// Opens the browser at the start address, or prints an address. Returns whether the user is asked to paste the redirect. Only a browser of another machine, which does not reach the listener, gets the URL of the provider.
     fn send_to_provider(&self, start: &str, url: &Url, redirect: &str) -> Result<bool, LoginError> {
         let mut problem = String::new();
         if self.may_open_browser() {
             match self.browser.open(self.settings.browser_command.as_deref(), start) {
                 Ok(()) if self.shows_addresses() => {
                     print_error(&format!(
-                        "log in with the browser that opens, or once at this address:\n  {start}"
+                        "log in with the browser that opens, or, if none does, at this address:\n  {start}"
                     ));
                     return Ok(false);
                 }
@@ -204,7 +203,7 @@ impl Session<'_> {
             )));
         }
         print_error(&format!(
-            "{problem}open this address, which works once, in a browser on this machine:\n  {start}"
+            "{problem}open this address once, as this user, in a browser on this machine:\n  {start}"
         ));
         Ok(false)
     }
