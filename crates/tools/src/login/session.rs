@@ -69,9 +69,15 @@ impl UserAccess {
 
     /// That of an exec plugin. The client says whether standard input is the plugin's; `None`: it was not run by a client.
     pub(super) fn of_plugin(interactive: Option<bool>) -> Self {
-        let is_attended = interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
-        let typed = if is_attended { TypedLines::Terminal } else { TypedLines::Absent };
-        Self { is_attended, typed, has_screen: std::io::stderr().is_terminal() }
+        Self::of_streams(interactive, std::io::stdin().is_terminal(), std::io::stderr().is_terminal())
+    }
+
+    /// Standard input that is no terminal has nothing of the user, even if the client passes it on: kubernetes-client/python
+    /// decides by standard output.
+    fn of_streams(interactive: Option<bool>, has_input: bool, has_screen: bool) -> Self {
+        let is_attended = interactive.unwrap_or(has_input);
+        let typed = if is_attended && has_input { TypedLines::Terminal } else { TypedLines::Absent };
+        Self { is_attended, typed, has_screen }
     }
 }
 

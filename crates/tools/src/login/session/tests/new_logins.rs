@@ -113,6 +113,21 @@ async fn a_program_without_a_terminal_gets_its_browser() {
     }
 }
 
+#[test]
+fn a_pipe_has_no_address_that_a_user_has_pasted() {
+    for (interactive, has_input, is_attended, is_typed) in [
+        (Some(true), true, true, true),
+        // kubernetes-client/python asks by standard output, and passes on standard input whatever it is.
+        (Some(true), false, true, false),
+        (Some(false), true, false, false),
+        (None, true, true, true),
+        (None, false, false, false),
+    ] {
+        let user = UserAccess::of_streams(interactive, has_input, false);
+        assert_eq!((user.is_attended, user.typed.is_present()), (is_attended, is_typed), "{interactive:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_refused_device_flow_leads_to_the_code_flow_where_the_user_can_paste() {
     const REFUSED: &[u8] = br#"{"error":"unauthorized_client","error_description":"Client is not allowed to initiate OAuth 2.0 Device Authorization Grant. The flow is disabled for the client."}"#;
