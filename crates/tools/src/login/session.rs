@@ -206,6 +206,11 @@ impl Session<'_> {
             (Err(error), Some(bridge)) if error.is_temporary() => {
                 print_error(&format!("warning: {error}"));
                 Ok(bridge)
+            // Nobody can be asked: what is still valid is used, also after a refusal, which a proxy may have written.
+            (Err(error @ LoginError::LoginRequired(_)), Some(bridge)) => {
+                print_error(&format!("warning: {error}"));
+                Ok(bridge)
+            }
             }
             (Err(error), _) => Err(error),
         }
