@@ -12,7 +12,7 @@ use tokio::sync::RwLockReadGuard;
 use tokio::time::{sleep, timeout};
 
 use super::{NewTokens, REFRESHING, Session, TokenPlace, lifetime_text};
-use crate::login::cache::CachedTokens;
+use crate::login::cache::{CacheLock, CachedTokens};
 use crate::login::callback::{Callback, CallbackListener, CallbackServer, ExpectedCallback};
 use crate::login::error::{CallbackError, LoginError, shortened};
 use crate::login::pasted_address::pasted;
@@ -22,6 +22,9 @@ use crate::print_error;
 
 /// When the command says what it waits for: a password and a second factor are typed by then.
 const REDIRECT_HINT_AFTER: Duration = Duration::from_mins(1);
+
+/// For how many seconds no login is asked for after one that has failed, unless a terminal asks.
+const PAUSE_AFTER_FAILURE: u64 = 5 * 60;
 
 /// What a flow has brought, not verified yet.
 pub(super) struct Authorized {
@@ -66,6 +69,13 @@ impl Session<'_> {
         if !self.may_log_in() {
             return Err(LoginError::LoginRequired(reason.to_owned()));
         }
+        let lock = place.and_then(|place| place.lock.as_ref().ok()).filter(|_| !self.user.is_attended);
+        if lock.is_some_and(|lock| self.has_just_failed(lock)) {
+            return Err(LoginError::LoginRequired(format!(
+                "{reason}; a login in the browser has failed less than {} minutes ago",
+                PAUSE_AFTER_FAILURE / 60
+            )));
+        }
         let provider = match provider {
             Some(provider) => provider,
             None => LoginProvider::discover(self.settings.client()).await?,
@@ -77,7 +87,18 @@ impl Session<'_> {
                 lock.begin_login();
             }
         }
-        self.log_in(provider, earlier, place).await
+        let new = self.log_in(provider, earlier, place).await;
+        if let Some(lock) = lock {
+            lock.set_failed_login(new.is_err().then(|| self.clock.now()));
+        }
+        new
+    }
+
+    /// Whether a login that no terminal has asked for has failed in the last minutes: programs that poll would open one page
+    /// after another.
+    fn has_just_failed(&self, lock: &CacheLock) -> bool {
+        let since = lock.failed_login().and_then(|failed| self.clock.now().as_secs().checked_sub(failed));
+        since.is_some_and(|seconds| seconds < PAUSE_AFTER_FAILURE)
     }
 
     /// Logs the user in, who must be that of the earlier tokens.

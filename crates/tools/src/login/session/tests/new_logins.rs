@@ -128,6 +128,44 @@ fn a_pipe_has_no_address_that_a_user_has_pasted() {
     }
 }
 
+/// Programs of the desktop ask every few seconds.
+#[tokio::test]
+async fn a_login_that_fails_without_a_terminal_opens_no_page_for_a_while() {
+    let setup = Setup::new().await;
+    let cache = setup.cache();
+    let mark = setup.home.path().join("opened");
+    let command = format!("--browser-command={}", browser(&setup, &mark));
+    let settings = setup.settings(&[&command, "--login-timeout=300ms"], None);
+    for (passed, is_attended, is_opened) in [
+        (0, false, true),
+        (0, false, false),
+        (299, false, false),
+        (0, true, true),
+        (0, false, false),
+        (1, false, true),
+        (299, false, false),
+    ] {
+        setup.pass(passed);
+        let session = Session {
+            browser: BrowserEnvironment { browser: None, has_display: true },
+            ..setup.session(&settings, &cache, is_attended)
+        };
+        let error = session.credential().await.unwrap_err();
+        let is_tried = matches!(error, LoginError::NoRedirect { .. });
+        assert_eq!(is_tried, is_opened, "{passed} s, terminal {is_attended}: {error}");
+        if is_opened {
+            testkit::until("the browser to be started", || mark.exists()).await;
+            std::fs::remove_file(&mark).unwrap();
+        } else {
+            assert!(error.to_string().contains("failed less than 5 minutes ago"), "{error}");
+        }
+        assert!(!mark.exists());
+    }
+    let lock = setup.entry(&settings).lock(Duration::from_secs(1), || ()).await.unwrap();
+    lock.set_failed_login(None);
+    assert_eq!(lock.failed_login(), None);
+}
+
 /// A browser that writes its address to a file, and what it does with the redirect of a provider that agrees at once.
 async fn log_in(setup: &Setup, address: &Path) {
     testkit::until("the browser to be started", || address.exists()).await;
