@@ -22,7 +22,7 @@ pub enum LoginError {
     /// A login is needed, but the command must not ask the user for one.
     #[error(
         "{0}, and this command must not ask for a login: standard input is not a terminal, or the client does not allow \
-         it, and no browser is there or may be opened (--open-browser)\n  fix: run `portcullis login`, then repeat the \
+         it, and no browser is there or may be opened now (--open-browser)\n  fix: run `portcullis login`, then repeat the \
          command; for machines, use --flow client-credentials or token-file"
     )]
     LoginRequired(String),
