@@ -253,7 +253,11 @@ impl ProviderAnswer<'_> {
         members.map_err(|_| if is_page { FailedAnswer::WebPage } else { FailedAnswer::Unreadable("JSON") })
     }
 
+    /// Whether the body is a form: some providers label JSON as text.
     fn is_form(&self) -> bool {
+        if first_byte(self.body) == Some(b'{') {
+            return false;
+        }
         let kind = self.content_type.and_then(|kind| kind.split(';').next()).unwrap_or_default();
         let is = |known: &str| kind.trim().eq_ignore_ascii_case(known);
         is("application/x-www-form-urlencoded") || is("text/plain")
@@ -336,8 +340,12 @@ impl Members {
 
 /// Whether a body is a web page.
 pub(crate) fn is_html(body: &[u8]) -> bool {
-    let start = body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or_default();
-    body.get(start) == Some(&b'<')
+    first_byte(body) == Some(b'<')
+}
+
+/// The first byte that is no white space.
+fn first_byte(body: &[u8]) -> Option<u8> {
+    body.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
 #[cfg(test)]

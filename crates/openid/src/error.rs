@@ -22,7 +22,7 @@ pub enum LoginError {
     /// A login is needed, but the command must not ask the user for one.
     #[error(
         "{0}, and this command must not ask for a login: standard input is not a terminal, or the client does not allow \
-         it, and no browser is there or may be opened (--open-browser)\n  fix: run `portcullis login`, then repeat the \
+         it, and no browser is there or may be opened now (--open-browser)\n  fix: run `portcullis login`, then repeat the \
          command; for machines, use --flow client-credentials or token-file"
     )]
     LoginRequired(String),
@@ -161,6 +161,12 @@ pub enum CallbackError {
          machine, who could have logged you in as someone else\n  fix: repeat the command, and open the address once"
     )]
     StartedTwice,
+    /// The start address was opened by another user of the machine.
+    #[error(
+        "another user of this machine has opened the address of the login, and was refused\n  fix: repeat the command; open \
+         the address as the user who runs it"
+    )]
+    OtherUser,
     /// The listener has ended.
     #[error("the listener for the browser has ended")]
     Ended,

@@ -29,6 +29,9 @@ use crate::jwt::keys::VerificationKey;
 
 const OFFLINE: &str = "offline_access";
 const OPENID: &str = "openid";
+/// The longest name of a host.
+// RFC 1035, section 2.3.4, without the length of the first label and the root
+const MAX_HOST_BYTES: usize = 253;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
 
@@ -120,6 +123,7 @@ impl LoginProvider {
     pub async fn keys(&self) -> Result<Vec<VerificationKey>, LoginError> {
         const DOING: &str = "read the provider's keys";
         let url = self.document.jwks_uri.as_deref().ok_or(LoginError::NoEndpoint("jwks_uri"))?;
+        endpoint(Some(url), "jwks_uri")?;
         let body = fetch(&self.http, DOING, url).await?;
         key_set::read(&body).map_err(|problem| LoginError::answer(DOING, shortened(&problem)))
     }
@@ -346,7 +350,9 @@ fn answer(response: &HttpsResponse) -> ProviderAnswer<'_> {
 
 fn endpoint(url: Option<&str>, name: &'static str) -> Result<Url, LoginError> {
     let url = Url::parse(url.ok_or(LoginError::NoEndpoint(name))?);
-    let url = url.ok().filter(|url| url.scheme() == "https" && url.has_host());
+    // Errors name the host: what is longer than any name of a host is none.
+    let has_host = |url: &Url| url.host_str().is_some_and(|host| (1..=MAX_HOST_BYTES).contains(&host.len()));
+    let url = url.ok().filter(|url| url.scheme() == "https" && has_host(url));
     url.ok_or_else(|| LoginError::answer("use the provider", format!("its {name} is not an https:// URL")))
 }
 
@@ -354,13 +360,38 @@ async fn fetch(http: &HttpsClient, doing: &'static str, url: &str) -> Result<Byt
     let response =
         http.send(HttpsRequest::get(url)).await.map_err(|cause| LoginError::Http { doing, cause })?;
     if !response.status.is_success() {
-        return Err(LoginError::answer(doing, format!("{url} answers {}; check --issuer", response.status)));
+        let problem = format!("{} answers {}; check --issuer", shortened(url), response.status);
+        return Err(LoginError::answer(doing, problem));
     }
     if is_html(&response.body) {
         return Err(LoginError::answer(
             doing,
-            format!("{url} answers with a web page instead of JSON; check --issuer, and proxies on the way"),
+            format!(
+                "{} answers with a web page instead of JSON; check --issuer, and proxies on the way",
+                shortened(url)
+            ),
         ));
     }
     Ok(response.body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_with_the_name_of_a_host() {
+        let long = format!("https://{}.test/", "x".repeat(500));
+        for (url, is_one) in [
+            ("https://issuer.test/token", true),
+            ("https://[::1]:8443/token", true),
+            ("http://issuer.test/token", false),
+            ("issuer.test", false),
+            (long.as_str(), false),
+        ] {
+            let found = endpoint(Some(url), "token_endpoint");
+            assert_eq!(found.is_ok(), is_one, "{url}");
+            assert!(found.err().is_none_or(|error| error.to_string().len() < 200), "{url}");
+        }
+    }
 }

@@ -7,10 +7,12 @@
 //! | who owns a file, who else can use it | checked | not checked: that needs calls without a safe interface |
 //! | a symbolic link instead of a private file | not followed | opened, and refused |
 //! | a locked file | others can read it | others cannot read it |
+//! | the user who has opened a connection | on Linux | not known |
 //!
 //! So on Windows a directory outside of the user's profile is as private as its owner has made it.
 // threat: stolen-login-cache
 
+mod peers;
 mod places;
 mod programs;
 #[cfg(unix)]
@@ -20,6 +22,7 @@ mod windows;
 
 use std::io;
 
+pub use peers::{PeerUser, peer_user};
 pub use places::{CACHE_VARIABLES, LIST_SEPARATOR, cache_home, real_path, user_home};
 pub use programs::{has_display, is_named, is_one_argument, url_opener};
 #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! The signals that end a command: Ctrl-C, a closed terminal, and the request to terminate.
+//! The signals that end a command: Ctrl-C and Ctrl-\, a closed terminal, and the request to terminate.
 
 use std::future::pending;
 use std::process::ExitCode;
@@ -10,6 +10,8 @@ pub(crate) enum TerminationSignal {
     Hangup,
     /// SIGINT, by Ctrl-C.
     Interrupt,
+    /// SIGQUIT, by Ctrl-\.
+    Quit,
     /// SIGTERM, by `timeout`, `kill` and the end of a job.
     Terminate,
 }
@@ -25,6 +27,7 @@ impl TerminationSignal {
         match self {
             Self::Hangup => 1,
             Self::Interrupt => 2,
+            Self::Quit => 3,
             Self::Terminate => 15,
         }
     }
@@ -36,6 +39,7 @@ pub(crate) async fn interrupted() -> TerminationSignal {
     tokio::select! {
         signal = received(TerminationSignal::Hangup) => signal,
         signal = received(TerminationSignal::Interrupt) => signal,
+        signal = received(TerminationSignal::Quit) => signal,
         signal = received(TerminationSignal::Terminate) => signal,
     }
 }
@@ -94,6 +98,7 @@ mod tests {
         for (signal, expected, code) in [
             (Signal::HUP, TerminationSignal::Hangup, 129),
             (Signal::INT, TerminationSignal::Interrupt, 130),
+            (Signal::QUIT, TerminationSignal::Quit, 131),
             (Signal::TERM, TerminationSignal::Terminate, 143),
         ] {
             let mut waiting = std::pin::pin!(interrupted());

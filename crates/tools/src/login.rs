@@ -82,8 +82,8 @@ fn run(work: impl Future<Output = Result<ExitCode, LoginError>>) -> ExitCode {
     }
 }
 
-/// Runs a command until it ends or is interrupted. A refresh that was begun is completed first: the provider may accept the
-/// cached refresh token no longer. Only a second Ctrl-C ends that, too: a terminal that closes may send SIGHUP twice.
+/// Runs a command until it ends or is interrupted. A refresh, or the exchange of a login, that was begun is completed first: the
+/// provider may accept the cached refresh token no longer. Only a second Ctrl-C ends that, too: a terminal that closes may send SIGHUP twice.
 async fn completed<T, F: Future<Output = TerminationSignal>>(
     work: impl Future<Output = T>,
     interrupted: impl Fn() -> F,
@@ -95,7 +95,7 @@ async fn completed<T, F: Future<Output = TerminationSignal>>(
     };
     if session::REFRESHING.try_write().is_err() {
         print_error(
-            "the login is being renewed, which must not be cut off; press Ctrl-C again to end it at once",
+            "the login is being completed or renewed, which must not be cut off; press Ctrl-C again to end it at once",
         );
     }
     let insisted = async { while interrupted().await != TerminationSignal::Interrupt {} };

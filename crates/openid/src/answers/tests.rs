@@ -88,6 +88,20 @@ fn tokens_are_read_as_x_oauth2_reads_them() {
             Some(("a", None, true, false)),
         ),
         (
+            "JSON as text",
+            answer(
+                200,
+                Some("text/plain; charset=utf-8"),
+                "\n {\"access_token\":\"a=b&c\",\"refresh_token\":\"r\"}",
+            ),
+            Some(("a=b&c", None, true, false)),
+        ),
+        (
+            "JSON as a form",
+            answer(200, FORM, r#"{"access_token":"a","expires_in":60}"#),
+            Some(("a", Some(60), false, false)),
+        ),
+        (
             "a form with a name in another case",
             answer(200, FORM, "access_token=a&Refresh_Token=r"),
             Some(("a", None, false, false)),
@@ -156,6 +170,7 @@ fn an_error_has_its_code_whatever_its_status_and_type() {
             Some("invalid_grant"),
             false,
         ),
+        (answer(400, Some("text/plain"), r#"{"error":"invalid_grant"}"#), Some("invalid_grant"), false),
         (answer(200, None, r#"{"error":"invalid_grant"}"#), Some("invalid_grant"), false),
         (answer(400, None, r#"{"error":{"code":"invalid_grant"}}"#), None, false),
         (answer(400, None, r#"{"error":"temporarily_unavailable"}"#), Some("temporarily_unavailable"), true),
@@ -204,6 +219,13 @@ fn device_codes_are_read_as_they_are_written() {
     let complete = read(&with(complete)).unwrap();
     assert_eq!(complete.verification_uri, "https://v.test");
     assert_eq!(complete.verification_uri_complete.as_deref(), Some("https://v.test?c=u"));
+    // x/oauth2: deviceauth.go, retrieveDeviceAuth: whatever the label
+    for label in ["text/plain", "text/html", "application/x-www-form-urlencoded"] {
+        let body = plain.to_string();
+        let labelled =
+            ProviderAnswer { status: StatusCode::OK, content_type: Some(label), body: body.as_bytes() };
+        assert_eq!(device_authorization(labelled).unwrap().user_code, "u", "{label}");
+    }
     for missing in ["device_code", "user_code", "verification_uri"] {
         assert_eq!(read(&with(json!({missing: null}))).unwrap_err(), FailedAnswer::Unreadable(missing));
     }

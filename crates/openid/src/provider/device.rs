@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use portcullis_http::https_client::{HttpsError, HttpsResponse};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{LoginProvider, answer, endpoint};
 use crate::answers::{self, DeviceAuthorization, FailedAnswer, LoginTokens};
@@ -14,7 +14,8 @@ use crate::error::{LoginError, ProviderRefusal, shortened};
 
 /// The longest interval that a provider may ask for.
 const MAX_DEVICE_INTERVAL: Duration = Duration::from_hours(1);
-/// The shortest and the longest interval between two requests with a device code, whatever the provider says.
+/// The shortest interval between two requests with a device code, whatever the provider says, and the longest one that it has
+/// not asked for itself.
 const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_mins(1);
 /// By how much `slow_down` extends the interval.
@@ -30,7 +31,8 @@ impl LoginProvider {
         limit: Duration,
         show: impl FnOnce(&DeviceAuthorization),
     ) -> Result<LoginTokens, LoginError> {
-        let device = self.device_code().await?;
+        let began = Instant::now();
+        let device = timeout(limit, self.device_code()).await.map_err(|_| LoginError::Timeout(limit))??;
         show(&device);
         let url = endpoint(self.document.token_endpoint.as_deref(), "token_endpoint")?;
         let send = || {
@@ -40,7 +42,7 @@ impl LoginProvider {
             ];
             self.post(&url, grant)
         };
-        poll(&device, limit, send).await
+        poll(&device, began, limit, send).await
     }
 
     // RFC 8628, section 3.1
@@ -79,11 +81,14 @@ enum PollOutcome {
 // RFC 8628, sections 3.4 and 3.5
 async fn poll<F: Future<Output = Result<HttpsResponse, HttpsError>>>(
     device: &DeviceAuthorization,
+    began: Instant,
     limit: Duration,
     send: impl Fn() -> F,
 ) -> Result<LoginTokens, LoginError> {
-    let end = Instant::now() + device.expires_in.unwrap_or(limit).min(limit);
-    let mut interval = device.interval.clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL);
+    let expires = device.expires_in.map(|lifetime| Instant::now() + lifetime);
+    let end = expires.map_or(began + limit, |expires| expires.min(began + limit));
+    let max_interval = MAX_POLL_INTERVAL.max(device.interval);
+    let mut interval = MIN_POLL_INTERVAL.max(device.interval);
     let mut failures = 0;
     loop {
         let problem = match outcome(send().await) {
@@ -92,20 +97,22 @@ async fn poll<F: Future<Output = Result<HttpsResponse, HttpsError>>>(
             PollOutcome::Failed(cause) => Some(cause),
             PollOutcome::Pending => None,
             PollOutcome::SlowDown => {
-                interval = (interval + SLOW_DOWN).min(MAX_POLL_INTERVAL);
+                interval = (interval + SLOW_DOWN).min(max_interval);
                 None
             }
         };
         failures = if problem.is_some() { MAX_DOUBLINGS.min(failures + 1) } else { 0 };
-        let pause = (interval * 2_u32.pow(failures)).min(MAX_POLL_INTERVAL);
-        if Instant::now() + pause >= end {
-            sleep_until(end).await;
+        let pause = (interval * 2_u32.pow(failures)).min(max_interval);
+        let now = Instant::now();
+        if now >= end {
             // Not "the code was not entered" where the provider has not answered at last.
-            return Err(
-                problem.map_or_else(expired, |problem| LoginError::answer("wait for the login", problem))
-            );
+            return Err(problem.map_or_else(
+                || if expires == Some(end) { expired() } else { LoginError::Timeout(limit) },
+                |problem| LoginError::answer("wait for the login", problem),
+            ));
         }
-        sleep(pause).await;
+        // Once more at the end, for the user who has entered the code since.
+        sleep(pause.min(end - now)).await;
     }
 }
 
@@ -176,7 +183,7 @@ mod tests {
             *next += 1;
             std::future::ready(response(answer))
         };
-        let outcome = poll(device, LIMIT, send).await;
+        let outcome = poll(device, begin, LIMIT, send).await;
         (outcome, begin.elapsed().as_secs())
     }
 
@@ -215,11 +222,41 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_code_that_is_entered_at_the_last_moment_counts() {
+        let slow = (400, r#"{"error":"slow_down"}"#);
+        for (expires_in, answers, seconds) in [
+            (7, &[PENDING, PENDING, TOKENS][..], 7),
+            (12, &[slow, PENDING, TOKENS], 12),
+            (30, &[(503, ""), (503, ""), TOKENS], 30),
+            (400, &[&[PENDING; 60][..], &[TOKENS]].concat(), 300),
+        ] {
+            let (outcome, took) = polled(&device(Some(expires_in)), answers).await;
+            assert!(outcome.is_ok(), "{expires_in} {answers:?}: {outcome:?}");
+            assert_eq!(took, seconds, "{answers:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_is_not_asked_more_often_than_it_wants() {
+        let slow = (400, r#"{"error":"slow_down"}"#);
+        let rare = |seconds| DeviceAuthorization { interval: Duration::from_secs(seconds), ..device(None) };
+        for (device, answers, seconds) in [
+            (rare(90), &[PENDING, slow, (503, ""), TOKENS][..], 270),
+            (rare(58), &[slow, slow, TOKENS], 120),
+            (rare(0), &[PENDING, TOKENS], 1),
+        ] {
+            let (outcome, took) = polled(&device, answers).await;
+            assert!(outcome.is_ok(), "{device:?}: {outcome:?}");
+            assert_eq!(took, seconds, "{device:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_code_ends_when_it_expires_or_the_provider_says_so() {
         for (expires_in, answer, seconds, part) in [
             (Some(60), PENDING, 60, "the code has expired"),
-            (None, PENDING, 300, "the code has expired"),
-            (Some(900), PENDING, 300, "the code has expired"),
+            (None, PENDING, 300, "was not completed within 300s"),
+            (Some(900), PENDING, 300, "was not completed within 300s"),
             (Some(60), (503, ""), 60, "503 Service Unavailable"),
             (Some(60), (400, r#"{"error":"expired_token"}"#), 0, "the code has expired"),
             (Some(60), (400, r#"{"error":"access_denied"}"#), 0, "the login was refused"),

@@ -1,7 +1,7 @@
 //! Opens a URL in the user's browser, by a program and never by a shell.
 //!
 //! Other users of the machine can read the URL in the process list. That of a login is the start address of its listener,
-//! which works once, so that a second user of it is noticed.
+//! which another user is refused at, or noticed.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};

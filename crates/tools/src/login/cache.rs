@@ -343,6 +343,9 @@ impl LockLimits {
 struct LockRecord {
     holder: Option<LockHolder>,
     failure: Option<FailedAttempt>,
+    /// When a login that no terminal had asked for has failed, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failed_login: Option<u64>,
 }
 
 impl LockRecord {
@@ -377,13 +380,13 @@ impl CacheLock {
 
     /// Begins an attempt: from now on, an earlier failure is not that for which others wait.
     pub(super) fn begin(&self) {
-        LockRecord { holder: Some(self.holder.clone()), failure: None }.write(&self.file);
+        LockRecord { holder: Some(self.holder.clone()), failure: None, ..self.record() }.write(&self.file);
     }
 
     /// From now on, the user is asked.
     pub(super) fn begin_login(&self) {
         let holder = LockHolder { is_login: true, ..self.holder.clone() };
-        LockRecord { holder: Some(holder), failure: None }.write(&self.file);
+        LockRecord { holder: Some(holder), failure: None, ..self.record() }.write(&self.file);
     }
 
     /// Tells the processes that wait for this attempt why it has failed.
@@ -394,7 +397,21 @@ impl CacheLock {
         }
         let (attempt, problem) = (attempt.to_owned(), problem.to_string());
         let failure = FailedAttempt { id: hex(&id), attempt, problem, is_temporary };
-        LockRecord { holder: Some(self.holder.clone()), failure: Some(failure) }.write(&self.file);
+        LockRecord { holder: Some(self.holder.clone()), failure: Some(failure), ..self.record() }
+            .write(&self.file);
+    }
+
+    /// When a login that no terminal had asked for has failed, if no later one has succeeded.
+    pub(super) fn failed_login(&self) -> Option<u64> {
+        self.record().failed_login
+    }
+
+    pub(super) fn set_failed_login(&self, at: Option<UnixTime>) {
+        LockRecord { failed_login: at.map(|at| at.as_secs()), ..self.record() }.write(&self.file);
+    }
+
+    fn record(&self) -> LockRecord {
+        LockRecord::read(&self.file).unwrap_or_default()
     }
 }
 

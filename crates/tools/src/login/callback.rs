@@ -2,9 +2,9 @@
 //!
 //! Every program and user of the machine, and every web page in the browser, can reach it. It accepts one redirect, that
 //! with the state of this login; the code in it is worthless without the PKCE verifier, which never leaves this process.
-//! The login begins at an address of the listener that works once. If another user who has read it opens it, too, the login ends
-//! as soon as the second of the two opens it. One who completes the login before that is seen only by the account that the login
-//! prints.
+//! The login begins at an address of the listener, so that another user who has read it is refused where the system tells users apart. Where it
+//! does not, the address works once: the login ends as soon as a second one opens it, and one who completes the login before that is seen
+//! only by the account that the login prints.
 // threat: forged-callback
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +28,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use openidconnect::CsrfToken;
 use openidconnect::url::form_urlencoded;
-use portcullis_system::platform;
+use portcullis_system::platform::{self, PeerUser, peer_user};
 use portcullis_system::sync::lock;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::{TcpListener, TcpStream};
@@ -52,6 +52,9 @@ const MAX_REQUEST_BYTES: usize = 16 << 10;
 const MAX_PORT_ATTEMPTS: usize = 16;
 /// The bytes of the random path of the start address.
 const START_PATH_BYTES: u32 = 32;
+/// What another user of the machine reads.
+const OTHER_USER: &str =
+    "This is the login of another user of this machine. Open the address as the user who runs the command.";
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// By which browsers say that they fetch a page that the user may never see: Fetch Metadata's `Sec-Purpose`, and the older
 /// names of Chromium, Safari and Firefox.
@@ -113,9 +116,19 @@ impl CallbackListener {
         format!("http://{}{PATH}", self.host)
     }
 
-    /// Serves the redirect of this login, and an address that leads to `authorization_url` once. Until the server is dropped,
-    /// every other request gets an answer that changes nothing.
+    /// Serves the redirect of this login, and an address that leads to `authorization_url`. Until the server is dropped, every
+    /// other request gets an answer that changes nothing.
     pub(super) fn serve(self, expected: ExpectedCallback, authorization_url: &str) -> CallbackServer {
+        self.serve_users(expected, authorization_url, peer_user)
+    }
+
+    /// The same; `user_of` says whose a connection is, of which it gets this and the other address.
+    fn serve_users(
+        self,
+        expected: ExpectedCallback,
+        authorization_url: &str,
+        user_of: impl Fn(SocketAddr, SocketAddr) -> PeerUser + Send + Sync + 'static,
+    ) -> CallbackServer {
         let (sender, outcome) = mpsc::channel(1);
         let path = format!("/{}", CsrfToken::new_random_len(START_PATH_BYTES).secret());
         let start_url = format!("http://{}{path}", self.host);
@@ -124,10 +137,10 @@ impl CallbackListener {
             start: StartPage {
                 path: SecretString::from(path),
                 authorization_url: SecretString::from(authorization_url),
-                is_used: AtomicBool::new(false),
-                is_used_twice: AtomicBool::new(false),
+                opened: Mutex::default(),
             },
             expected,
+            user_of: Box::new(user_of),
             sender: Mutex::new(Some(sender)),
             answered: Notify::new(),
         });
@@ -183,8 +196,9 @@ pub(super) struct CallbackServer {
 }
 
 impl CallbackServer {
-    /// The address for the browser. It counts once: the URL of the provider, which is in it, would let another user of the
-    /// machine who sees it in the process list complete the login unnoticed.
+    /// The address for the browser. It is for the user alone, or counts once where users of connections are not known: the URL
+    /// of the provider, to which it leads, would let another user of the machine who sees it in the process list complete the
+    /// login unnoticed.
     // threat: forged-callback
     pub(super) fn start_url(&self) -> &str {
         &self.start_url
@@ -198,11 +212,10 @@ impl CallbackServer {
         outcome
     }
 
-    /// Fails if the start address was opened twice, also after the redirect: who was faster than the user's browser is not the
-    /// user.
+    /// Fails if another one has opened the start address, or may have, also after the redirect: who was faster than the user's
+    /// browser is not the user.
     pub(super) fn check_start(&self) -> Result<(), CallbackError> {
-        let is_used_twice = self.desk.start.is_used_twice.load(Ordering::Relaxed);
-        if is_used_twice { Err(CallbackError::StartedTwice) } else { Ok(()) }
+        lock(&self.desk.start.opened).check()
     }
 }
 
@@ -262,29 +275,72 @@ struct CallbackDesk {
     host: String,
     start: StartPage,
     expected: ExpectedCallback,
+    /// Whose a connection is, of which this gets this and the other address.
+    user_of: Box<dyn Fn(SocketAddr, SocketAddr) -> PeerUser + Send + Sync>,
     /// Taken by the first redirect with the right state.
     sender: Mutex<Option<mpsc::Sender<Result<Callback, CallbackError>>>>,
     /// The connection that has carried the outcome has ended.
     answered: Notify,
 }
 
-/// The address that leads to the provider, once.
+/// The address that leads to the provider.
 struct StartPage {
     path: SecretString,
     /// With the state and the challenge: it is not for logs.
     authorization_url: SecretString,
-    is_used: AtomicBool,
-    is_used_twice: AtomicBool,
+    opened: Mutex<StartUses>,
+}
+
+/// Who has opened the start address.
+#[derive(Debug, Default)]
+struct StartUses {
+    is_opened: bool,
+    /// By one who may be another user.
+    is_by_unknown: bool,
+    /// One of several, of whom one may be another user.
+    is_by_several: bool,
+    is_by_other_user: bool,
+}
+
+impl StartUses {
+    /// The user may open the address as often as programs of the desktop and several browsers do. One who is not known may
+    /// be another user, and opens it alone.
+    fn add(&mut self, user: PeerUser) {
+        let is_first = !self.is_opened;
+        match user {
+            PeerUser::Other => {
+                self.is_by_other_user = true;
+                return;
+            }
+            PeerUser::Own => self.is_by_several |= self.is_by_unknown,
+            PeerUser::Unknown => {
+                self.is_by_several |= !is_first;
+                self.is_by_unknown = true;
+            }
+        }
+        self.is_opened = true;
+    }
+
+    fn check(&self) -> Result<(), CallbackError> {
+        match self {
+            Self { is_by_other_user: true, .. } => Err(CallbackError::OtherUser),
+            Self { is_by_several: true, .. } => Err(CallbackError::StartedTwice),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl CallbackDesk {
     /// Serves a connection.
     async fn serve(&self, stream: TcpStream, has_request: &AtomicBool) {
         let carried = AtomicBool::new(false);
+        let addresses = stream.local_addr().ok().zip(stream.peer_addr().ok());
+        // Asked for only where it matters: the table of all connections may be long.
+        let user = || addresses.map_or(PeerUser::Unknown, |(local, peer)| (self.user_of)(local, peer));
         let service = service_fn(|request| {
             has_request.store(true, Ordering::Relaxed);
             let was_expected = lock(&self.sender).is_some();
-            let answer = self.answer(&request);
+            let answer = self.answer(&request, user);
             if was_expected && lock(&self.sender).is_none() {
                 carried.store(true, Ordering::Relaxed);
             }
@@ -303,7 +359,7 @@ impl CallbackDesk {
         }
     }
 
-    fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+    fn answer<B>(&self, request: &Request<B>, user: impl Fn() -> PeerUser) -> Response<Full<Bytes>> {
         let header = |name: HeaderName| request.headers().get(name);
         // A page of another origin under a name that resolves to this machine (DNS rebinding).
         if header(HOST).is_none_or(|host| host != self.host.as_str()) {
@@ -322,26 +378,34 @@ impl CallbackDesk {
             return page(StatusCode::FORBIDDEN, "Only the redirect of the provider is accepted.");
         }
         if !is_start {
-            return self.receive(request.uri().query().unwrap_or_default());
+            return self.receive(request.uri().query().unwrap_or_default(), user);
         }
         if is_prefetch(request.headers()) {
             return page(StatusCode::SERVICE_UNAVAILABLE, "This address counts once, when it is opened.");
         }
-        self.begin()
+        self.begin(user())
     }
 
-    /// Leads to the provider, once. A second one that opens the address ends the login: one of the two is not the user.
+    /// Leads to the provider. Another user who opens the address ends the login, and so does a second one where users are not
+    /// known: one of the two is not the user.
     // threat: forged-callback
-    fn begin(&self) -> Response<Full<Bytes>> {
-        if self.start.is_used.swap(true, Ordering::Relaxed) {
-            self.start.is_used_twice.store(true, Ordering::Relaxed);
+    fn begin(&self, user: PeerUser) -> Response<Full<Bytes>> {
+        let checked = {
+            let mut opened = lock(&self.start.opened);
+            opened.add(user);
+            opened.check()
+        };
+        if let Err(error) = checked {
             if let Some(sender) = lock(&self.sender).take() {
-                sender.try_send(Err(CallbackError::StartedTwice)).ok();
+                sender.try_send(Err(error)).ok();
+            }
+            if user == PeerUser::Other {
+                return page(StatusCode::FORBIDDEN, OTHER_USER);
             }
             return page(
                 StatusCode::GONE,
-                "This address was already used. If you have not opened it yourself, another user or program has. The login \
-                 in the terminal has ended; repeat the command.",
+                "Somebody else may have used this address: another user or program of this machine. The login in the \
+                 terminal has ended; repeat the command.",
             );
         }
         let Ok(url) = HeaderValue::from_str(self.start.authorization_url.expose_secret()) else {
@@ -352,7 +416,7 @@ impl CallbackDesk {
         response
     }
 
-    fn receive(&self, query: &str) -> Response<Full<Bytes>> {
+    fn receive(&self, query: &str, user: impl Fn() -> PeerUser) -> Response<Full<Bytes>> {
         let parameters = match unique(query) {
             Ok(parameters) => parameters,
             Err(name) => {
@@ -365,6 +429,9 @@ impl CallbackDesk {
                 StatusCode::BAD_REQUEST,
                 "This redirect belongs to another login, or was forged. The login in the terminal goes on.",
             );
+        }
+        if user() == PeerUser::Other {
+            return page(StatusCode::FORBIDDEN, OTHER_USER);
         }
         let Some(sender) = lock(&self.sender).take() else {
             return page(StatusCode::GONE, "This login has already been completed.");

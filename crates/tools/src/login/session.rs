@@ -11,7 +11,7 @@ use portcullis_openid::jwt::Jwt;
 use portcullis_system::clock::{Clock, UnixTime};
 use portcullis_system::input_file;
 use secrecy::SecretString;
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockReadGuard};
 use tokio::time::timeout;
 
 use super::browser::BrowserEnvironment;
@@ -37,7 +37,7 @@ pub(super) const LOCK_MARGIN: Duration = Duration::from_mins(1);
 /// How long a command that must not ask the user waits for another process that does.
 const OTHER_LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Read-locked from a refresh until the new refresh token is written. Ctrl-C waits for it.
+/// Read-locked from a refresh, or the exchange of a login, until the new refresh token is written. Ctrl-C waits for it.
 pub(super) static REFRESHING: RwLock<()> = RwLock::const_new(());
 
 /// A credential for the cluster.
@@ -69,9 +69,15 @@ impl UserAccess {
 
     /// That of an exec plugin. The client says whether standard input is the plugin's; `None`: it was not run by a client.
     pub(super) fn of_plugin(interactive: Option<bool>) -> Self {
-        let is_attended = interactive.unwrap_or_else(|| std::io::stdin().is_terminal());
-        let typed = if is_attended { TypedLines::Terminal } else { TypedLines::Absent };
-        Self { is_attended, typed, has_screen: std::io::stderr().is_terminal() }
+        Self::of_streams(interactive, std::io::stdin().is_terminal(), std::io::stderr().is_terminal())
+    }
+
+    /// Standard input that is no terminal has nothing of the user, even if the client passes it on: kubernetes-client/python
+    /// decides by standard output.
+    fn of_streams(interactive: Option<bool>, has_input: bool, has_screen: bool) -> Self {
+        let is_attended = interactive.unwrap_or(has_input);
+        let typed = if is_attended && has_input { TypedLines::Terminal } else { TypedLines::Absent };
+        Self { is_attended, typed, has_screen }
     }
 }
 
@@ -140,11 +146,13 @@ struct UnusablePlace {
 struct NewTokens {
     tokens: CachedTokens,
     origin: TokenOrigin,
+    /// Until the tokens of a login are kept.
+    keeping: Option<RwLockReadGuard<'static, ()>>,
 }
 
 impl NewTokens {
     fn of_login(tokens: CachedTokens) -> Self {
-        Self { tokens, origin: TokenOrigin::Login }
+        Self { tokens, origin: TokenOrigin::Login, keeping: None }
     }
 
     /// Refuses tokens of another user than the earlier ones: the account of the browser's session, or one that another
@@ -191,11 +199,17 @@ impl Session<'_> {
             CachedLogin::Absent => (None, None),
         };
         match (self.renew_in_turn(cached, place.as_ref()).await, bridge) {
-            (Ok(NewTokens { tokens, origin }), _) => {
+            (Ok(NewTokens { tokens, origin, keeping }), _) => {
                 if let Some(place) = &place {
                     self.keep(&place.entry, &tokens, origin).await?;
                 }
+                drop(keeping);
                 Ok(credential(&tokens))
+            }
+            // Nobody can be asked: what is still valid is used, also after a refusal, which a proxy may have written.
+            (Err(error @ LoginError::LoginRequired(_)), Some(bridge)) => {
+                print_error(&format!("warning: {error}"));
+                Ok(bridge)
             }
             (Err(error), Some(bridge)) if error.is_temporary() => {
                 print_error(&format!("warning: {error}"));
@@ -402,7 +416,8 @@ impl Session<'_> {
                 self.login(Some(provider), &reason, Some(cached), place).await
             }
             refreshed => {
-                let new = refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh });
+                let new =
+                    refreshed.map(|tokens| NewTokens { tokens, origin: TokenOrigin::Refresh, keeping: None });
                 new.map_err(not_renewed)
             }
         }

@@ -602,11 +602,12 @@ fn check_issuer(issuer: &str) -> Result<(), LoginError> {
 /// Whether an argument may be that of a file of someone else: it names the provider, the client and how to log in there.
 fn is_choice_of_file(argument: &str) -> bool {
     const SCOPES: [&str; 5] = ["openid", "offline_access", "profile", "email", "groups"];
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 14] = [
         "issuer",
         "client-id",
         "issuer-certificate-authority-data",
         "user",
+        "prompt",
         "open-browser",
         "callback-port",
         "login-timeout",

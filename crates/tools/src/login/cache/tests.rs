@@ -199,7 +199,7 @@ async fn a_process_that_must_not_ask_waits_longer_for_a_refresh_than_for_a_login
     }
     // On another machine, the ID is that of another process.
     let elsewhere = LockHolder { machine: Some("another".to_owned()), ..held.holder.clone() };
-    LockRecord { holder: Some(elsewhere), failure: None }.write(&held.file);
+    LockRecord { holder: Some(elsewhere), ..LockRecord::default() }.write(&held.file);
     let error = entry.lock_within(limits, |_| {}).await.unwrap_err().to_string();
     assert!(error.contains("end it on its machine") && !error.contains("kill"), "{error}");
     // A file of an earlier version names no holder.

@@ -19,9 +19,14 @@ async fn listener() -> CallbackListener {
     CallbackListener::bind(CallbackHost::Ipv4, &[0]).await.unwrap()
 }
 
-/// A login, with the host and the path of its start address.
+/// A login, with the host and the path of its start address, where users of connections are not known.
 async fn login() -> (CallbackServer, String, String) {
-    let server = listener().await.serve(expected(false), PROVIDER);
+    login_of(|| PeerUser::Unknown).await
+}
+
+/// The same with connections of these users.
+async fn login_of(user: impl Fn() -> PeerUser + Send + Sync + 'static) -> (CallbackServer, String, String) {
+    let server = listener().await.serve_users(expected(false), PROVIDER, move |_, _| user());
     let (host, path) = server.start_url().strip_prefix("http://").unwrap().split_once('/').unwrap();
     let (host, path) = (host.to_owned(), format!("/{path}"));
     (server, host, path)
@@ -226,7 +231,7 @@ async fn a_second_one_at_the_start_address_ends_the_login() {
     let (mut server, host, path) = login().await;
     assert_eq!(status(&get(&host, &path).await), "302");
     let second = get(&host, &path).await;
-    assert!(status(&second) == "410" && second.contains("already used"), "{second}");
+    assert!(status(&second) == "410" && second.contains("may have used"), "{second}");
     assert!(!second.contains("issuer.test"), "{second}");
     let error = server.wait().await.unwrap_err();
     assert!(matches!(error, CallbackError::StartedTwice), "{error}");
@@ -238,6 +243,63 @@ async fn a_second_one_at_the_start_address_ends_the_login() {
     assert_eq!(code(&mut server).await, "c");
     assert_eq!(status(&get(&host, &path).await), "410");
     assert!(matches!(server.check_start(), Err(CallbackError::StartedTwice)));
+}
+
+/// Openers of desktops fetch an address themselves before the browser does, and people paste it into another browser.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_user_opens_the_start_address_as_often_as_programs_of_the_desktop_do() {
+    let mut server = listener().await.serve(expected(false), PROVIDER);
+    let (host, path) = server.start_url().strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let (host, path) = (host.to_owned(), format!("/{path}"));
+    for _ in 0..3 {
+        assert_eq!(status(&get(&host, &path).await), "302");
+    }
+    assert_eq!(status(&get(&host, GOOD).await), "200");
+    assert_eq!(code(&mut server).await, "c");
+    assert_eq!(status(&get(&host, &path).await), "302");
+    server.check_start().unwrap();
+}
+
+#[tokio::test]
+async fn another_user_is_refused_and_one_who_is_not_known_may_be_another() {
+    use PeerUser::{Other, Own, Unknown};
+
+    for (users, statuses, failure) in [
+        (&[Own, Own][..], &["302", "302"][..], None),
+        (&[Other], &["403"], Some("another user of this machine has opened")),
+        (&[Own, Other, Own], &["302", "403", "410"], Some("another user of this machine has opened")),
+        (&[Unknown], &["302"], None),
+        (&[Unknown, Unknown], &["302", "410"], Some("opened twice")),
+        (&[Own, Unknown], &["302", "410"], Some("opened twice")),
+        (&[Unknown, Own], &["302", "410"], Some("opened twice")),
+    ] {
+        let next = Mutex::new(users.iter());
+        let (mut server, host, path) = login_of(move || *lock(&next).next().unwrap_or(&Own)).await;
+        for expected in statuses {
+            let answer = get(&host, &path).await;
+            assert_eq!(status(&answer), *expected, "{users:?}: {answer}");
+            assert_eq!(answer.contains("issuer.test"), *expected == "302", "{users:?}: {answer}");
+        }
+        let checked = server.check_start().map_err(|error| error.to_string());
+        assert_eq!(checked.is_err(), failure.is_some(), "{users:?}: {checked:?}");
+        let Some(failure) = failure else { continue };
+        assert!(checked.is_err_and(|error| error.contains(failure)), "{users:?}");
+        let error = server.wait().await.unwrap_err().to_string();
+        assert!(error.contains(failure), "{users:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_of_another_user_is_refused_and_changes_nothing() {
+    let next = Mutex::new(vec![PeerUser::Own, PeerUser::Other]);
+    let (mut server, host, _) = login_of(move || lock(&next).pop().unwrap_or(PeerUser::Unknown)).await;
+    let refused = get(&host, GOOD).await;
+    assert!(status(&refused) == "403" && refused.contains("another user"), "{refused}");
+    assert!(server.outcome.try_recv().is_err());
+    assert_eq!(status(&get(&host, GOOD).await), "200");
+    assert_eq!(code(&mut server).await, "c");
+    server.check_start().unwrap();
 }
 
 /// Many connections that send this and no more.

@@ -8,10 +8,11 @@ use openidconnect::Nonce;
 use openidconnect::url::Url;
 use portcullis_openid::answers::DeviceAuthorization;
 use secrecy::{ExposeSecret as _, SecretString};
+use tokio::sync::RwLockReadGuard;
 use tokio::time::{sleep, timeout};
 
-use super::{NewTokens, Session, TokenPlace, lifetime_text};
-use crate::login::cache::CachedTokens;
+use super::{NewTokens, REFRESHING, Session, TokenPlace, lifetime_text};
+use crate::login::cache::{CacheLock, CachedTokens};
 use crate::login::callback::{Callback, CallbackListener, CallbackServer, ExpectedCallback};
 use crate::login::error::{CallbackError, LoginError, shortened};
 use crate::login::pasted_address::pasted;
@@ -21,6 +22,19 @@ use crate::print_error;
 
 /// When the command says what it waits for: a password and a second factor are typed by then.
 const REDIRECT_HINT_AFTER: Duration = Duration::from_mins(1);
+
+/// For how many seconds no login is asked for after one that has failed, unless a terminal asks.
+const PAUSE_AFTER_FAILURE: u64 = 5 * 60;
+
+/// What a flow has brought, not verified yet.
+pub(super) struct Authorized {
+    pub(super) tokens: LoginTokens,
+    pub(super) nonce: Option<Nonce>,
+    /// Whether the user alone has begun the login.
+    pub(super) started: Result<(), CallbackError>,
+    /// No signal ends the command until the tokens are kept.
+    pub(super) keeping: RwLockReadGuard<'static, ()>,
+}
 
 impl Session<'_> {
     /// Whether a login can be asked for: of the user at the terminal, or in a browser of the desktop.
@@ -55,18 +69,46 @@ impl Session<'_> {
         if !self.may_log_in() {
             return Err(LoginError::LoginRequired(reason.to_owned()));
         }
+        let lock = place.and_then(|place| place.lock.as_ref().ok()).filter(|_| !self.user.is_attended);
+        if lock.is_some_and(|lock| self.has_just_failed(lock)) {
+            return Err(LoginError::LoginRequired(format!(
+                "{reason}; a login in the browser has failed less than {} minutes ago",
+                PAUSE_AFTER_FAILURE / 60
+            )));
+        }
         let provider = match provider {
             Some(provider) => provider,
             None => LoginProvider::discover(self.settings.client()).await?,
         };
-        let mut provider = provider.with_prompt(self.settings.prompt.as_deref());
+        let provider = provider.with_prompt(self.settings.prompt.as_deref());
         if let Some(place) = place {
             self.revoke_readable(&place.entry).await;
             if let Ok(lock) = &place.lock {
                 lock.begin_login();
             }
         }
-        let (tokens, nonce) = match self.authorize(&provider).await {
+        let new = self.log_in(provider, earlier, place).await;
+        if let Some(lock) = lock {
+            lock.set_failed_login(new.is_err().then(|| self.clock.now()));
+        }
+        new
+    }
+
+    /// Whether a login that no terminal has asked for has failed in the last minutes: programs that poll would open one page
+    /// after another.
+    fn has_just_failed(&self, lock: &CacheLock) -> bool {
+        let since = lock.failed_login().and_then(|failed| self.clock.now().as_secs().checked_sub(failed));
+        since.is_some_and(|seconds| seconds < PAUSE_AFTER_FAILURE)
+    }
+
+    /// Logs the user in, who must be that of the earlier tokens.
+    async fn log_in(
+        &self,
+        mut provider: LoginProvider,
+        earlier: Option<&CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        let authorized = match self.authorize(&provider).await {
             Err(error) if error.is_scope_refused() && provider.asks_for_offline_access() => {
                 print_error(&format!(
                     "{error}\nthe login is tried again without offline_access, so the provider decides how long it can be renewed"
@@ -76,13 +118,26 @@ impl Session<'_> {
             }
             authorized => authorized?,
         };
-        let accepted = self.accept(&provider, &tokens, nonce.as_ref(), None).await;
+        self.complete(&provider, authorized, earlier, place).await
+    }
+
+    /// Verifies the tokens of a login. They are revoked if they are not accepted.
+    pub(super) async fn complete(
+        &self,
+        provider: &LoginProvider,
+        authorized: Authorized,
+        earlier: Option<&CachedTokens>,
+        place: Option<&TokenPlace>,
+    ) -> Result<NewTokens, LoginError> {
+        let Authorized { tokens, nonce, started, keeping } = authorized;
+        let accepted = self.accept(provider, &tokens, nonce.as_ref(), None).await;
         let new = accepted.map(NewTokens::of_login).and_then(|new| new.of_same_user(earlier));
+        let new = new.and_then(|new| Ok(started.map(|()| new)?));
         match &new {
-            Ok(new) => self.tell(&provider, new),
+            Ok(new) => self.tell(provider, new),
             Err(error) => self.revoke_refused(error, &tokens, place).await,
         }
-        new
+        new.map(|new| NewTokens { keeping: Some(keeping), ..new })
     }
 
     /// Says who has logged in, and whether the login can be renewed.
@@ -127,13 +182,10 @@ impl Session<'_> {
     }
 
     /// The tokens, by the flow that was chosen or that works here.
-    pub(super) async fn authorize(
-        &self,
-        provider: &LoginProvider,
-    ) -> Result<(LoginTokens, Option<Nonce>), LoginError> {
-        let by_code = async || self.code(provider).await.map(|(tokens, nonce)| (tokens, Some(nonce)));
+    pub(super) async fn authorize(&self, provider: &LoginProvider) -> Result<Authorized, LoginError> {
+        let by_code = || self.code(provider);
         match self.settings.flow {
-            Flow::Device => Ok((self.device(provider).await?, None)),
+            Flow::Device => self.device(provider).await,
             Flow::Auto if !self.may_open_browser() => match self.device(provider).await {
                 Err(error) if error.is_flow_refused() && self.user.typed.is_present() => {
                     if provider.has_device_flow() {
@@ -143,14 +195,14 @@ impl Session<'_> {
                 }
                 // A browser of this machine may still be at hand.
                 Err(LoginError::NoEndpoint(_)) => Box::pin(by_code()).await,
-                tokens => Ok((tokens?, None)),
+                authorized => authorized,
             },
             _ => Box::pin(by_code()).await,
         }
     }
 
     /// The authorization code flow.
-    async fn code(&self, provider: &LoginProvider) -> Result<(LoginTokens, Nonce), LoginError> {
+    async fn code(&self, provider: &LoginProvider) -> Result<Authorized, LoginError> {
         let listener =
             CallbackListener::bind(self.settings.callback_host, &self.settings.callback_ports).await?;
         let redirect = listener.redirect_url();
@@ -168,22 +220,21 @@ impl Session<'_> {
         match timeout(limit, redirected).await.map_err(late)?? {
             Callback::Refused(refusal) => Err(LoginError::Refused(refusal)),
             Callback::Code(code) => {
+                let keeping = REFRESHING.read().await;
                 let tokens = provider.exchange(code.expose_secret(), &redirect, request.verifier).await?;
-                server.check_start()?;
-                Ok((tokens, request.nonce))
+                Ok(Authorized { tokens, nonce: Some(request.nonce), started: server.check_start(), keeping })
             }
         }
     }
 
-    /// Opens the browser at the start address, which works once, or prints an address. Returns whether the user is asked to paste the
-    /// redirect. Only a browser of another machine, which does not reach the listener, gets the URL of the provider.
+    /// Opens the browser at the start address, or prints an address. Returns whether the user is asked to paste the redirect. Only a browser of another machine, which does not reach the listener, gets the URL of the provider.
     fn send_to_provider(&self, start: &str, url: &Url, redirect: &str) -> Result<bool, LoginError> {
         let mut problem = String::new();
         if self.may_open_browser() {
             match self.browser.open(self.settings.browser_command.as_deref(), start) {
                 Ok(()) if self.shows_addresses() => {
                     print_error(&format!(
-                        "log in with the browser that opens, or once at this address:\n  {start}"
+                        "log in with the browser that opens, or, if none does, at this address:\n  {start}"
                     ));
                     return Ok(false);
                 }
@@ -204,7 +255,7 @@ impl Session<'_> {
             )));
         }
         print_error(&format!(
-            "{problem}open this address, which works once, in a browser on this machine:\n  {start}"
+            "{problem}open this address once, as this user, in a browser on this machine:\n  {start}"
         ));
         Ok(false)
     }
@@ -241,10 +292,10 @@ impl Session<'_> {
     }
 
     /// The device flow.
-    async fn device(&self, provider: &LoginProvider) -> Result<LoginTokens, LoginError> {
-        let limit = self.settings.login_timeout;
-        let device = timeout(limit, provider.device(limit, show_code));
-        device.await.map_err(|_| LoginError::Timeout(limit))?
+    pub(super) async fn device(&self, provider: &LoginProvider) -> Result<Authorized, LoginError> {
+        let tokens = provider.device(self.settings.login_timeout, show_code).await?;
+        let keeping = REFRESHING.read().await;
+        Ok(Authorized { tokens, nonce: None, started: Ok(()), keeping })
     }
 }
 

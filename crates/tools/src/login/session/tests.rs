@@ -495,7 +495,7 @@ async fn get(url: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_browser_logs_in_at_an_address_that_works_once() {
+async fn a_browser_logs_in_at_an_address_of_the_command() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let setup = Setup::new().await;
@@ -504,43 +504,31 @@ async fn a_browser_logs_in_at_an_address_that_works_once() {
     std::fs::write(&browser, script).unwrap();
     std::fs::set_permissions(&browser, std::fs::Permissions::from_mode(0o700)).unwrap();
     let settings = setup.settings(&[&format!("--browser-command={}", browser.display())], None);
-    for is_opened_twice in [true, false] {
-        let login = setup.ask(&settings, true);
-        let browse = async {
-            testkit::until("the browser to be started", || url.exists()).await;
-            let start = std::fs::read_to_string(&url).unwrap();
-            std::fs::remove_file(&url).unwrap();
-            assert!(
-                start.starts_with("http://127.0.0.1:"),
-                "no secret of the login in the process list: {start}"
-            );
-            let answer = get(&start).await;
-            let location = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
-            assert!(location.starts_with(&format!("{}/auth?", settings.issuer)), "{location}");
-            let query = location.split_once('?').unwrap().1;
-            let parameters: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
-            *setup.state.claims.lock().unwrap() =
-                json!({"nonce": parameters["nonce"], "email": "alice@a.test"});
-            if is_opened_twice {
-                assert!(get(&start).await.contains("already used"));
-            }
-            get(&format!("{}?code=c&state={}", parameters["redirect_uri"], parameters["state"])).await;
-        };
-        if is_opened_twice {
-            // The command ends before the browser is back.
-            let error = tokio::select! {
-                outcome = login => outcome.unwrap_err(),
-                () = async { browse.await; std::future::pending().await } => unreachable!(),
-            };
-            assert!(error.to_string().contains("was opened twice"), "{error}");
-            assert!(setup.entry(&settings).read().await.unwrap().is_none());
-        } else {
-            let (credential, ()) = tokio::join!(login, browse);
-            assert_eq!(credential.unwrap().subject.as_deref(), Some("alice"));
-            let kept = setup.entry(&settings).read().await.unwrap().unwrap();
-            assert_eq!(kept.user().as_deref(), Some("alice@a.test (alice)"));
+    // A program of the desktop fetches the address before the browser does.
+    let times = if cfg!(target_os = "linux") { 2 } else { 1 };
+    let login = setup.ask(&settings, true);
+    let browse = async {
+        testkit::until("the browser to be started", || url.exists()).await;
+        let start = std::fs::read_to_string(&url).unwrap();
+        assert!(
+            start.starts_with("http://127.0.0.1:"),
+            "no secret of the login in the process list: {start}"
+        );
+        let mut answer = String::new();
+        for _ in 0..times {
+            answer = get(&start).await;
         }
-    }
+        let location = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
+        assert!(location.starts_with(&format!("{}/auth?", settings.issuer)), "{location}");
+        let query = location.split_once('?').unwrap().1;
+        let parameters: BTreeMap<_, _> = form_urlencoded::parse(query.as_bytes()).into_owned().collect();
+        *setup.state.claims.lock().unwrap() = json!({"nonce": parameters["nonce"], "email": "alice@a.test"});
+        get(&format!("{}?code=c&state={}", parameters["redirect_uri"], parameters["state"])).await;
+    };
+    let (credential, ()) = tokio::join!(login, browse);
+    assert_eq!(credential.unwrap().subject.as_deref(), Some("alice"));
+    let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+    assert_eq!(kept.user().as_deref(), Some("alice@a.test (alice)"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -884,8 +872,9 @@ async fn no_signal_loses_the_refresh_token_that_the_provider_accepts() {
             };
             let outcome = Box::pin(crate::login::completed(setup.ask(&settings, false), interrupted)).await;
             assert!(matches!(outcome, Ok(Ok(_)) | Err(_)), "{signal:?} at {moment}");
+            // What other tests renew is waited for, too: the command may be done first.
             assert!(
-                outcome.is_err_and(|received| received == signal),
+                outcome.err().is_none_or(|received| received == signal),
                 "{signal:?} at {moment}: it ends the command"
             );
             setup.ask(&settings, false).await.unwrap();

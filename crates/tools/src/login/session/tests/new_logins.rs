@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::super::new_login::code_text;
+use super::super::new_login::{Authorized, code_text};
 use super::*;
 use crate::login::callback::{Callback, CallbackListener, ExpectedCallback};
 use crate::login::settings::CallbackHost;
@@ -113,6 +113,114 @@ async fn a_program_without_a_terminal_gets_its_browser() {
     }
 }
 
+#[test]
+fn a_pipe_has_no_address_that_a_user_has_pasted() {
+    for (interactive, has_input, is_attended, is_typed) in [
+        (Some(true), true, true, true),
+        // kubernetes-client/python asks by standard output, and passes on standard input whatever it is.
+        (Some(true), false, true, false),
+        (Some(false), true, false, false),
+        (None, true, true, true),
+        (None, false, false, false),
+    ] {
+        let user = UserAccess::of_streams(interactive, has_input, false);
+        assert_eq!((user.is_attended, user.typed.is_present()), (is_attended, is_typed), "{interactive:?}");
+    }
+}
+
+/// Programs of the desktop ask every few seconds.
+#[tokio::test]
+async fn a_login_that_fails_without_a_terminal_opens_no_page_for_a_while() {
+    let setup = Setup::new().await;
+    let cache = setup.cache();
+    let mark = setup.home.path().join("opened");
+    let command = format!("--browser-command={}", browser(&setup, &mark));
+    let settings = setup.settings(&[&command, "--login-timeout=300ms"], None);
+    for (passed, is_attended, is_opened) in [
+        (0, false, true),
+        (0, false, false),
+        (299, false, false),
+        (0, true, true),
+        (0, false, false),
+        (1, false, true),
+        (299, false, false),
+    ] {
+        setup.pass(passed);
+        let session = Session {
+            browser: BrowserEnvironment { browser: None, has_display: true },
+            ..setup.session(&settings, &cache, is_attended)
+        };
+        let error = session.credential().await.unwrap_err();
+        let is_tried = matches!(error, LoginError::NoRedirect { .. });
+        assert_eq!(is_tried, is_opened, "{passed} s, terminal {is_attended}: {error}");
+        if is_opened {
+            testkit::until("the browser to be started", || mark.exists()).await;
+            std::fs::remove_file(&mark).unwrap();
+        } else {
+            assert!(error.to_string().contains("failed less than 5 minutes ago"), "{error}");
+        }
+        assert!(!mark.exists());
+    }
+    let lock = setup.entry(&settings).lock(Duration::from_secs(1), || ()).await.unwrap();
+    lock.set_failed_login(None);
+    assert_eq!(lock.failed_login(), None);
+}
+
+/// A browser that writes its address to a file, and what it does with the redirect of a provider that agrees at once.
+async fn log_in(setup: &Setup, address: &Path) {
+    testkit::until("the browser to be started", || address.exists()).await;
+    let start = std::fs::read_to_string(address).unwrap();
+    let answer = get(&start).await;
+    let location = answer.lines().find_map(|line| line.strip_prefix("location: ")).unwrap();
+    let uri: Uri = location.parse().unwrap();
+    let asked: BTreeMap<_, _> =
+        form_urlencoded::parse(uri.query().unwrap().as_bytes()).into_owned().collect();
+    *setup.state.claims.lock().unwrap() = json!({"nonce": asked["nonce"]});
+    get(&format!("{}?code=c&state={}", asked["redirect_uri"], asked["state"])).await;
+}
+
+#[tokio::test]
+async fn no_signal_loses_a_login_that_was_exchanged() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    for moment in ["/token", "/jwks"] {
+        let setup = Setup::new().await;
+        let (program, address) = (setup.home.path().join("browser"), setup.home.path().join("address"));
+        let script = format!("#!/bin/sh\nprintf %s \"$1\" > {0}.new && mv {0}.new {0}\n", address.display());
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let settings = setup.settings(&[&format!("--browser-command={}", program.display())], None);
+        let arrived = Arc::new(tokio::sync::Notify::new());
+        let arrival = Arc::clone(&arrived);
+        *setup.state.before.lock().unwrap() = Some((moment, Box::new(move || arrival.notify_one())));
+        let interrupted = || async {
+            arrived.notified().await;
+            TerminationSignal::Hangup
+        };
+        let login = Box::pin(crate::login::completed(setup.ask(&settings, true), interrupted));
+        let (outcome, ()) = tokio::join!(login, log_in(&setup, &address));
+        assert!(matches!(outcome, Ok(Ok(_)) | Err(TerminationSignal::Hangup)), "{moment}: {outcome:?}");
+        let kept = setup.entry(&settings).read().await.unwrap().unwrap();
+        assert_eq!(kept.refresh_token, Some(SecretText::new("refresh-0")), "{moment}");
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_another_may_have_begun_is_revoked() {
+    let setup = Setup::new().await;
+    let settings = setup.device();
+    let cache = setup.cache();
+    let session = setup.session(&settings, &cache, true);
+    let provider = LoginProvider::discover(settings.client()).await.unwrap();
+    for started in [CallbackError::OtherUser, CallbackError::StartedTwice] {
+        let authorized = session.device(&provider).await.unwrap();
+        let begun = Authorized { started: Err(started), ..authorized };
+        let refused = session.complete(&provider, begun, None, None).await.err().unwrap();
+        assert!(matches!(refused, LoginError::Callback(_)), "{refused}");
+        assert_eq!(revoked(&setup.server).len(), 1, "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn a_refused_device_flow_leads_to_the_code_flow_where_the_user_can_paste() {
     const REFUSED: &[u8] = br#"{"error":"unauthorized_client","error_description":"Client is not allowed to initiate OAuth 2.0 Device Authorization Grant. The flow is disabled for the client."}"#;
@@ -194,13 +302,15 @@ fn is_code(outcome: Result<Callback, CallbackError>) -> bool {
 }
 
 /// Fetches a page as a browser does.
-async fn get(address: &str) {
+async fn get(address: &str) -> String {
     let uri: Uri = address.parse().unwrap();
     let host = uri.authority().unwrap().as_str();
     let mut stream = TcpStream::connect(host).await.unwrap();
     let request = format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", uri.path_and_query().unwrap());
     stream.write_all(request.as_bytes()).await.unwrap();
-    stream.read_to_end(&mut Vec::new()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 // keycloak: services/…/protocol/oidc/TokenManager.java

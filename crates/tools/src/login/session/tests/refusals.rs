@@ -321,6 +321,25 @@ async fn every_refusal_of_a_refresh_leads_to_a_login_and_no_failure_that_passes_
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
+/// A proxy may refuse what the provider would renew.
+#[tokio::test]
+async fn a_token_that_is_still_valid_is_used_where_nobody_can_be_asked() {
+    for refusal in [(403, "<html>Blocked by the proxy"), (400, r#"{"error":"invalid_grant"}"#)] {
+        let setup = Setup::new().await;
+        let settings = setup.device();
+        setup.ask(&settings, true).await.unwrap();
+        *setup.state.refusal.lock().unwrap() = Some(refusal);
+        setup.pass(LIFETIME - 30);
+        for _ in 0..2 {
+            assert_eq!(setup.number(&settings, false).await, 0, "{refusal:?}: the same token");
+        }
+        setup.pass(30);
+        let error = setup.ask(&settings, false).await.unwrap_err();
+        assert!(matches!(error, LoginError::LoginRequired(_)), "{refusal:?}: {error}");
+        assert_eq!(setup.logins(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_login_that_fails_after_a_refusal_leaves_the_refresh_token() {
     let setup = Setup::new().await;
