@@ -1,4 +1,5 @@
 //! Which user of the machine has opened a connection to it.
+// threat: forged-callback
 
 use std::net::SocketAddr;
 

@@ -122,6 +122,7 @@ impl Session<'_> {
     }
 
     /// Verifies the tokens of a login. They are revoked if they are not accepted.
+    // threat: forged-callback
     pub(super) async fn complete(
         &self,
         provider: &LoginProvider,
