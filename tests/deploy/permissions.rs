@@ -833,7 +833,9 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
         TokenCleaning => controller("tokencleaner", false),
         ClusterInfo => controller("bootstrapsigner", false),
         EndpointSlices => vec!["--backend-endpoint-discovery=kubernetes".to_owned()],
-        Feature::Request | Impersonation => Vec::new(),
+        // By default the API server decides.
+        Impersonation => vec!["--impersonation=gateway".to_owned()],
+        Feature::Request => Vec::new(),
     }
 }
 
