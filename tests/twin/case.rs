@@ -59,6 +59,8 @@ pub(crate) struct Declared {
     pub(crate) status: u16,
     /// Whether the responses must be equal, and only the reviews of admission webhooks may differ.
     pub(crate) only_reviews: bool,
+    /// Only of a gateway that decides on impersonations itself.
+    pub(crate) only_by_decision: bool,
 }
 
 /// One request. Text may contain the placeholders `{unique}`, which differs per side and run, `{addr}`, `{rv}`, at
@@ -449,13 +451,19 @@ impl Case {
     /// Declares a difference of the gateway by its ID in `docs/conformance.md`, with the gateway's status in the last
     /// step.
     pub(crate) fn declared(mut self, id: &'static str, status: u16) -> Self {
-        self.declared = Some(Declared { id, status, only_reviews: false });
+        self.declared = Some(Declared { id, status, only_reviews: false, only_by_decision: false });
+        self
+    }
+
+    /// Declares a difference of a gateway that decides on the impersonation, which it does not by default.
+    pub(crate) fn declared_by_decision(mut self, id: &'static str, status: u16) -> Self {
+        self.declared = Some(Declared { id, status, only_reviews: false, only_by_decision: true });
         self
     }
 
     /// Declares a difference in the reviews of admission webhooks only.
     pub(crate) fn declared_reviews(mut self, id: &'static str, status: u16) -> Self {
-        self.declared = Some(Declared { id, status, only_reviews: true });
+        self.declared = Some(Declared { id, status, only_reviews: true, only_by_decision: false });
         self
     }
 

@@ -331,7 +331,10 @@ pub(crate) struct Compared {
 
 /// Fails if there are undeclared differences, or if a declared difference does not occur.
 pub(crate) fn judge(found: &Compared, declared: Option<Declared>, side: Side) -> Result<(), Failed> {
-    let Some(Declared { id, status, only_reviews }) = declared.filter(|_| side.is_gateway()) else {
+    let is_declared = |declared: &Declared| {
+        side.is_gateway() && (side == Side::Impersonating || !declared.only_by_decision)
+    };
+    let Some(Declared { id, status, only_reviews, .. }) = declared.filter(is_declared) else {
         let text = found.differences.join("\n");
         return if text.is_empty() { Ok(()) } else { Err(text.into()) };
     };
@@ -545,16 +548,17 @@ const RULES: &[(&str, Rule)] = &[
         judge(&compared(&[], 200), None, Side::Gateway).map_err(|_| "it failed".to_owned())
     }),
     ("an unknown declaration fails", || {
-        let declared = Declared { id: "D-none", status: 401, only_reviews: false };
+        let declared = Declared { id: "D-none", status: 401, only_reviews: false, only_by_decision: false };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Gateway), "not declared")
     }),
     ("a declaration does not cover the second reference", || {
-        let declared = Declared { id: "D-none", status: 401, only_reviews: false };
+        let declared = Declared { id: "D-none", status: 401, only_reviews: false, only_by_decision: false };
         fails(judge(&compared(&["x"], 401), Some(declared), Side::Second), "x")
     }),
     ("a declaration about reviews does not cover responses", || {
         let of = |text| compared(&[text, "the reviews: x"], 401);
-        let declared = Declared { id: "D-admission-prepared", status: 401, only_reviews: true };
+        let declared =
+            Declared { id: "D-admission-prepared", status: 401, only_reviews: true, only_by_decision: false };
         fails(judge(&of("the responses differ"), Some(declared), Side::Gateway), "reviews only")?;
         judge(&of("the webhooks asked: x"), Some(declared), Side::Gateway).map_err(|_| "it failed".to_owned())
     }),

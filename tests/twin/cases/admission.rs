@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     for (name, id, status) in DECLARED {
         let case = cases.iter_mut().find(|case| case.name == *name).expect("a case of this name");
         let only_reviews = ONLY_REVIEWS.contains(id);
-        case.declared = Some(Declared { id, status: *status, only_reviews });
+        case.declared = Some(Declared { id, status: *status, only_reviews, only_by_decision: false });
     }
     cases.extend(written::cases().into_iter().map(|case| case.by_admission().with_managed_fields()));
     cases

@@ -124,7 +124,8 @@ fn forms() -> Vec<Case> {
             .then("create job {unique} --from=cronjob/{unique}")
             .then("get job {unique} -o jsonpath={.metadata.labels.added}{.spec.template.spec.containers[*].name}");
         // Webhooks see the labels that the API server generates.
-        let declared = Declared { id: "D-admission-prepared", status: 0, only_reviews: true };
+        let declared =
+            Declared { id: "D-admission-prepared", status: 0, only_reviews: true, only_by_decision: false };
         cases.push(Case { declared: Some(declared), ..job.by_admission() });
         let labelled = format!(
             r#"{{"apiVersion":"batch/v1","kind":"Job","metadata":{{"name":"{{unique}}","annotations":{{"asks":"{asks}"}}}},"spec":{{"template":{{"metadata":{{"labels":{{"a":"b"}}}},"spec":{{"restartPolicy":"Never","containers":[{{"name":"c","image":"x"}}]}}}}}}}}"#
@@ -228,7 +229,7 @@ fn commands() -> Vec<Case> {
         |name: &str, command: &str| kubectl(&format!("admission: {name}"), "admin", command).by_admission();
     let deployed = |name: &str| begin(name, "create deployment {unique} --image=x");
     let declared = |case: Case, id: &'static str| Case {
-        declared: Some(Declared { id, status: 0, only_reviews: true }),
+        declared: Some(Declared { id, status: 0, only_reviews: true, only_by_decision: false }),
         ..case
     };
     let of_cascade = |cascade: &str| {

@@ -157,7 +157,7 @@ fn after_legacy() -> Vec<Case> {
             .group("")
             .group("g1")
             .answers(201)
-            .declared("D-empty-group", 201),
+            .declared_by_decision("D-empty-group", 201),
         after("an account", ACCOUNT, &[]).answers(403).contains("serviceaccounts"),
         after("a node", NODE, &[]).answers(403).contains("system:node:n1"),
         after("the second group", "bob", &["legacy-some-groups"])
