@@ -5,6 +5,7 @@ mod bounds;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use futures_util::future::{join_all, pending};
@@ -26,6 +27,9 @@ const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
 const FRESH: &str = "/apis/fresh.test/v1/namespaces/n/things";
 /// What discovery lists of it.
 const DISCOVERY: [&str; 2] = ["/apis/fresh.test", "/apis/fresh.test/v1"];
+/// In a group that is not listed: the API server does not answer.
+const SILENT: &str = "/apis/silent.test/v1/namespaces/n/things";
+const SILENT_DISCOVERY: &str = "/apis/silent.test";
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
 const NAMESPACE: &str = "/api/v1/namespaces/n";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices/";
@@ -74,7 +78,8 @@ impl Admitting {
         let record = Arc::clone(&received);
         let self_check = |request: &Request<Incoming>| {
             let path = request.uri().path();
-            let is_answered = [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1]].contains(&path)
+            let is_answered = [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1], SILENT_DISCOVERY]
+                .contains(&path)
                 || ["/openapi/", API_SERVICES].iter().any(|known| path.starts_with(known));
             if is_answered { None } else { self_check::answer(request) }
         };
@@ -87,6 +92,9 @@ impl Admitting {
                 let target = head.uri.path_and_query().unwrap().as_str().to_owned();
                 let received = Received { method: head.method, target, headers: head.headers, body };
                 record.lock().unwrap().push(received.clone());
+                if received.target == SILENT_DISCOVERY {
+                    pending::<()>().await;
+                }
                 serve(&received)
             })
         })
@@ -861,6 +869,25 @@ async fn a_silent_shadow_webhook_delays_no_request() {
         assert_eq!(code, StatusCode::CREATED, "{body}");
     }
     until("the webhook is called", || !admitting.reviews.lock().unwrap().is_empty()).await;
+}
+
+/// A webhook for another version of a group may match: discovery tells. If it does not answer, the request waits no longer than it
+/// may for a webhook without effect, and the webhook counts as failed.
+#[tokio::test]
+async fn silent_discovery_delays_no_request_of_a_shadow_webhook() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write_rule(&["silent.test"], "v2", "Fail");
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let began = Instant::now();
+    let (code, body) = send(&gateway, Method::POST, SILENT, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    // A read of discovery is given up after ten seconds.
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(admitting.reviews(), 0);
+    let counted = "portcullis_admission_shadow_webhook_total{name=\"policy.example.com\",operation=\"CREATE\",\
+                   type=\"validating\",would=\"fail\"} 1";
+    gateway.until_counted(counted).await;
+    assert!(admitting.received().iter().any(|received| received.target == SILENT_DISCOVERY));
 }
 
 /// What a shadow webhook would have done is counted, after the response.
