@@ -17,6 +17,7 @@ mod collection;
 mod connect;
 mod document;
 mod equivalent;
+mod event;
 mod hold;
 mod messages;
 mod observed;

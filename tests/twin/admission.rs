@@ -162,7 +162,7 @@ fn webhooks(Addresses { webhooks: address, agnhost }: &Addresses, ca: &str) -> [
         ),
         labelled(
             "vevents",
-            json!({"rules": on(&["UPDATE"], "events.k8s.io", "v1", "events", "*"), "failurePolicy": "Ignore"}),
+            json!({"rules": on(&["CREATE", "UPDATE"], "events.k8s.io", "v1", "events", "*"), "failurePolicy": "Ignore"}),
         ),
         labelled(
             "vgone1",

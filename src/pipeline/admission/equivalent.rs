@@ -8,6 +8,7 @@
 //! | the new one | a custom resource without a conversion webhook, whose versions differ in `apiVersion` alone | a dry run at that path of the object with the other `apiVersion`: POST, PUT or JSON patch |
 //! | the new one | a custom resource with a conversion webhook | none: the API server refuses a body in another version |
 //! | the new one, of an object that is absent | a resource that is no custom resource | none: the same |
+//! | the new one | an event | none is needed: the gateway renames its fields (`event.rs`) |
 //!
 //! The changes of a mutating webhook are converted back in the same ways.
 //!
@@ -31,6 +32,7 @@ use portcullis_system::sync::lock;
 use serde_json::Value;
 
 use super::document::{metadata, remove_managed_fields, remove_server_fields, set_metadata};
+use super::event;
 use super::is_pinned;
 use super::reviewer::{Reviewer, Stop, busy, kind_of};
 use super::subject::Action;
@@ -154,7 +156,10 @@ impl<'a> RequestConversions<'a> {
             Strategy::Webhook => {
                 Err(reason("the API server has no request that converts it by its conversion webhook"))
             }
-            Strategy::BuiltIn => self.replaced(object, to).await,
+            Strategy::BuiltIn => match event::converted(object, &to.kind.api_version()) {
+                Some(event) => Ok(event),
+                None => self.replaced(object, to).await,
+            },
         }
     }
 

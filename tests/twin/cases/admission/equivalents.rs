@@ -1,5 +1,6 @@
 //! `matchPolicy: Equivalent`: webhooks whose rules match another version or group than the request's. The label `only` selects the
-//! webhook, and the objects are created without it: the API server converts no object that does not exist.
+//! webhook, and the objects are created without it: the API server converts no object that does not exist. The gateway itself
+//! converts events.
 
 use serde_json::{Value, json};
 
@@ -185,12 +186,51 @@ impl Kind {
 
 pub(super) fn cases() -> Vec<Case> {
     let kinds = KINDS.iter().flat_map(|kind| [kind.updates(), kind.deletions()].concat());
-    kinds.chain(widgets()).chain(scalers()).chain([core_event()]).collect()
+    kinds.chain(widgets()).chain(scalers()).chain([core_event()]).chain(new_events()).collect()
 }
 
-/// An event that the core group changes, as a webhook for the other group sees it.
-fn core_event() -> Case {
-    let mut event = (KINDS[2].object)();
+/// New events of both groups, with webhooks for the other one.
+fn new_events() -> Vec<Case> {
+    let kind = &KINDS[2];
+    let minimal = |mut object: Value| {
+        for field in ["note", "message"] {
+            object.as_object_mut().expect("an object").remove(field);
+        }
+        object
+    };
+    let mut cases = Vec::new();
+    for (what, webhook, asks, status) in [
+        ("allowed", "vcoreevents", "", 201),
+        ("denied", "vcoreevents", "vcoreevents=deny;", 403),
+        ("changed", "mcoreevents", "mcoreevents=label;", 201),
+        ("changed and seen by others", "mcoreevents", "mcoreevents=label;m1=annotation;v1=warn;", 201),
+    ] {
+        let after = if status == 201 { 200 } else { 404 };
+        for (form, object) in
+            [("whole", kind.with(webhook, asks)), ("without a note", minimal(kind.with(webhook, asks)))]
+        {
+            let created = by_admin(&format!("a new event, {form}: {what}"), "POST", kind.collections[0]);
+            cases.push(kind.read(created.json(&object.to_string()).answers(status), after));
+            let apply = format!("{}?fieldManager=twin", kind.own());
+            let applied = by_admin(&format!("a new event by apply, {form}: {what}"), "PATCH", &apply);
+            cases.push(kind.read(applied.body(APPLY, object.to_string().as_bytes()).answers(status), after));
+        }
+    }
+    for (what, asks, status) in [("allowed", "", 201), ("denied", "vevents=deny;", 403)] {
+        let mut event = in_core(kind.with("vevents", asks));
+        event["count"] = json!(3);
+        event["firstTimestamp"] = json!("2026-01-02T03:04:05Z");
+        event["source"] = json!({"component": "c", "host": "h"});
+        for (form, event) in [("whole", event.clone()), ("without a message", minimal(event))] {
+            let name = format!("a new event of the core group, {form}: {what}");
+            cases.push(by_admin(&name, "POST", kind.collections[1]).json(&event.to_string()).answers(status));
+        }
+    }
+    cases
+}
+
+/// An event with the names of the core group.
+fn in_core(mut event: Value) -> Value {
     for (old, new) in
         [("note", "message"), ("regarding", "involvedObject"), ("reportingController", "reportingComponent")]
     {
@@ -198,6 +238,12 @@ fn core_event() -> Case {
         event.as_object_mut().expect("an object").remove(old);
     }
     event["apiVersion"] = json!("v1");
+    event
+}
+
+/// An event that the core group changes, as a webhook for the other group sees it.
+fn core_event() -> Case {
+    let event = in_core((KINDS[2].object)());
     let own = "/api/v1/namespaces/twin/events/{unique}";
     let patch =
         json!({"metadata": {"labels": {"only": "vevents"}, "annotations": {"asks": "vevents=deny;"}}});
