@@ -196,14 +196,20 @@ impl ClusterLimiter {
         self.process.apply(limit);
     }
 
-    /// Puts the limit on open requests in force that belongs to the bytes that all buffers may hold.
-    pub(crate) fn apply_memory(&self, max_buffered_bytes: usize) {
-        self.tenants.apply(max_buffered_bytes);
+    /// Puts the limits on requests of tenants in force: how many are open, which belongs to the bytes that all buffers may hold,
+    /// and how many begin in a second.
+    pub(crate) fn apply_to_tenants(&self, max_buffered_bytes: usize, per_second: u32) {
+        self.tenants.apply(max_buffered_bytes, per_second);
     }
 
-    /// Counts a request from its authentication to its end, a watch too, if it is one of a tenant's cluster.
-    pub(crate) fn open(&self, cluster: &ClusterOwner) -> Result<Option<BudgetPermit>, LimitExceeded> {
-        self.tenants.enter(cluster)
+    /// Counts a request from its authentication to its end, a watch too, if it is one of a tenant's cluster, and waits until it may
+    /// begin.
+    pub(crate) async fn open(
+        &self,
+        cluster: &ClusterOwner,
+        flow: impl FnOnce() -> FlowName,
+    ) -> Result<Option<BudgetPermit>, LimitExceeded> {
+        self.tenants.enter(cluster, flow).await
     }
 
     /// Waits for a place. `None` if the request needs none: there is no limit, or it is exempt and the limit is reached.

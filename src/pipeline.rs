@@ -194,8 +194,8 @@ impl Gateway {
         self.audit(connection, scope, &mut identified).await?;
         // After the audit, as for the limit of requests in flight: a refusal of an authenticated client is an event.
         identified.count_connection(connection)?;
-        scope.count_request(identified.count_request()?);
         let client = connection.info.peer.ip();
+        scope.count_request(identified.count_request(client).await?);
         let on_user = |user: &UserInfo| scope.end_if_denied(user);
         let mut impersonated = identified.impersonate(client, &self.clock, scope.spans(), on_user).await?;
         scope.note_impersonated(&impersonated);

@@ -448,6 +448,10 @@ pub struct OperationFlags {
     /// the clusters' own limits, so that a flood at one cluster takes nothing from the others. 0: no limit.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_requests_inflight_total: u32,
+    /// How many requests of a cluster that a Secret configures begin in a second, watches too; of one of its users half as
+    /// many. Further ones wait, up to ten seconds, and are then refused with 429. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    pub max_requests_per_second_per_tenant: u32,
     /// The maximum number of bytes in buffers: bodies and headers that wait for a client or an API server to read them.
     /// Beyond it, streams of the tenant, user or network with the most are reset, and no others. 0: a quarter of the
     /// memory limit of the process's control group, or an eighth of the machine's memory.

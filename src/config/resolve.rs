@@ -265,6 +265,7 @@ impl ConfigResolver<'_> {
         Some(Operation {
             request_timeout: request_timeout?,
             max_requests_inflight_total: limits::number(flags.max_requests_inflight_total),
+            max_requests_per_second_per_tenant: flags.max_requests_per_second_per_tenant,
             max_buffered_bytes: match flags.max_buffered_bytes {
                 0 => MaxBufferedBytes::OfMemory,
                 bytes => MaxBufferedBytes::Bytes(bytes),

@@ -36,6 +36,8 @@ pub struct Operation {
     pub request_timeout: Duration,
     /// The requests of all clusters in flight; 0: no limit.
     pub max_requests_inflight_total: usize,
+    /// The requests of a tenant's cluster that begin in a second; 0: no limit.
+    pub max_requests_per_second_per_tenant: u32,
     /// The bytes in the buffers of streams and connections.
     pub max_buffered_bytes: MaxBufferedBytes,
     /// The phases of graceful shutdown.

@@ -52,6 +52,7 @@ pub(crate) struct Snapshot {
     pub(crate) request_timeout: Duration,
     /// The requests of all clusters in flight; 0: no limit.
     max_requests_inflight_total: usize,
+    max_requests_per_second_per_tenant: u32,
     max_buffered_bytes: MaxBufferedBytes,
     ledger: ByteLedger,
     review_memory: ReviewMemory,
@@ -152,6 +153,7 @@ impl Snapshot {
             allowed_origins: serving.allowed_origins.clone(),
             request_timeout: settings.operation.request_timeout,
             max_requests_inflight_total: settings.operation.max_requests_inflight_total,
+            max_requests_per_second_per_tenant: settings.operation.max_requests_per_second_per_tenant,
             max_buffered_bytes: settings.operation.max_buffered_bytes,
             ledger: deps.dials.ledger().clone(),
             review_memory: deps.review_memory.clone(),
@@ -172,7 +174,7 @@ impl Snapshot {
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total);
-            cluster.limiter.apply_memory(max_buffered_bytes);
+            cluster.limiter.apply_to_tenants(max_buffered_bytes, self.max_requests_per_second_per_tenant);
             cluster.enforce();
         }
         self.ledger.set_total(max_buffered_bytes);

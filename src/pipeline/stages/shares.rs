@@ -30,11 +30,15 @@ impl Identified {
         })
     }
 
-    /// Counts the request at a tenant's cluster until its end.
+    /// Counts the request at a tenant's cluster until its end, and waits until it may begin.
     // threat: tenant-requests
-    pub(in crate::pipeline) fn count_request(&self) -> Result<Option<BudgetPermit>, Refusal> {
+    pub(in crate::pipeline) async fn count_request(
+        &self,
+        client: IpAddr,
+    ) -> Result<Option<BudgetPermit>, Refusal> {
         let cluster = &self.data.route.cluster;
-        Ok(cluster.limiter.open(&cluster.owner)?)
+        let flow = || flow_of(&self.identity, client).into();
+        Ok(cluster.limiter.open(&cluster.owner, flow).await?)
     }
 
     /// The flow for which the connection counts. That of a front proxy carries requests of many users, and counts for the front
