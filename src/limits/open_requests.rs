@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{FlowName, LimitExceeded};
 
-/// What a request may hold beside its buffers: a watch holds less, one with a large header more.
-const REQUEST_BYTES: usize = 32 << 10;
+/// The bytes that all buffers may hold for each request that a tenant may have open. A watch takes half as many beside them.
+const REQUEST_BYTES: usize = 64 << 10;
 /// The fewest requests that a tenant may have open.
 const MIN_REQUESTS: usize = 256;
 /// The longest time that a request waits to begin.
@@ -73,8 +73,8 @@ impl TenantRequests {
         Self { open: Budget::new(BudgetShares::new(usize::MAX)), pace: Mutex::default() }
     }
 
-    /// Puts the limits in force: on what is open that which belongs to the bytes that all buffers may hold (a tenant may hold as
-    /// much in requests, and all tenants together twice as much), and on what begins in a second; 0: none.
+    /// Puts the limits in force: on what is open that which belongs to the bytes that all buffers may hold (a tenant may hold half as
+    /// much in requests, and all tenants together as much), and on what begins in a second; 0: none.
     pub(super) fn apply(&self, max_buffered_bytes: usize, per_second: u32) {
         let each = (max_buffered_bytes / REQUEST_BYTES).max(MIN_REQUESTS);
         self.open.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, each.saturating_mul(2)));
