@@ -1,5 +1,8 @@
 //! The memory that streams hold, by owner: a total for the process, at which the owner that holds the most gives way.
 //!
+//! An attacker chooses from how many networks it comes without a credential. So all networks together count as one when it is
+//! decided who gives way; of them, the one that holds the most does.
+//!
 //! Nothing is counted while bytes move, which would cost every request. What holds memory registers once and says what it
 //! holds when it is asked; it is asked a few times each second.
 
@@ -116,7 +119,7 @@ impl ByteLedger {
     }
 
     /// Looks at all holders. If they hold more than the total, the owner that holds the most ends what holds the most of it,
-    /// and so on until enough is free.
+    /// and so on until enough is free. All networks count as one owner, of which the largest network gives way.
     pub fn sample(&self) -> Sample {
         let total = self.total();
         let mut by_owner: BTreeMap<Owner, Held> = BTreeMap::new();
@@ -171,21 +174,67 @@ impl Held {
     }
 }
 
-/// Ends what the largest owner holds, one after the other, until all hold at most `goal`.
+/// Who counts as one when it is decided who gives way.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Party {
+    /// All networks of clients that have not authenticated.
+    Networks,
+    /// Any other owner.
+    One(Owner),
+}
+
+impl Party {
+    fn of(owner: &Owner) -> Self {
+        match owner {
+            Owner::Network(_) => Self::Networks,
+            Owner::Gateway | Owner::Tenant(_) | Owner::Flow { .. } => Self::One(owner.clone()),
+        }
+    }
+}
+
+/// What the owners of one party hold.
+#[derive(Default)]
+struct Members {
+    sum: usize,
+    /// By what they hold, the most last.
+    owners: BTreeMap<(usize, Owner), Holders>,
+}
+
+impl Members {
+    fn add(&mut self, owner: Owner, held: Held) {
+        self.sum += held.sum;
+        self.owners.insert((held.sum, owner), held.holders);
+    }
+
+    /// Takes out what holds the most of the owner that holds the most.
+    fn pop_largest(&mut self) -> Option<(Owner, usize, Arc<dyn Holder>)> {
+        let ((sum, owner), mut holders) = self.owners.pop_last()?;
+        let (held, holder) = holders.pop()?;
+        self.sum -= held;
+        self.owners.insert((sum - held, owner.clone()), holders);
+        Some((owner, held, holder))
+    }
+}
+
+/// Ends what the largest party holds, one after the other, until all hold at most `goal`.
 fn give_way(by_owner: BTreeMap<Owner, Held>, mut held: usize, goal: usize) -> BTreeMap<Owner, Ended> {
-    let mut by_size: BTreeMap<(usize, Owner), Holders> =
-        by_owner.into_iter().map(|(owner, held)| ((held.sum, owner), held.holders)).collect();
+    let mut parties: BTreeMap<Party, Members> = BTreeMap::new();
+    for (owner, held) in by_owner {
+        parties.entry(Party::of(&owner)).or_default().add(owner, held);
+    }
+    let mut by_size: BTreeMap<(usize, Party), Members> =
+        parties.into_iter().map(|(party, members)| ((members.sum, party), members)).collect();
     let mut gave: BTreeMap<Owner, Ended> = BTreeMap::new();
     while held > goal
-        && let Some(((sum, owner), mut holders)) = by_size.pop_last()
-        && let Some((freed, holder)) = holders.pop()
+        && let Some(((_, party), mut members)) = by_size.pop_last()
+        && let Some((owner, freed, holder)) = members.pop_largest()
     {
         let is_new = holder.give_way();
         held -= freed;
-        let ended = gave.entry(owner.clone()).or_default();
+        let ended = gave.entry(owner).or_default();
         ended.holders += usize::from(is_new);
         ended.bytes += freed;
-        by_size.insert((sum - freed, owner), holders);
+        by_size.insert((members.sum, party), members);
     }
     gave
 }
@@ -228,7 +277,7 @@ impl fmt::Debug for Registration {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+    use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 
     use super::*;
 
@@ -272,6 +321,40 @@ mod tests {
         assert!(ledger.held().values().all(|held| *held == 0));
     }
 
+    fn network(number: u8) -> Owner {
+        Owner::Network([10, 0, number, 1].into())
+    }
+
+    #[test]
+    fn many_networks_give_way_before_a_tenant_that_holds_more_than_each_of_them() {
+        let ledger = ByteLedger::new(1000);
+        let of_tenant = stream(300);
+        let strangers: Vec<_> =
+            (0..80).map(|number| (network(number), stream(if number == 0 { 20 } else { 10 }))).collect();
+        let mut registered = vec![ledger.register(tenant("a"), &of_tenant)];
+        registered.extend(strangers.iter().map(|(owner, stream)| ledger.register(owner.clone(), stream)));
+        let sample = ledger.sample();
+        assert_eq!(of_tenant.held(), 300);
+        assert_eq!(sample.gave_way.values().map(|ended| ended.bytes).sum::<usize>(), 360);
+        assert_eq!(sample.gave_way.get(&network(0)), Some(&Ended { holders: 1, bytes: 20 }));
+        drop(registered);
+    }
+
+    #[test]
+    fn few_networks_stay_when_a_tenant_holds_more_than_all_of_them() {
+        let ledger = ByteLedger::new(1000);
+        let (flood, calm) = ([stream(500), stream(500)], [stream(100), stream(50)]);
+        let mut registered: Vec<_> =
+            flood.iter().map(|stream| ledger.register(tenant("b"), stream)).collect();
+        registered.extend((0..).zip(&calm).map(|(number, stream)| ledger.register(network(number), stream)));
+        assert_eq!(
+            ledger.sample().gave_way,
+            BTreeMap::from([(tenant("b"), Ended { holders: 1, bytes: 500 })])
+        );
+        assert_eq!((calm[0].held(), calm[1].held()), (100, 50));
+        drop(registered);
+    }
+
     #[test]
     fn a_holder_counts_for_its_present_owner() {
         let ledger = ByteLedger::new(1000);
@@ -295,15 +378,16 @@ mod tests {
     }
 
     proptest! {
-        // Random owners with random streams: enough is free afterwards, and no owner gave way that held less than another one
-        // still holds.
+        // Random owners with random streams: enough is free afterwards, and no party gave way that held less than another one
+        // still holds; all networks are one party, of which none gave way that held less than another one still holds.
         #[test]
-        fn an_owner_that_gives_way_held_at_least_as_much_as_any_that_did_not(
-            streams in proptest::collection::vec((0_u8..5, 0_usize..300), 0..60),
+        fn a_party_that_gives_way_held_at_least_as_much_as_any_that_did_not(
+            streams in proptest::collection::vec((any::<bool>(), 0_u8..5, 0_usize..300), 0..60),
             total in 0_usize..3000,
         ) {
             let ledger = ByteLedger::new(total);
-            let streams: Vec<_> = streams.into_iter().map(|(owner, held)| (tenant(&owner.to_string()), stream(held))).collect();
+            let owner = |is_network, number: u8| if is_network { network(number) } else { tenant(&number.to_string()) };
+            let streams: Vec<_> = streams.into_iter().map(|(net, number, held)| (owner(net, number), stream(held))).collect();
             let registered: Vec<_> = streams.iter().map(|(owner, stream)| ledger.register(owner.clone(), stream)).collect();
             let before = ledger.held();
             let sample = ledger.sample();
@@ -312,13 +396,25 @@ mod tests {
             prop_assert_eq!(sample.gave_way.is_empty(), sample.held <= total);
             if !sample.gave_way.is_empty() {
                 prop_assert!(after.values().sum::<usize>() <= total / 100 * RELIEVED_PERCENT);
-                let most_kept = after.values().max().copied().unwrap_or_default();
+                let (parties_before, parties_after) = (by_party(&before), by_party(&after));
+                let most_kept = parties_after.values().max().copied().unwrap_or_default();
+                let of_networks = |(owner, held): (&Owner, &usize)| matches!(owner, Owner::Network(_)).then_some(*held);
+                let most_of_network = after.iter().filter_map(of_networks).max().unwrap_or_default();
                 for (owner, gave) in sample.gave_way {
                     prop_assert_eq!(before[&owner] - after[&owner], gave.bytes);
-                    prop_assert!(before[&owner] >= most_kept);
+                    prop_assert!(parties_before[&Party::of(&owner)] >= most_kept);
+                    prop_assert!(!matches!(owner, Owner::Network(_)) || before[&owner] >= most_of_network);
                 }
             }
             drop(registered);
         }
+    }
+
+    fn by_party(owners: &BTreeMap<Owner, usize>) -> BTreeMap<Party, usize> {
+        let mut parties = BTreeMap::new();
+        for (owner, held) in owners {
+            *parties.entry(Party::of(owner)).or_default() += held;
+        }
+        parties
     }
 }
