@@ -12,6 +12,7 @@
 //! - It handles its own failures: it logs them and retries. `worker` provides the watch, the queue and the loop.
 
 pub(crate) mod bootstrap_signer;
+mod bounded_store;
 pub(crate) mod csr;
 mod election;
 mod name;
@@ -42,6 +43,7 @@ use crate::backend::bounded_client::bounded;
 use crate::backend::kube_client;
 use crate::metrics::Metrics;
 use crate::tasks::{MAX_RESTART_BACKOFF, Supervisor};
+use bounded_store::{MAX_BYTES, MAX_TENANT_BYTES};
 use election::StopSignal;
 pub(crate) use name::selected;
 use problems::ProblemLog;
@@ -64,6 +66,8 @@ pub(crate) struct ControllerContext {
     pub(crate) writes: TaskTracker,
     /// Held while a page of a list is in memory; one page per cluster.
     pub(crate) lists: Arc<Semaphore>,
+    /// The memory of the objects of one resource that a controller watches.
+    pub(crate) max_stored_bytes: usize,
     /// The problems that were logged and persist.
     pub(crate) problems: Arc<ProblemLog>,
 }
@@ -80,6 +84,7 @@ impl ControllerContext {
             clock: clock.clone(),
             writes: TaskTracker::new(),
             lists: Arc::new(Semaphore::new(1)),
+            max_stored_bytes: if of.backend.is_of_tenant() { MAX_TENANT_BYTES } else { MAX_BYTES },
             problems: Arc::default(),
         }
     }

@@ -14,7 +14,9 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use portcullis_pki::bootstrap_tokens::cluster_info;
-use portcullis_pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use portcullis_pki::bootstrap_tokens::secret::{
+    EXPIRATION, ID, NAMESPACE, SECRET, SECRET_TYPE, TokenData, TokenUsage, is_token,
+};
 use portcullis_system::sync::lock;
 use tracing::{info, warn};
 
@@ -45,8 +47,10 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), cluster_info::NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let one = watcher::Config::default().fields(&format!("metadata.name={}", cluster_info::NAME));
-    let (tokens, token_changes) = worker::watch(&context, "secrets", secrets, tokens);
-    let (found, map_changes) = worker::watch(&context, "configmaps", maps.clone(), one);
+    let (tokens, token_changes) = worker::watch(&context, "secrets", secrets, tokens, |secret| {
+        worker::trim_token(secret, &[ID, SECRET, EXPIRATION, TokenUsage::Signing.key()]);
+    });
+    let (found, map_changes) = worker::watch(&context, "configmaps", maps.clone(), one, |_| {});
     let changes = select(token_changes, map_changes).map(|_| ClusterInfo);
     let replaced = Mutex::default();
     let sign = async |ClusterInfo| sign(&context, &maps, &found, &tokens, &replaced).await;

@@ -79,6 +79,7 @@ impl FakeCluster {
             clock: Clock::from_fn(move || BEGINNING + begun.elapsed()),
             writes: TaskTracker::new(),
             lists: Arc::new(Semaphore::new(1)),
+            max_stored_bytes: super::bounded_store::MAX_BYTES,
             problems: Arc::default(),
         }
     }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
-use portcullis_pki::bootstrap_tokens::secret::{NAMESPACE, SECRET_TYPE, TokenData, is_token};
+use portcullis_pki::bootstrap_tokens::secret::{EXPIRATION, NAMESPACE, SECRET_TYPE, TokenData, is_token};
 use portcullis_pki::bootstrap_tokens::token_cleaner::{CleanupAction, cleanup_action};
 use tracing::{info, warn};
 
@@ -23,7 +23,9 @@ const NAME: ControllerName = ControllerName::TokenCleaner;
 pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let secrets: Api<Secret> = Api::namespaced(context.client.clone(), NAMESPACE);
     let tokens = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
-    let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens);
+    let (store, changes) = worker::watch(&context, "secrets", secrets.clone(), tokens, |secret| {
+        worker::trim_token(secret, &[EXPIRATION]);
+    });
     let check = async |key: ObjectKey| match key.within(&store) {
         // The list contains tokens only; the type is checked again before a deletion.
         Some(secret) if is_token(&secret) => {
@@ -110,6 +112,34 @@ mod tests {
         deleted.sort_by(|one, other| one.1.cmp(&other.1));
         assert_eq!(deleted, ["expire", "garbag"].map(|id| (Method::DELETE, path(id), 200)));
         assert!(cluster.get(&path("noexpi")).is_some() && cluster.get(&path("longer")).is_some());
+    }
+
+    // Two clusters, of which one has tokens without end.
+    #[tokio::test(start_paused = true)]
+    async fn the_tokens_of_a_cluster_take_a_bounded_memory_and_long_ones_no_more_than_others() {
+        let (flooded, mut context) = begin();
+        context.max_stored_bytes = 64 << 10;
+        let (calm, calm_context) = begin();
+        let path = |number: usize| PATH.replace("abcdef", &format!("{number:06}"));
+        let mut long = token(Some("2023-11-14T21:13:20Z"));
+        long["data"]["description"] =
+            serde_json::to_value(k8s_openapi::ByteString(vec![b'x'; 1 << 20])).unwrap();
+        flooded.put(&path(0), long);
+        for number in 1..200 {
+            flooded.put(&path(number), token(Some("2023-11-14T23:13:20Z")));
+        }
+        calm.put(PATH, token(Some("2023-11-14T21:13:20Z")));
+        tokio::spawn(run(context));
+        tokio::spawn(run(calm_context));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(flooded.writes(), [(Method::DELETE, path(0), 200)]);
+        assert_eq!(calm.writes(), [(Method::DELETE, PATH.to_owned(), 200)]);
+        sleep(Duration::from_hours(1)).await;
+        let deleted = flooded.writes().len();
+        assert!(
+            (10..100).contains(&deleted),
+            "{deleted} of 200 tokens were kept, and deleted when they expired"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -14,16 +14,19 @@ use std::time::Duration;
 
 use futures_util::stream::{self, FuturesUnordered};
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use kube::runtime::reflector::store::Writer;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher::{self, Event};
+use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt as _};
 use prometheus::IntGauge;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::ControllerContext;
+use super::bounded_store::BoundedWriter;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
 use crate::backend::follow::{FollowEvent, FollowPolicy, FollowedResource, Follower};
@@ -72,20 +75,21 @@ impl fmt::Display for ObjectKey {
 }
 
 /// Watches the objects of a kind. Returns the store of the objects, and a stream of keys: those of all objects once the
-/// first list is complete, then the key of each object that changes or is deleted. The store drops `managedFields`;
-/// writes leave them out.
+/// first list is complete, then the key of each object that changes or is deleted. The store has of each object
+/// what `trim` leaves, without `managedFields`, and objects as far as they fit: see [`BoundedWriter`].
 // kubernetes: cmd/kube-controller-manager/app/controllermanager.go, CreateControllerContext
 pub(crate) fn watch<K>(
     context: &ControllerContext,
     resource: &'static str,
     api: Api<K>,
     config: watcher::Config,
+    trim: fn(&mut K),
 ) -> (Store<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    let mut writer = Writer::<K>::default();
-    let (store, known) = (writer.as_reader(), writer.as_reader());
+    let mut writer = BoundedWriter::<K>::new(context.max_stored_bytes);
+    let (store, known) = (writer.store(), writer.store());
     let followed = FollowedResource {
         path: api.resource_url().to_owned(),
         label_selector: config.label_selector,
@@ -100,27 +104,47 @@ where
         let event = follower.next().await;
         Some(((event, follower.is_failing()), follower))
     });
+    let max_bytes = context.max_stored_bytes;
     let changed = events.map(move |(event, is_failing)| {
+        let warn_if = |overflows: bool| {
+            if overflows {
+                warn!(
+                    cluster = &*cluster,
+                    resource, max_bytes, "too many objects: a controller leaves out those that do not fit"
+                );
+            }
+        };
         if !is_failing && last_error.take().is_some() {
             info!(cluster = &*cluster, resource, "watching again");
         }
         match event {
             Ok(FollowEvent::ListBegins) => {
-                writer.apply_watcher_event(&Event::Init);
+                writer.begin_list();
                 // No event reports a deletion between two watches: the keys from before the list are sent, too.
                 listed = known.state().iter().map(|object| ObjectKey::of(&**object)).collect();
             }
             Ok(FollowEvent::Page(objects)) => {
-                listed.extend(
-                    objects.into_iter().map(|object| store_in(&mut writer, object, Event::InitApply)),
-                );
+                for object in objects {
+                    let (key, object) = trimmed(object, trim);
+                    listed.insert(key);
+                    warn_if(writer.list(object));
+                }
             }
             Ok(FollowEvent::Listed { .. }) => {
-                writer.apply_watcher_event(&Event::InitDone);
+                writer.end_list();
                 return std::mem::take(&mut listed).into_iter().collect();
             }
-            Ok(FollowEvent::Applied(object)) => return vec![store_in(&mut writer, object, Event::Apply)],
-            Ok(FollowEvent::Deleted(object)) => return vec![store_in(&mut writer, object, Event::Delete)],
+            // Its receiver finds the new object in the store.
+            Ok(FollowEvent::Applied(object)) => {
+                let (key, object) = trimmed(object, trim);
+                warn_if(writer.apply(object));
+                return vec![key];
+            }
+            Ok(FollowEvent::Deleted(object)) => {
+                let (key, object) = trimmed(object, trim);
+                writer.delete(object);
+                return vec![key];
+            }
             Ok(_) => {}
             Err(error) => {
                 let text = error.to_string();
@@ -141,15 +165,22 @@ where
     (store, changed.flat_map(stream::iter))
 }
 
-/// Updates the store; returns the key, whose receiver then finds the new object in it.
-fn store_in<K>(writer: &mut Writer<K>, mut object: K, event: fn(K) -> Event<K>) -> ObjectKey
-where
-    K: Resource<DynamicType = ()> + Clone + 'static,
-{
+/// The key of an object, and what is kept of it.
+fn trimmed<K: Resource>(mut object: K, trim: fn(&mut K)) -> (ObjectKey, K) {
     object.meta_mut().managed_fields = None;
-    let key = ObjectKey::of(&object);
-    writer.apply_watcher_event(&event(object));
-    key
+    trim(&mut object);
+    (ObjectKey::of(&object), object)
+}
+
+/// Drops of a token's Secret what no controller needs to know: all but its identity, its type and these keys.
+pub(super) fn trim_token(secret: &mut Secret, keys: &[&str]) {
+    let metadata = std::mem::take(&mut secret.metadata);
+    let ObjectMeta { name, namespace, uid, resource_version, .. } = metadata;
+    secret.metadata = ObjectMeta { name, namespace, uid, resource_version, ..ObjectMeta::default() };
+    secret.string_data = None;
+    if let Some(data) = &mut secret.data {
+        data.retain(|key, _| keys.contains(&key.as_str()));
+    }
 }
 
 /// The gauge of queued items; zero once the controller has stopped.
@@ -351,7 +382,7 @@ mod tests {
     async fn a_page_of_large_objects_is_requested_in_parts() {
         let (context, limits) = listing(Some(3));
         let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
-        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default(), |_| {});
         let keys: Vec<_> = pin!(changes).take(10).map(|key| key.name).collect().await;
         assert_eq!(keys, (0..10).map(|number| number.to_string()).collect::<Vec<_>>());
         assert_eq!(store.state().len(), 10);
@@ -362,7 +393,7 @@ mod tests {
     async fn lists_that_fail_are_requested_less_and_less_often() {
         let (context, limits) = listing(None);
         let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
-        let (_, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        let (_, changes) = watch(&context, "configmaps", api, watcher::Config::default(), |_| {});
         assert!(timeout(Duration::from_mins(10), pin!(changes).next()).await.is_err());
         let lists = limits.lock().unwrap().len();
         assert!((15..=30).contains(&lists), "{lists} lists in ten minutes");
@@ -376,7 +407,7 @@ mod tests {
         cluster.put("/api/v1/namespaces/n/configmaps/one", map);
         let context = cluster.context();
         let api = Api::<ConfigMap>::namespaced(context.client.clone(), "n");
-        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default());
+        let (store, changes) = watch(&context, "configmaps", api, watcher::Config::default(), |_| {});
         let found = pin!(changes).next().await.unwrap().within(&store).unwrap();
         assert_eq!(found.metadata.managed_fields, None);
         assert_eq!((found.labels()["a"].as_str(), found.data.as_ref().unwrap()["k"].as_str()), ("b", "v"));

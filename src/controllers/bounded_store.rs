@@ -1,0 +1,166 @@
+//! What a controller keeps of the objects that it watches: of a bounded size, since the cluster chooses how many there are.
+//!
+//! What does not fit is not kept: its key is passed on all the same, and the controller finds no object of that key, as if it had
+//! been deleted. It must do nothing then. So it never acts on an object that is older than the last event about it.
+
+use std::io::{self, Write};
+
+use kube::Resource;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{Lookup as _, Store};
+use kube::runtime::watcher::Event;
+use serde::Serialize;
+
+/// The memory of the objects of one resource that a controller watches: about 40,000 bootstrap tokens.
+pub(super) const MAX_BYTES: usize = 64 << 20;
+/// The same at a tenant's cluster: about 2,500.
+// threat: tenant-lists
+pub(super) const MAX_TENANT_BYTES: usize = MAX_BYTES / 16;
+/// How much memory a byte of text takes.
+const MEMORY_OF_TEXT: usize = 2;
+/// The approximate memory of an entry beyond its object.
+const ENTRY_OVERHEAD: usize = 256;
+
+/// Writes a store, within its bound. While a list is read, the objects before it are kept as well, and count apart.
+pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static> {
+    writer: Writer<K>,
+    known: Store<K>,
+    bytes: usize,
+    /// Of the list that is being read.
+    listed_bytes: usize,
+    max_bytes: usize,
+    /// Whether something did not fit since the last list began.
+    overflows: bool,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<K> {
+    /// Of an empty store.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        let writer = Writer::default();
+        let known = writer.as_reader();
+        Self { writer, known, bytes: 0, listed_bytes: 0, max_bytes, overflows: false }
+    }
+
+    /// The store.
+    pub(super) fn store(&self) -> Store<K> {
+        self.known.clone()
+    }
+
+    /// A list begins, whose objects replace those that there are.
+    pub(super) fn begin_list(&mut self) {
+        self.writer.apply_watcher_event(&Event::Init);
+        (self.listed_bytes, self.overflows) = (0, false);
+    }
+
+    /// An object of the list. Returns whether it is the first one since the list began that does not fit.
+    pub(super) fn list(&mut self, object: K) -> bool {
+        let bytes = self.listed_bytes.saturating_add(memory(&object));
+        if bytes > self.max_bytes {
+            return self.overflow();
+        }
+        self.listed_bytes = bytes;
+        self.writer.apply_watcher_event(&Event::InitApply(object));
+        false
+    }
+
+    /// The list is complete.
+    pub(super) fn end_list(&mut self) {
+        self.writer.apply_watcher_event(&Event::InitDone);
+        self.bytes = self.listed_bytes;
+    }
+
+    /// A new or changed object. Returns whether it is the first one since the list began that does not fit.
+    pub(super) fn apply(&mut self, object: K) -> bool {
+        let bytes = self.bytes_without(&object).saturating_add(memory(&object));
+        if bytes > self.max_bytes {
+            self.delete(object);
+            return self.overflow();
+        }
+        self.bytes = bytes;
+        self.writer.apply_watcher_event(&Event::Apply(object));
+        false
+    }
+
+    /// An object that was deleted.
+    pub(super) fn delete(&mut self, object: K) {
+        self.bytes = self.bytes_without(&object);
+        self.writer.apply_watcher_event(&Event::Delete(object));
+    }
+
+    /// The memory of all objects but this one.
+    fn bytes_without(&self, object: &K) -> usize {
+        let before = self.known.get(&object.to_object_ref(()));
+        self.bytes.saturating_sub(before.map_or(0, |object| memory(&*object)))
+    }
+
+    fn overflow(&mut self) -> bool {
+        !std::mem::replace(&mut self.overflows, true)
+    }
+}
+
+/// The approximate memory of an object.
+fn memory<K: Serialize>(object: &K) -> usize {
+    let mut text = Length(0);
+    // It counts alone, and an object that was decoded can be encoded.
+    let encoded = serde_json::to_writer(&mut text, object);
+    let text = if encoded.is_ok() { text.0 } else { usize::MAX };
+    text.saturating_mul(MEMORY_OF_TEXT).saturating_add(size_of::<K>() + ENTRY_OVERHEAD)
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn map(name: &str, length: usize) -> ConfigMap {
+        let data = [("k".to_owned(), "x".repeat(length))];
+        let mut map = ConfigMap { data: Some(data.into()), ..ConfigMap::default() };
+        map.metadata.name = Some(name.to_owned());
+        map
+    }
+
+    fn names(store: &Store<ConfigMap>) -> Vec<String> {
+        let mut names: Vec<_> = store.state().iter().filter_map(|map| map.metadata.name.clone()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_store_keeps_what_fits_and_nothing_older_than_the_last_event() {
+        let one = memory(&map("a", 1000));
+        let mut writer = BoundedWriter::new(3 * one);
+        let store = writer.store();
+        writer.begin_list();
+        let overflows = ["a", "b", "c", "d", "e"].map(|name| writer.list(map(name, 1000)));
+        writer.end_list();
+        assert_eq!(overflows, [false, false, false, true, false], "it is said once");
+        assert_eq!(names(&store), ["a", "b", "c"]);
+        writer.delete(map("b", 0));
+        assert!(!writer.apply(map("d", 1000)));
+        assert_eq!(names(&store), ["a", "c", "d"]);
+        // It has grown: its old version must not be acted on.
+        writer.apply(map("a", 2000));
+        assert_eq!(names(&store), ["c", "d"]);
+        writer.apply(map("a", 1000));
+        assert_eq!((names(&store), writer.bytes), (["a", "c", "d"].map(str::to_owned).to_vec(), 3 * one));
+        writer.begin_list();
+        assert!(!writer.list(map("z", 1000)));
+        writer.end_list();
+        assert_eq!((names(&store), writer.bytes), (vec!["z".to_owned()], one));
+    }
+}
