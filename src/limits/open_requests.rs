@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(wait(&calm, "greedy", 12).await, Some(Duration::ZERO), "another tenant");
         let own = ClusterOwner::operator("own");
         assert_eq!(wait(&own, "greedy", 10_000).await, Some(Duration::ZERO), "the operator's cluster");
-        sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_mins(1)).await;
         let users = (0..9).map(|user| format!("user-{user}")).collect::<Vec<_>>();
         let began = Instant::now();
         join_all(users.iter().map(|user| last_wait(&requests, &flooded, user, 25))).await;
