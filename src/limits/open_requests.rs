@@ -3,7 +3,7 @@
 //! Each open request holds memory beside what waits in its buffers: its header, its streams and its tasks. It follows from what the
 //! process may hold how many a tenant may have. Each one that begins takes time of a thread that serves all clusters: a flood waits,
 //! and is not refused, because a refused client comes back at once. A user of a tenant has half of its rate, so that one user's
-//! flood does not delay the others.
+//! flood does not delay the others; three users can.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -64,6 +64,8 @@ impl Reviewer<'_> {
         let seen = authorized.copy_without_body();
         let before = timeout(MAX_DELAY, self.stored_before(&seen)).await;
         let before = before.unwrap_or_else(|_| Err(TOO_LATE.into()));
+        // Also of a read that was given up.
+        self.hold.release();
         let admitted = Admitted::as_received(authorized);
         let response = self.gateway.forward(admitted, self.connection, self.scope).await?;
         let status = response.status();
@@ -101,7 +103,6 @@ impl Reviewer<'_> {
             Action::Update | Action::Patch(_) | Action::Delete => {
                 let is_scale = self.subject.subresource == "scale";
                 let read = self.read_stored(seen, is_scale).await;
-                self.hold.release();
                 read.map_err(|stop| match stop {
                     Stop::Response(response) => format!(
                         "the stored object cannot be read: the API server answers {}",
