@@ -21,6 +21,7 @@ use portcullis_system::sync::lock;
 use tracing::{info, warn};
 
 use super::ControllerContext;
+use super::bounded_store::BoundedStore;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
 use super::worker;
@@ -61,12 +62,16 @@ async fn sign(
     context: &ControllerContext,
     maps: &Api<ConfigMap>,
     found: &Store<ConfigMap>,
-    tokens: &Store<Secret>,
+    tokens: &BoundedStore<Secret>,
     replaced: &Mutex<Option<String>>,
 ) -> AttemptOutcome {
     // Until the first list of tokens completes, every signature would look superfluous.
     if tokens.wait_until_ready().await.is_err() || found.wait_until_ready().await.is_err() {
         return AttemptOutcome::Retry;
+    }
+    // The signatures of those that are left out would look superfluous, too.
+    if tokens.leaves_out() {
+        return AttemptOutcome::Done;
     }
     let one = ObjectRef::new(cluster_info::NAME).within(cluster_info::NAMESPACE);
     let Some(map) = found.get(&one) else { return AttemptOutcome::Done };
@@ -149,6 +154,22 @@ mod tests {
 
     async fn a_moment() {
         sleep(Duration::from_secs(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn signatures_of_tokens_that_do_not_fit_stay() {
+        let cluster = FakeCluster::new();
+        let mut context = cluster.context();
+        context.max_stored_bytes = 3 << 10;
+        for number in 0..20 {
+            cluster.put(&TOKEN.replace("abc123", &format!("abc{number:03}")), token());
+        }
+        let signed = info(&[("jws-kubeconfig-abc123", SIGNATURE)]);
+        cluster.put(TOKEN, token());
+        cluster.put(INFO, signed.clone());
+        tokio::spawn(run(context));
+        a_moment().await;
+        assert_eq!((data(&cluster), cluster.writes()), (signed["data"].clone(), vec![]));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,13 @@
 //! What a controller keeps of the objects that it watches: of a bounded size, since the cluster chooses how many there are.
 //!
 //! What does not fit is not kept: its key is passed on all the same, and the controller finds no object of that key, as if it had
-//! been deleted. It must do nothing then. So it never acts on an object that is older than the last event about it.
+//! been deleted. It must do nothing then. So it never acts on an object that is older than the last event about it. Whoever needs all
+//! objects at once asks whether something is left out.
 
 use std::io::{self, Write};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kube::Resource;
 use kube::runtime::reflector::store::Writer;
@@ -21,6 +25,27 @@ const MEMORY_OF_TEXT: usize = 2;
 /// The approximate memory of an entry beyond its object.
 const ENTRY_OVERHEAD: usize = 256;
 
+/// The objects that there are, as far as they fit.
+pub(super) struct BoundedStore<K: Resource<DynamicType = ()> + Clone + 'static> {
+    objects: Store<K>,
+    leaves_out: Arc<AtomicBool>,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> BoundedStore<K> {
+    /// Whether an object of the last list, or a later one, did not fit.
+    pub(super) fn leaves_out(&self) -> bool {
+        self.leaves_out.load(Ordering::Acquire)
+    }
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Deref for BoundedStore<K> {
+    type Target = Store<K>;
+
+    fn deref(&self) -> &Store<K> {
+        &self.objects
+    }
+}
+
 /// Writes a store, within its bound. While a list is read, the objects before it are kept as well, and count apart.
 pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static> {
     writer: Writer<K>,
@@ -31,6 +56,8 @@ pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static>
     max_bytes: usize,
     /// Whether something did not fit since the last list began.
     overflows: bool,
+    /// The same, for readers: not before the list is complete.
+    leaves_out: Arc<AtomicBool>,
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<K> {
@@ -38,12 +65,20 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
     pub(super) fn new(max_bytes: usize) -> Self {
         let writer = Writer::default();
         let known = writer.as_reader();
-        Self { writer, known, bytes: 0, listed_bytes: 0, max_bytes, overflows: false }
+        Self {
+            writer,
+            known,
+            bytes: 0,
+            listed_bytes: 0,
+            max_bytes,
+            overflows: false,
+            leaves_out: Arc::default(),
+        }
     }
 
     /// The store.
-    pub(super) fn store(&self) -> Store<K> {
-        self.known.clone()
+    pub(super) fn store(&self) -> BoundedStore<K> {
+        BoundedStore { objects: self.known.clone(), leaves_out: Arc::clone(&self.leaves_out) }
     }
 
     /// A list begins, whose objects replace those that there are.
@@ -65,6 +100,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
 
     /// The list is complete.
     pub(super) fn end_list(&mut self) {
+        self.leaves_out.store(self.overflows, Ordering::Release);
         self.writer.apply_watcher_event(&Event::InitDone);
         self.bytes = self.listed_bytes;
     }
@@ -73,6 +109,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
     pub(super) fn apply(&mut self, object: K) -> bool {
         let bytes = self.bytes_without(&object).saturating_add(memory(&object));
         if bytes > self.max_bytes {
+            self.leaves_out.store(true, Ordering::Release);
             self.delete(object);
             return self.overflow();
         }
@@ -149,6 +186,7 @@ mod tests {
         let overflows = ["a", "b", "c", "d", "e"].map(|name| writer.list(map(name, 1000)));
         writer.end_list();
         assert_eq!(overflows, [false, false, false, true, false], "it is said once");
+        assert!(store.leaves_out());
         assert_eq!(names(&store), ["a", "b", "c"]);
         writer.delete(map("b", 0));
         assert!(!writer.apply(map("d", 1000)));
@@ -160,7 +198,11 @@ mod tests {
         assert_eq!((names(&store), writer.bytes), (["a", "c", "d"].map(str::to_owned).to_vec(), 3 * one));
         writer.begin_list();
         assert!(!writer.list(map("z", 1000)));
+        assert!(store.leaves_out(), "those before the list are still there");
         writer.end_list();
         assert_eq!((names(&store), writer.bytes), (vec!["z".to_owned()], one));
+        assert!(!store.leaves_out());
+        writer.apply(map("large", 5000));
+        assert!(store.leaves_out());
     }
 }

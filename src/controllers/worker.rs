@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::ControllerContext;
-use super::bounded_store::BoundedWriter;
+use super::bounded_store::{BoundedStore, BoundedWriter};
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
 use crate::backend::follow::{FollowEvent, FollowPolicy, FollowedResource, Follower};
@@ -78,13 +78,13 @@ impl fmt::Display for ObjectKey {
 /// first list is complete, then the key of each object that changes or is deleted. The store has of each object
 /// what `trim` leaves, without `managedFields`, and objects as far as they fit: see [`BoundedWriter`].
 // kubernetes: cmd/kube-controller-manager/app/controllermanager.go, CreateControllerContext
-pub(crate) fn watch<K>(
+pub(super) fn watch<K>(
     context: &ControllerContext,
     resource: &'static str,
     api: Api<K>,
     config: watcher::Config,
     trim: fn(&mut K),
-) -> (Store<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
+) -> (BoundedStore<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
