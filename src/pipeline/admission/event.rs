@@ -23,9 +23,9 @@ struct Field {
 enum Empty {
     Text,
     Number,
-    Time,
     Struct,
-    Pointer,
+    /// A time, or a pointer.
+    Null,
 }
 
 const fn field(names: [&'static str; 2], empty: Empty, is_there: [bool; 2]) -> Field {
@@ -42,38 +42,38 @@ const IN_CORE: [bool; 2] = [true, false];
 const IN_EVENTS: [bool; 2] = [false, true];
 
 const FIELDS: [Field; 14] = [
-    same("eventTime", Empty::Time, ALWAYS),
-    same("series", Empty::Pointer, NEVER),
+    same("eventTime", Empty::Null, ALWAYS),
+    same("series", Empty::Null, NEVER),
     field(["reportingComponent", "reportingController"], Empty::Text, IN_CORE),
     same("reportingInstance", Empty::Text, IN_CORE),
     same("action", Empty::Text, NEVER),
     same("reason", Empty::Text, NEVER),
     field(["involvedObject", "regarding"], Empty::Struct, ALWAYS),
-    same("related", Empty::Pointer, NEVER),
+    same("related", Empty::Null, NEVER),
     field(["message", "note"], Empty::Text, NEVER),
     same("type", Empty::Text, NEVER),
     field(["source", "deprecatedSource"], Empty::Struct, ALWAYS),
-    field(["firstTimestamp", "deprecatedFirstTimestamp"], Empty::Time, ALWAYS),
-    field(["lastTimestamp", "deprecatedLastTimestamp"], Empty::Time, ALWAYS),
+    field(["firstTimestamp", "deprecatedFirstTimestamp"], Empty::Null, ALWAYS),
+    field(["lastTimestamp", "deprecatedLastTimestamp"], Empty::Null, ALWAYS),
     field(["count", "deprecatedCount"], Empty::Number, NEVER),
 ];
 
 const SERIES: [Field; 2] =
-    [same("count", Empty::Number, IN_EVENTS), same("lastObservedTime", Empty::Time, ALWAYS)];
+    [same("count", Empty::Number, IN_EVENTS), same("lastObservedTime", Empty::Null, ALWAYS)];
 
 impl Empty {
     fn value(self) -> Value {
         match self {
             Self::Text => json!(""),
             Self::Number => json!(0),
-            Self::Time | Self::Pointer => Value::Null,
             Self::Struct => json!({}),
+            Self::Null => Value::Null,
         }
     }
 
     fn is(self, value: &Value) -> bool {
         // Null is the zero value of every field.
-        value.is_null() || (!matches!(self, Self::Struct | Self::Pointer) && *value == self.value())
+        value.is_null() || *value == self.value()
     }
 }
 
