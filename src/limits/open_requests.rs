@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenants_flood_begins_at_its_rate_and_delays_nobody_else() {
+    async fn requests_of_one_user_wait_for_their_rate_and_those_of_others_do_not() {
         let requests = TenantRequests::new();
         requests.apply(10_000 * REQUEST_BYTES, 100);
         let [flooded, calm] = ["flooded", "calm"].map(ClusterOwner::tenant);
