@@ -8,7 +8,7 @@
 //! `pipeline/stages/shares.rs`.
 //!
 //! The open requests of tenants' clusters, watches too, have a limit that follows from the memory of the process
-//! (`open_requests.rs`).
+//! (`open_requests.rs`), and begin at a pace (`pace.rs`).
 //!
 //! The counts belong to the process, by the name of the cluster: a reload changes limits, and never forgets a request in
 //! flight. A [`InflightPermit`] is returned when it is dropped, on whatever path.
@@ -17,6 +17,7 @@
 mod class_limiter;
 mod flow;
 mod open_requests;
+mod pace;
 mod process;
 pub(crate) mod settings;
 #[cfg(test)]
@@ -32,7 +33,8 @@ use tokio::time::Instant;
 
 use class_limiter::{ClassLimiter, Place};
 pub(crate) use flow::{FlowName, flow_of, is_anonymous};
-use open_requests::TenantRequests;
+use open_requests::{NewRequest, TenantRequests};
+use pace::TenantPace;
 pub(crate) use process::ProcessPriority;
 use process::{ProcessLimit, ProcessPlace};
 use settings::LimitSettings;
@@ -49,6 +51,11 @@ pub(crate) enum RequestClass {
 }
 
 impl RequestClass {
+    /// The kind of a request.
+    pub(crate) fn of(is_mutating: bool) -> Self {
+        if is_mutating { Self::Mutating } else { Self::ReadOnly }
+    }
+
     /// The value of the label `request_kind`.
     fn label(self) -> &'static str {
         match self {
@@ -141,6 +148,7 @@ pub(crate) struct ClusterLimiter {
     mutating: ClassLimiter,
     process: Arc<ProcessLimit>,
     tenants: Arc<TenantRequests>,
+    pace: TenantPace,
     metrics: Arc<Metrics>,
 }
 
@@ -181,6 +189,7 @@ impl ClusterLimiter {
             mutating: class(RequestClass::Mutating),
             process: Arc::clone(process),
             tenants: Arc::clone(tenants),
+            pace: TenantPace::default(),
             metrics: Arc::clone(metrics),
         }
     }
@@ -197,9 +206,10 @@ impl ClusterLimiter {
     }
 
     /// Puts the limits on requests of tenants in force: how many are open, which belongs to the bytes that all buffers may hold,
-    /// and how many begin in a second.
+    /// and how many of one begin in a second.
     pub(crate) fn apply_to_tenants(&self, max_buffered_bytes: usize, per_second: u32) {
-        self.tenants.apply(max_buffered_bytes, per_second);
+        let waiting = self.tenants.apply(max_buffered_bytes);
+        self.pace.apply(per_second, waiting);
     }
 
     /// Counts a request from its authentication to its end, a watch too, if it is one of a tenant's cluster, and waits until it may
@@ -207,9 +217,17 @@ impl ClusterLimiter {
     pub(crate) async fn open(
         &self,
         cluster: &ClusterOwner,
+        class: RequestClass,
         flow: impl FnOnce() -> FlowName,
+        deadline: Option<Instant>,
     ) -> Result<Option<BudgetPermit>, LimitExceeded> {
-        self.tenants.enter(cluster, flow).await
+        let request = NewRequest { cluster, pace: &self.pace, flow, deadline };
+        self.tenants.enter(request).await.inspect_err(|exceeded| self.count_refusal(class, *exceeded))
+    }
+
+    fn count_refusal(&self, class: RequestClass, exceeded: LimitExceeded) {
+        let labels = [&*self.cluster, class.label(), &exceeded.to_string()];
+        self.metrics.limits.rejected.with_label_values(&labels).inc();
     }
 
     /// Waits for a place. `None` if the request needs none: there is no limit, or it is exempt and the limit is reached.
@@ -238,10 +256,7 @@ impl ClusterLimiter {
                 if is_limited_in_process { self.process.enter(&self.cluster, flow, priority)? } else { None };
             Ok((place, process))
         };
-        let (place, process) = result.await.inspect_err(|exceeded: &LimitExceeded| {
-            let labels = [&*self.cluster, class.label(), &exceeded.to_string()];
-            self.metrics.limits.rejected.with_label_values(&labels).inc();
-        })?;
+        let (place, process) = result.await.inspect_err(|exceeded| self.count_refusal(class, *exceeded))?;
         let is_counted = place.is_some() || process.is_some();
         Ok(is_counted.then(|| InflightPermit {
             _place: place,

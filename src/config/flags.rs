@@ -449,9 +449,9 @@ pub struct OperationFlags {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_requests_inflight_total: u32,
     /// How many requests of a cluster that a Secret configures begin in a second, watches too; of one of its users half as
-    /// many. Further ones wait, up to ten seconds for each, and are then refused with 429: it protects the other clusters,
-    /// and not the users of this one from each other. 0: no limit.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// many. Further ones wait, at most ten seconds, and its users take turns; clients without a credential are one user.
+    /// What would wait longer is refused with 429. 0: no limit.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
     pub max_requests_per_second_per_tenant: u32,
     /// The maximum number of bytes in buffers: bodies and headers that wait for a client or an API server to read them.
     /// Beyond it, streams of the tenant, user or network with the most are reset, and no others. 0: a quarter of the

@@ -1,206 +1,207 @@
-//! The requests of tenants' clusters, watches and tunnels among them: how many are open, and how many begin in a second.
+//! The requests of tenants' clusters that are open or wait to begin, watches and tunnels among them.
 //!
-//! Each open request holds memory beside what waits in its buffers: its header, its streams and its tasks. It follows from what the
-//! process may hold how many a tenant may have. Each one that begins takes time of a thread that serves all clusters: a flood waits,
-//! and is not refused, because a refused client comes back at once. A user of a tenant has half of its rate, so that one user's
-//! flood does not delay the others; three users can.
+//! Each one holds memory beside what waits in its buffers: its header, its streams and its tasks. It follows from what the process
+//! may hold how many a tenant may have.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use portcullis_limits::budget::{Budget, BudgetPermit, BudgetShares};
-use portcullis_limits::rate::{Rate, RateLimits};
 use portcullis_limits::{ClusterOwner, Owner};
-use portcullis_system::sync::lock;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+use super::pace::TenantPace;
 use super::{FlowName, LimitExceeded};
 
 /// The bytes that all buffers may hold for each request that a tenant may have open. A watch takes half as many beside them.
 const REQUEST_BYTES: usize = 64 << 10;
 /// The fewest requests that a tenant may have open.
 const MIN_REQUESTS: usize = 256;
-/// The longest time that a request waits to begin.
-const MAX_WAIT: Duration = Duration::from_secs(10);
-/// What may begin at once, as a part of a second.
-const BURST_DIVISOR: u32 = 4;
-/// The tenants, and their flows, with a rate of their own; further ones share one.
-const MAX_TENANTS: usize = 4096;
-const MAX_FLOWS: usize = 16_384;
+/// For each request that waits to begin, a tenant may have so many open.
+const OPEN_PER_WAITING: usize = 2;
 
 /// The requests of all tenants' clusters.
 #[derive(Debug)]
 pub(super) struct TenantRequests {
     open: Budget,
-    pace: Mutex<Pace>,
+    waiting: Budget,
 }
 
-/// How many requests begin in a second.
-#[derive(Debug, Default)]
-struct Pace {
-    per_second: u32,
-    limits: Option<PaceLimits>,
-}
-
-#[derive(Debug)]
-struct PaceLimits {
-    tenants: RateLimits<Arc<str>>,
-    flows: RateLimits<(Arc<str>, FlowName)>,
-}
-
-impl Pace {
-    fn apply(&mut self, per_second: u32) {
-        if self.per_second == per_second {
-            return;
-        }
-        self.per_second = per_second;
-        self.limits = rate(per_second).map(|all| PaceLimits {
-            tenants: RateLimits::new(all, MAX_TENANTS),
-            flows: RateLimits::new(rate(per_second / 2).unwrap_or(all), MAX_FLOWS),
-        });
-    }
-}
-
-/// `None` if there is no limit.
-fn rate(per_second: u32) -> Option<Rate> {
-    let interval = Duration::from_secs(1).checked_div(per_second)?;
-    Some(Rate { interval, burst: (per_second / BURST_DIVISOR).max(1) })
+/// The request that a tenant's client makes.
+pub(super) struct NewRequest<'a, F> {
+    pub(super) cluster: &'a ClusterOwner,
+    pub(super) pace: &'a TenantPace,
+    /// Names the flow; called only if there is a pace.
+    pub(super) flow: F,
+    /// The end of the request, also of its wait.
+    pub(super) deadline: Option<Instant>,
 }
 
 impl TenantRequests {
     /// No limits yet.
     pub(super) fn new() -> Self {
-        Self { open: Budget::new(BudgetShares::new(usize::MAX)), pace: Mutex::default() }
+        let [open, waiting] = [(); 2].map(|()| Budget::new(BudgetShares::new(usize::MAX)));
+        Self { open, waiting }
     }
 
-    /// Puts the limits in force: on what is open that which belongs to the bytes that all buffers may hold (a tenant may hold half as
-    /// much in requests, and all tenants together as much), and on what begins in a second; 0: none.
-    pub(super) fn apply(&self, max_buffered_bytes: usize, per_second: u32) {
+    /// Puts the limit in force which belongs to the bytes that all buffers may hold: a tenant may hold half as much in requests,
+    /// and all tenants together as much. Returns how many of one tenant may wait.
+    pub(super) fn apply(&self, max_buffered_bytes: usize) -> usize {
         let each = (max_buffered_bytes / REQUEST_BYTES).max(MIN_REQUESTS);
-        self.open.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, each.saturating_mul(2)));
-        lock(&self.pace).apply(per_second);
+        let shares = |each: usize| BudgetShares::new(usize::MAX).with_tenants(each, each.saturating_mul(2));
+        self.open.set_shares(shares(each));
+        let waiting = each / OPEN_PER_WAITING;
+        // The queue of each tenant is bounded by its pace, which then evicts a request of its longest flow; here all of them are.
+        self.waiting.set_shares(shares(waiting).with_tenants(usize::MAX, waiting.saturating_mul(2)));
+        waiting
     }
 
-    /// Counts a request of a cluster until the permit is dropped, and waits until it may begin; not for the operator's clusters.
+    /// Waits until a request of a cluster may begin, and counts it until the permit is dropped; not for the operator's clusters.
+    ///
+    /// The pace comes first: who has all places open is refused at the same pace, and what waits takes none of them.
     // threat: tenant-requests
     pub(super) async fn enter(
         &self,
-        cluster: &ClusterOwner,
-        flow: impl FnOnce() -> FlowName,
+        request: NewRequest<'_, impl FnOnce() -> FlowName>,
     ) -> Result<Option<BudgetPermit>, LimitExceeded> {
+        let NewRequest { cluster, pace, flow, deadline } = request;
         if !cluster.is_of_tenant() {
             return Ok(None);
         }
         let tenant = cluster.cluster();
+        pace.begin(tenant, flow, &self.waiting, deadline).await?;
         let permit = self.open.try_acquire(Owner::Tenant(Arc::clone(tenant)));
-        let permit = permit.ok_or(LimitExceeded::Process)?;
-        // First its turn among those of the flow: of one user's flood, the tenant's turn is taken by what passes this.
-        self.wait_for(|limits, now| {
-            limits.flows.reserve_within(&(Arc::clone(tenant), flow()), MAX_WAIT, now)
-        })
-        .await?;
-        self.wait_for(|limits, now| limits.tenants.reserve_within(tenant, MAX_WAIT, now)).await?;
-        Ok(Some(permit))
-    }
-
-    async fn wait_for(
-        &self,
-        turn: impl FnOnce(&mut PaceLimits, Instant) -> Option<Duration>,
-    ) -> Result<(), LimitExceeded> {
-        let now = Instant::now();
-        let wait = match &mut lock(&self.pace).limits {
-            Some(limits) => turn(limits, now).ok_or(LimitExceeded::TimedOut)?,
-            None => Duration::ZERO,
-        };
-        if !wait.is_zero() {
-            sleep(wait).await;
-        }
-        Ok(())
+        Ok(Some(permit.ok_or(LimitExceeded::Process)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt as _;
     use futures_util::future::join_all;
 
     use super::*;
 
-    fn flow() -> FlowName {
-        "alice".into()
+    /// One tenant with its pace.
+    struct Tenant {
+        cluster: ClusterOwner,
+        pace: TenantPace,
     }
 
-    #[test]
-    fn a_tenant_with_all_its_requests_leaves_those_of_others() {
+    impl Tenant {
+        fn new(name: &str) -> Self {
+            Self { cluster: ClusterOwner::tenant(name), pace: TenantPace::default() }
+        }
+
+        /// With so many requests in a second, and so many that wait.
+        fn paced(name: &str, per_second: u32, waiting: usize) -> Self {
+            let tenant = Self::new(name);
+            tenant.pace.apply(per_second, waiting);
+            tenant
+        }
+
+        fn request<'a>(
+            &'a self,
+            user: &'a str,
+            deadline: Option<Instant>,
+        ) -> NewRequest<'a, impl FnOnce() -> FlowName> {
+            let flow = move || user.into();
+            NewRequest { cluster: &self.cluster, pace: &self.pace, flow, deadline }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_tenant_with_all_its_requests_leaves_those_of_others() {
         let requests = TenantRequests::new();
-        requests.apply(300 * REQUEST_BYTES, 0);
-        let flood = |cluster: &ClusterOwner| {
-            let enter = || requests.enter(cluster, flow).now_or_never().expect("nothing waits").ok();
+        requests.apply(300 * REQUEST_BYTES);
+        let flood = |tenant: &Tenant| {
+            let enter =
+                || requests.enter(tenant.request("alice", None)).now_or_never().expect("nothing waits").ok();
             std::iter::from_fn(enter).take(1000).collect::<Vec<_>>()
         };
-        let held = flood(&ClusterOwner::tenant("a"));
+        let held = flood(&Tenant::new("a"));
         assert_eq!(held.len(), 300);
-        assert_eq!(flood(&ClusterOwner::operator("own")).len(), 1000);
-        let more: Vec<_> = ["b", "c"].map(|name| flood(&ClusterOwner::tenant(name))).into();
+        let own = Tenant { cluster: ClusterOwner::operator("own"), pace: TenantPace::default() };
+        assert_eq!(flood(&own).len(), 1000);
+        let more: Vec<_> = ["b", "c"].map(|name| flood(&Tenant::new(name))).into();
         assert_eq!(more.iter().map(Vec::len).collect::<Vec<_>>(), [300, 0]);
         drop(held);
-        assert_eq!(flood(&ClusterOwner::tenant("c")).len(), 300);
-        requests.apply(0, 0);
-        assert_eq!(flood(&ClusterOwner::tenant("d")).len(), MIN_REQUESTS.min(2 * MIN_REQUESTS - 300));
+        assert_eq!(flood(&Tenant::new("c")).len(), 300);
+        requests.apply(0);
+        assert_eq!(flood(&Tenant::new("d")).len(), MIN_REQUESTS.min(2 * MIN_REQUESTS - 300));
     }
 
-    /// How long the last of `count` requests waits that come at once; `None` if it is refused.
+    /// How long the last of `count` requests waits that come at once; the reason if it is refused.
     async fn last_wait(
         requests: &TenantRequests,
-        cluster: &ClusterOwner,
+        tenant: &Tenant,
         user: &str,
         count: usize,
-    ) -> Option<Duration> {
+    ) -> Result<Duration, LimitExceeded> {
         let began = Instant::now();
-        let enter = || requests.enter(cluster, || user.into());
+        let enter = || requests.enter(tenant.request(user, None));
         let entered = join_all(std::iter::repeat_with(enter).take(count)).await;
-        entered.iter().all(Result::is_ok).then(|| began.elapsed())
+        entered.into_iter().collect::<Result<Vec<_>, _>>().map(|_| began.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_of_one_user_wait_for_their_rate_and_those_of_others_do_not() {
+    async fn a_flood_waits_and_neither_other_tenants_nor_other_users_do() {
         let requests = TenantRequests::new();
-        requests.apply(10_000 * REQUEST_BYTES, 100);
-        let [flooded, calm] = ["flooded", "calm"].map(ClusterOwner::tenant);
-        let wait = |cluster, user, count| last_wait(&requests, cluster, user, count);
-        // Half of the rate, of which 12 begin at once.
-        let of_one = wait(&flooded, "greedy", 112).await.unwrap();
-        assert!((2000..2010).contains(&of_one.as_millis()), "{of_one:?}");
-        let ((), of_another) = tokio::join!(
-            async {
-                wait(&flooded, "greedy", 200).await.unwrap();
-            },
-            wait(&flooded, "modest", 2)
-        );
-        assert_eq!(of_another, Some(Duration::ZERO), "another user of the tenant");
-        assert_eq!(wait(&calm, "greedy", 12).await, Some(Duration::ZERO), "another tenant");
-        let own = ClusterOwner::operator("own");
-        assert_eq!(wait(&own, "greedy", 10_000).await, Some(Duration::ZERO), "the operator's cluster");
-        sleep(Duration::from_mins(1)).await;
-        let users = (0..9).map(|user| format!("user-{user}")).collect::<Vec<_>>();
-        let began = Instant::now();
-        join_all(users.iter().map(|user| last_wait(&requests, &flooded, user, 25))).await;
-        // 225 of many users, of which 25 begin at once.
-        assert!((2000..2010).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+        let waiting = requests.apply(10_000 * REQUEST_BYTES);
+        let [flooded, calm] = ["flooded", "calm"].map(|name| Tenant::paced(name, 100, waiting));
+        // Clients without a credential of many networks are one user.
+        let networks: Vec<_> = (0..9).map(|at| format!("system:anonymous at 10.0.{at}.1")).collect();
+        let floods = async {
+            let users = ["one", "two", "three"].into_iter().chain(networks.iter().map(String::as_str));
+            join_all(users.map(|user| last_wait(&requests, &flooded, user, 50))).await
+        };
+        let others = async {
+            tokio::time::sleep(Duration::from_millis(101)).await;
+            let of_another = last_wait(&requests, &flooded, "modest", 2).await.unwrap();
+            assert!(of_another <= Duration::from_millis(102), "{of_another:?}");
+            assert_eq!(last_wait(&requests, &calm, "one", 2).await, Ok(Duration::ZERO), "another tenant");
+            let own = Tenant { cluster: ClusterOwner::operator("own"), pace: TenantPace::default() };
+            assert_eq!(last_wait(&requests, &own, "one", 10_000).await, Ok(Duration::ZERO));
+        };
+        let (waits, ()) = tokio::join!(floods, others);
+        let seconds: Vec<_> = waits.into_iter().map(|wait| wait.unwrap().as_secs_f64()).collect();
+        // 602 at 100 a second: three users have a quarter each while the networks have one together.
+        assert!(seconds[..3].iter().all(|wait| (1.5..2.2).contains(wait)), "{seconds:?}");
+        assert!(seconds[3..].iter().any(|wait| (5.5..9.1).contains(wait)), "{seconds:?}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_would_wait_too_long_is_refused_and_takes_no_turn() {
+    async fn what_waits_holds_no_place_and_ends_by_its_deadline() {
         let requests = TenantRequests::new();
-        requests.apply(10_000 * REQUEST_BYTES, 2);
-        let tenant = ClusterOwner::tenant("a");
+        requests.apply(1000 * REQUEST_BYTES);
+        let tenant = Tenant::paced("a", 20, 1000);
+        let held = requests.enter(tenant.request("alice", None)).await.unwrap();
+        let mut waits: Vec<_> =
+            (0..400).map(|_| Box::pin(requests.enter(tenant.request("flood", None)))).collect();
+        assert!(waits.iter_mut().all(|wait| wait.now_or_never().is_none()));
+        assert_eq!((requests.open.usage().tenants, requests.waiting.usage().tenants), (1, 400));
+        // Their clients leave: none takes a turn.
+        drop((waits, held));
+        assert_eq!(requests.waiting.usage().tenants, 0);
+        let soon = Some(Instant::now() + Duration::from_millis(120));
+        let entered = join_all((0..9).map(|_| requests.enter(tenant.request("alice", soon)))).await;
+        let timed_out =
+            entered.iter().filter(|entered| matches!(entered, Err(LimitExceeded::TimedOut))).count();
+        assert_eq!(timed_out, 7, "{entered:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_pace_nothing_waits_and_too_many_are_refused_at_the_pace() {
+        let requests = TenantRequests::new();
+        requests.apply(0);
+        let tenant = Tenant::new("a");
+        let held = join_all((0..MIN_REQUESTS).map(|_| requests.enter(tenant.request("alice", None)))).await;
+        assert!(held.iter().all(Result::is_ok));
+        tenant.pace.apply(100, 1000);
         let began = Instant::now();
-        let entered = join_all((0..100).map(|_| requests.enter(&tenant, flow))).await;
-        assert_eq!(entered.iter().filter(|entered| entered.is_ok()).count(), 11);
-        assert!(began.elapsed() <= MAX_WAIT);
-        sleep(Duration::from_secs(1)).await;
-        assert!(requests.enter(&tenant, flow).await.is_ok());
-        requests.apply(10_000 * REQUEST_BYTES, 0);
-        assert_eq!(last_wait(&requests, &tenant, "alice", 100).await, Some(Duration::ZERO));
+        let refused = join_all((0..100).map(|_| requests.enter(tenant.request("alice", None)))).await;
+        assert!(refused.iter().all(|entered| matches!(entered, Err(LimitExceeded::Process))));
+        assert!(began.elapsed() >= Duration::from_millis(1500), "{:?}", began.elapsed());
     }
 }

@@ -42,16 +42,6 @@ impl Bucket {
         is_there
     }
 
-    /// Takes one that is there within `longest`. Returns how long until then; `None` if it would be later, and nothing is taken.
-    pub fn reserve_within(&mut self, rate: Rate, longest: Duration, now: Instant) -> Option<Duration> {
-        let mut after = *self;
-        let wait = after.reserve(rate, now);
-        (wait <= longest).then(|| {
-            *self = after;
-            wait
-        })
-    }
-
     /// Takes one, also in advance. Returns how long until it is there.
     pub fn reserve(&mut self, rate: Rate, now: Instant) -> Duration {
         let full_at = self.full_at(now).checked_add(rate.interval).unwrap_or(now);
@@ -104,12 +94,6 @@ impl<O: OwnerKey> RateLimits<O> {
     pub fn take(&mut self, owner: &O, now: Instant) -> Option<u64> {
         let rate = self.rate;
         self.of(owner, now).take(rate, now)
-    }
-
-    /// Takes one of this owner that is there within `longest`. Returns how long until then; `None` if it would be later.
-    pub fn reserve_within(&mut self, owner: &O, longest: Duration, now: Instant) -> Option<Duration> {
-        let rate = self.rate;
-        self.of(owner, now).bucket.reserve_within(rate, longest, now)
     }
 
     /// Takes one of this owner, also in advance. Returns how long until it is there.

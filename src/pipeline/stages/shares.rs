@@ -37,8 +37,9 @@ impl Identified {
         client: IpAddr,
     ) -> Result<Option<BudgetPermit>, Refusal> {
         let cluster = &self.data.route.cluster;
+        let class = RequestClass::of(self.data.info().is_mutating());
         let flow = || flow_of(&self.identity, client).into();
-        Ok(cluster.limiter.open(&cluster.owner, flow).await?)
+        Ok(cluster.limiter.open(&cluster.owner, class, flow, self.data.deadline()).await?)
     }
 
     /// The flow for which the connection counts. That of a front proxy carries requests of many users, and counts for the front
@@ -93,9 +94,8 @@ impl Impersonated {
         if self.info().is_long_running() {
             return Ok(Scheduled { request: self, permit: None });
         }
-        let is_mutating = self.info().is_mutating();
         let request = LimitedRequest {
-            class: if is_mutating { RequestClass::Mutating } else { RequestClass::ReadOnly },
+            class: RequestClass::of(self.info().is_mutating()),
             flow: || flow_of(&self.requester, client).into(),
             is_exempt: self.is_exempt_from_limits(),
             priority: self.process_priority(),

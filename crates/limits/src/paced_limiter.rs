@@ -1,0 +1,194 @@
+//! How often something may begin: what comes faster waits, and the owners that wait take turns.
+//!
+//! A [`Rate`](crate::rate::Rate) refuses, or hands out times in the order of arrival: who floods it takes the turns of all who come
+//! later. Here a place in a short window is what is shared, by the rules of the [`FairLimiter`]: the next one to begin is of the
+//! owner with the fewest in the window. Who leaves the queue takes no turn.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use crate::fair_limiter::{Entry, FairLimiter, Permit, Refused, Shares, Waiting};
+use crate::{Owner, OwnerKey};
+
+/// The windows of a second. What a window permits begins at once, so that they are short.
+const WINDOWS: u32 = 20;
+
+/// How many may begin in a second, and how many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// All of them; at least one.
+    pub per_second: u32,
+    /// Those that wait, of all owners and of one.
+    pub waiting: usize,
+    /// Those of one owner.
+    pub waiting_per_owner: usize,
+}
+
+impl Pace {
+    /// What begins in a window. One owner leaves half of it to the others, where it can be halved.
+    fn shares(self) -> Shares {
+        let total = usize::try_from(self.per_second / WINDOWS).unwrap_or(usize::MAX).max(1);
+        Shares::new(total, total.div_ceil(2)).with_queue(self.waiting, self.waiting_per_owner)
+    }
+
+    fn window(self) -> Duration {
+        let begun = (self.per_second / WINDOWS).max(1);
+        Duration::from_secs(begun.into()) / self.per_second.max(1)
+    }
+}
+
+/// Beginnings, of which each owner has at most half while others come.
+#[derive(Debug)]
+pub struct PacedLimiter<O: OwnerKey = Owner> {
+    places: FairLimiter<O>,
+    window: Duration,
+}
+
+/// What becomes of one that comes.
+#[derive(Debug)]
+pub enum Beginning<'a, O: OwnerKey = Owner> {
+    /// It has begun.
+    Begun,
+    /// It waits for its turn.
+    Waiting(WaitingTurn<'a, O>),
+}
+
+/// One that waits. It leaves the queue, and takes no turn, when it is dropped.
+#[derive(Debug)]
+pub struct WaitingTurn<'a, O: OwnerKey = Owner> {
+    waiting: Waiting<'a, O>,
+    window: Duration,
+}
+
+impl<O: OwnerKey> PacedLimiter<O> {
+    /// Nothing has begun yet.
+    pub fn new(pace: Pace) -> Self {
+        Self { places: FairLimiter::new(pace.shares()), window: pace.window() }
+    }
+
+    /// Begins, or waits. Within a runtime of Tokio.
+    pub fn begin(&self, owner: O) -> Result<Beginning<'_, O>, Refused> {
+        Ok(match self.places.enter(owner, 1)? {
+            Entry::Permit(permit) => {
+                hold(permit, self.window);
+                Beginning::Begun
+            }
+            Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, window: self.window }),
+        })
+    }
+
+    /// Whether nothing has begun in the last window, and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.places.usage().owners == 0
+    }
+}
+
+impl<O: OwnerKey> WaitingTurn<'_, O> {
+    /// Waits for the turn, at most until then.
+    pub async fn begun(self, until: Instant) -> Result<(), Refused> {
+        let permit = self.waiting.permit(until).await?;
+        hold(permit, self.window);
+        Ok(())
+    }
+}
+
+/// Holds a place to the end of the window that begins now.
+fn hold<O: OwnerKey>(permit: Permit<O>, window: Duration) {
+    tokio::spawn(async move {
+        sleep(window).await;
+        drop(permit);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use futures_util::future::join_all;
+
+    use super::*;
+
+    const PACE: Pace = Pace { per_second: 200, waiting: 1000, waiting_per_owner: 400 };
+
+    /// Begins, and says how long it has waited.
+    async fn begin(
+        limiter: Arc<PacedLimiter<&'static str>>,
+        owner: &'static str,
+    ) -> Result<Duration, Refused> {
+        let came = Instant::now();
+        match limiter.begin(owner)? {
+            Beginning::Begun => {}
+            Beginning::Waiting(turn) => turn.begun(came + Duration::from_secs(10)).await?,
+        }
+        Ok(came.elapsed())
+    }
+
+    /// Comes so often at once, each in a task of its own. Returns the waits.
+    async fn flood(
+        limiter: &Arc<PacedLimiter<&'static str>>,
+        owner: &'static str,
+        count: usize,
+    ) -> Vec<Result<Duration, Refused>> {
+        let tasks = (0..count).map(|_| tokio::spawn(begin(Arc::clone(limiter), owner)));
+        join_all(tasks).await.into_iter().map(Result::unwrap).collect()
+    }
+
+    fn longest(waits: &[Result<Duration, Refused>]) -> Duration {
+        waits.iter().map(|wait| wait.unwrap()).max().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_owner_has_half_and_several_have_all() {
+        let limiter = Arc::new(PacedLimiter::new(PACE));
+        let of_one = longest(&flood(&limiter, "a", 200).await);
+        assert!((1900..2100).contains(&of_one.as_millis()), "{of_one:?}");
+        let owners = ["a", "b", "c"];
+        let all = join_all(owners.map(|owner| flood(&limiter, owner, 200))).await;
+        for waits in &all {
+            let of_each = longest(waits);
+            assert!((2850..3150).contains(&of_each.as_millis()), "{of_each:?}");
+        }
+        sleep(Duration::from_secs(1)).await;
+        assert!(limiter.is_idle());
+    }
+
+    // However many flood: whoever comes and waits has the next turn.
+    #[tokio::test(start_paused = true)]
+    async fn an_owner_within_its_part_waits_a_window_at_most() {
+        let limiter = Arc::new(PacedLimiter::new(PACE));
+        let floods: Vec<_> = ["a", "b", "c", "d"]
+            .map(|owner| {
+                let limiter = Arc::clone(&limiter);
+                tokio::spawn(async move { flood(&limiter, owner, 200).await })
+            })
+            .into();
+        for _ in 0..30 {
+            sleep(Duration::from_millis(97)).await;
+            let wait = begin(Arc::clone(&limiter), "calm").await.unwrap();
+            assert!(wait <= PACE.window() + Duration::from_millis(2), "{wait:?}");
+        }
+        floods.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_leaves_takes_no_turn_and_who_cannot_wait_is_refused() {
+        let limiter = Arc::new(PacedLimiter::new(PACE));
+        let waits = flood(&limiter, "a", 5 + 400 + 7).await;
+        assert_eq!(waits.iter().filter(|wait| **wait == Err(Refused::QueueFull)).count(), 7);
+        let left: Vec<_> = (0..300).map(|_| limiter.begin("a").unwrap()).collect();
+        drop(left);
+        // Five have begun.
+        let after = flood(&limiter, "a", 6).await;
+        assert!(longest(&after) <= PACE.window() * 2 + Duration::from_millis(4), "{after:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pace_below_the_number_of_windows_holds_too() {
+        let limiter = Arc::new(PacedLimiter::new(Pace { per_second: 2, ..PACE }));
+        assert_eq!(longest(&flood(&limiter, "a", 5).await).as_millis() / 10, 200);
+        let waits = flood(&limiter, "a", 30).await;
+        let refused = waits.iter().filter(|wait| **wait == Err(Refused::TimedOut)).count();
+        assert!((10..=11).contains(&refused), "{refused}");
+    }
+}
