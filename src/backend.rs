@@ -43,6 +43,7 @@ use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use portcullis_http::identity::IdentityMode;
 use portcullis_http::identity_headers::RequestHeaderNames;
 use portcullis_limits::ClusterOwner;
+use portcullis_limits::cache_budget::CacheShare;
 use rustls::crypto::CryptoProvider;
 use tokio::time::{Instant, sleep};
 
@@ -69,6 +70,8 @@ pub(crate) struct Backend {
     settings: settings::Backend,
     /// The cluster, in whose share its requests count.
     owner: ClusterOwner,
+    /// What the caches of the cluster may take.
+    caches: CacheShare,
     /// That of the cluster, which all its generations share.
     policy: Arc<PolicyInForce>,
     endpoints: EndpointList,
@@ -109,7 +112,7 @@ impl Backend {
         dials: ClusterDials,
         policy: Arc<PolicyInForce>,
     ) -> Result<Self, rustls::Error> {
-        let (timings, owner) = (Arc::new(timings), dials.cluster.clone());
+        let (timings, owner, caches) = (Arc::new(timings), dials.cluster.clone(), dials.caches.clone());
         let tls = EndpointTls::new(settings, provider, &timings, dials, &policy)?;
         let general = |text: &str| rustls::Error::General(text.to_owned());
         let authorization = match &settings.bearer_token {
@@ -124,6 +127,7 @@ impl Backend {
         let first = settings.endpoints.first().ok_or_else(|| general("the backend has no endpoint"))?;
         Ok(Self {
             owner,
+            caches,
             policy,
             endpoints: EndpointList::new(settings, tls),
             authority: first
@@ -151,6 +155,11 @@ impl Backend {
     /// The name of the cluster.
     pub(crate) fn cluster_name(&self) -> &str {
         self.owner.cluster()
+    }
+
+    /// What the caches of the cluster may take.
+    pub(crate) fn caches(&self) -> &CacheShare {
+        &self.caches
     }
 
     /// Whether a tenant's Secret describes the cluster.

@@ -109,12 +109,13 @@ impl Cluster {
         if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
             crls.check_replaces(before)?;
         }
+        let caches = deps.dials.caches().of(&settings.owner());
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
                 let ClusterDeps { reviews, provider, metrics, .. } = deps;
-                Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics)?))
+                Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics, &caches)?))
             }
         };
         let timings = || deps.metrics.backend.timings(name);
@@ -126,7 +127,7 @@ impl Cluster {
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
         let impersonator =
-            Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics);
+            Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics, &caches);
         let admission = match &settings.admission {
             None => None,
             Some(admission) => {

@@ -29,6 +29,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all};
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -68,6 +69,8 @@ pub(crate) struct ControllerContext {
     pub(crate) lists: Arc<Semaphore>,
     /// The memory of the objects of one resource that a controller watches.
     pub(crate) max_stored_bytes: usize,
+    /// What they may take of the caches of the cluster.
+    pub(crate) caches: CacheShare,
     /// The problems that were logged and persist.
     pub(crate) problems: Arc<ProblemLog>,
 }
@@ -84,6 +87,7 @@ impl ControllerContext {
             clock: clock.clone(),
             writes: TaskTracker::new(),
             lists: Arc::new(Semaphore::new(1)),
+            caches: of.backend.caches().clone(),
             max_stored_bytes: if of.backend.is_of_tenant() { MAX_TENANT_BYTES } else { MAX_BYTES },
             problems: Arc::default(),
         }

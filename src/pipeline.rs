@@ -369,6 +369,7 @@ impl Gateway {
             info: route.info,
             audit_id: scope.log.audit_id(),
             began,
+            owner: scope.owner(),
         };
         let span = tracer.begin(&traced, route.origin.operator_user(user));
         // Authentication has decided whether the request is traced, so it is recorded afterwards.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use portcullis_limits::Owner;
 use portcullis_otlp::context::SpanContext;
 use portcullis_otlp::export::{
     AttributeValue, ExportCounts, ExportSettings, Exporter, Span, SpanKind, SpanQueue, SpanText, exporter,
@@ -61,8 +62,17 @@ pub(crate) struct ActiveSpan {
 pub(crate) struct SpanScope {
     tracer: Arc<Tracer>,
     context: SpanContext,
-    /// How many spans the request may still have; `None` if it is not sampled.
-    spans_left: Option<Arc<AtomicUsize>>,
+    /// `None` if the request is not sampled.
+    sampled: Option<Arc<SampledRequest>>,
+}
+
+/// The spans of one request.
+#[derive(Debug)]
+struct SampledRequest {
+    /// In whose share they wait.
+    owner: Owner,
+    /// How many the request may still have.
+    left: AtomicUsize,
 }
 
 /// The attributes of a span, with kube-apiserver's names.
@@ -92,6 +102,8 @@ pub(crate) struct TracedRequest<'a> {
     pub(crate) audit_id: &'a HeaderValue,
     /// When it arrived.
     pub(crate) began: UnixTime,
+    /// Whose it is; `None` if its client is not authenticated.
+    pub(crate) owner: Option<&'a Owner>,
 }
 
 impl Tracer {
@@ -136,20 +148,18 @@ impl Tracer {
             ],
             failed: false,
         });
-        let spans_left = context.sampled.then(|| Arc::new(AtomicUsize::new(MAX_SPANS)));
-        ActiveSpan {
-            scope: SpanScope { tracer: Arc::clone(self), context, spans_left },
-            parent,
-            link,
-            record,
-        }
+        let sampled = context.sampled.then(|| {
+            let owner = request.owner.cloned().unwrap_or(Owner::ALL_NETWORKS);
+            Arc::new(SampledRequest { owner, left: AtomicUsize::new(MAX_SPANS) })
+        });
+        ActiveSpan { scope: SpanScope { tracer: Arc::clone(self), context, sampled }, parent, link, record }
     }
 }
 
 impl SpanScope {
     /// Begins a span for a stage of the request; `None` if the request is not sampled, or has had its spans.
     pub(crate) fn stage(&self, name: &str, attributes: SpanAttributes<'_>) -> Option<Box<ActiveSpan>> {
-        self.spans_left.as_ref()?;
+        self.sampled.as_ref()?;
         // Boxed: few requests have any, and the future of each is moved several times.
         let span = Box::new(self.child(SpanKind::Internal, || name.into(), attributes));
         span.record.is_some().then_some(span)
@@ -175,8 +185,11 @@ impl SpanScope {
         name: impl FnOnce() -> SpanText,
         attributes: SpanAttributes<'_>,
     ) -> ActiveSpan {
-        let is_recorded = self.spans_left.as_ref().is_some_and(|left| {
-            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
+        let is_recorded = self.sampled.as_ref().is_some_and(|sampled| {
+            sampled
+                .left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                .is_ok()
         });
         let record = is_recorded.then(|| SpanRecord {
             name: name(),
@@ -244,9 +257,10 @@ impl Drop for ActiveSpan {
     fn drop(&mut self) {
         let Some(record) = self.record.take() else { return };
         let SpanRecord { name, kind, began, ended, attributes, failed } = record;
-        let Self { scope: SpanScope { tracer, context, .. }, parent, link, .. } = self;
+        let Self { scope: SpanScope { tracer, context, sampled }, parent, link, .. } = self;
+        let Some(sampled) = sampled else { return };
         let nanoseconds = |time: UnixTime| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        tracer.queue.push(Span {
+        let span = Span {
             context: context.clone(),
             parent: *parent,
             link: link.take(),
@@ -256,7 +270,8 @@ impl Drop for ActiveSpan {
             end: nanoseconds(ended.unwrap_or_else(|| tracer.clock.now())),
             attributes,
             failed,
-        });
+        };
+        tracer.queue.push(sampled.owner.clone(), span);
     }
 }
 
@@ -332,6 +347,7 @@ mod tests {
                 info: &info,
                 audit_id: &HeaderValue::from_static("a"),
                 began: UnixTime::from_secs(0),
+                owner: None,
             };
             let user = UserInfo { groups: vec!["system:masters".to_owned()], ..UserInfo::named("root") };
             let of_operator = OperatorUser::vouched(&user);
@@ -353,6 +369,7 @@ mod tests {
             info: &info,
             audit_id: &HeaderValue::from_static("a"),
             began: UnixTime::from_secs(0),
+            owner: None,
         };
         let span = tracer.begin(&request, None);
         // Those within its spans count as well.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_limits::Owner;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_limits::shared_lookup::{Found, Lookup, SharedLookups, Term};
 use tokio::time::Instant;
@@ -32,6 +33,9 @@ use outcome::CheckOutcome;
 
 /// How long a token waits for its check to start.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest token that waits for its check, and that takes one place. Those of clusters have 1 to 2 KiB; a header may have
+/// 1 MiB.
+const MAX_WAITING_BYTES: usize = 16 << 10;
 /// Number of shards, each with its own lock, to reduce contention between request workers.
 const SHARDS: usize = 16;
 
@@ -66,8 +70,8 @@ impl CachePolicy {
 pub(crate) struct CacheLimits {
     /// Bytes of stored verdicts. A verdict on the service-account token of a pod takes 2 KiB.
     memory: usize,
-    /// Concurrent checks, and tokens that wait for theirs; of both the share of one owner. Each check holds a token, which like
-    /// every header has at most 1 MiB; the requests of those that wait hold theirs.
+    /// Concurrent checks, and tokens that wait for theirs; of both the share of one owner. A check holds its token: one that is
+    /// longer than [`MAX_WAITING_BYTES`] takes a place for each such part, and does not wait.
     checks: Shares,
     /// Further checks, and as many waiting tokens, reserved for tokens whose last verdict was a success: made-up
     /// tokens cannot occupy them.
@@ -124,13 +128,14 @@ type FoundVerdict = Found<CacheKey, Arc<CheckOutcome>, Owner, SecretKeyHash>;
 type VerdictLookup = Lookup<CacheKey, Arc<CheckOutcome>, Owner, SecretKeyHash>;
 
 impl CachedTokens {
-    /// Checks tokens by `delegate`, in `checks`.
+    /// Checks tokens by `delegate`, in `checks`. What is kept counts in the share of the cluster's caches.
     pub(crate) fn new(
         delegate: Arc<dyn TokenAuthenticator>,
         policy: CachePolicy,
         checks: ClusterComputePool,
         metrics: &TokenCacheMetrics,
         limits: CacheLimits,
+        share: &CacheShare,
     ) -> Self {
         Self(Arc::new(CacheState {
             delegate,
@@ -138,7 +143,7 @@ impl CachedTokens {
             checks,
             metrics: metrics.clone(),
             hasher: CacheKeyHasher::random(),
-            verdicts: Verdicts::new(limits.memory, SHARDS),
+            verdicts: Verdicts::new(limits.memory, SHARDS, share),
             good_tokens: GoodTokens::new(limits.good_tokens),
             places: FairLimiter::new(limits.checks),
             reserved_places: FairLimiter::new(limits.reserved),
@@ -164,7 +169,7 @@ impl CachedTokens {
     async fn authenticate_uncached(&self, token: &BearerToken, context: TokenContext<'_>) -> AuthnVerdict {
         let Self(state) = self;
         let check = TokenCheck::new(token, context);
-        let Some(place) = state.place(context.owner, false).await else { return Err(overloaded()) };
+        let Some(place) = state.place(context.owner, token, false).await else { return Err(overloaded()) };
         let running = state.checks.runtime().spawn({
             let state = Arc::clone(state);
             async move {
@@ -238,21 +243,25 @@ impl CacheState {
     /// starts another.
     async fn begin(self: &Arc<Self>, lookup: VerdictLookup, token: &BearerToken, context: TokenContext<'_>) {
         let was_good = self.good_tokens.contains(lookup.key());
-        let Some(place) = self.place(context.owner, was_good).await else {
+        let Some(place) = self.place(context.owner, token, was_good).await else {
             return lookup.finish(Arc::new(CheckOutcome::of(overloaded())), None);
         };
         let running = RunningCheck { state: Arc::clone(self), lookup: Some(lookup) };
         self.checks.runtime().spawn(running.run(TokenCheck::new(token, context), place));
     }
 
-    /// A place for a check; `None` if the queue is full or [`QUEUE_TIMEOUT`] expires. A token whose last verdict was a
+    /// A place for a check; `None` if the queue is full, [`QUEUE_TIMEOUT`] expires or the token is long. A token whose last verdict was a
     /// success does not wait behind unknown tokens.
-    async fn place(&self, owner: &Owner, was_good: bool) -> Option<Permit> {
-        if let Some(place) = self.places.try_acquire(owner.clone(), 1) {
+    async fn place(&self, owner: &Owner, token: &BearerToken, was_good: bool) -> Option<Permit> {
+        let weight = token.expose().len().div_ceil(MAX_WAITING_BYTES).max(1);
+        if let Some(place) = self.places.try_acquire(owner.clone(), weight) {
             return Some(place);
         }
         let places = if was_good { &self.reserved_places } else { &self.places };
-        places.acquire(owner.clone(), 1, Instant::now() + QUEUE_TIMEOUT).await.ok()
+        if weight > 1 {
+            return places.try_acquire(owner.clone(), weight);
+        }
+        places.acquire(owner.clone(), weight, Instant::now() + QUEUE_TIMEOUT).await.ok()
     }
 }
 

@@ -13,6 +13,7 @@ use std::time::Duration;
 use portcullis_http::https_client::HTTPS_TIMEOUT;
 use portcullis_http::webhook::{WebhookAttempt, WebhookClient, WebhookError};
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::cache_budget::CacheShare;
 use rustls::crypto::CryptoProvider;
 
 use super::cache::{CacheLimits, CachePolicy, CachedTokens};
@@ -44,9 +45,10 @@ pub(crate) fn cached(
     provider: &Arc<CryptoProvider>,
     checks: ClusterComputePool,
     metrics: &Metrics,
+    share: &CacheShare,
 ) -> Result<CachedTokens, rustls::Error> {
     let authenticator = WebhookAuthenticator::new(webhook, implicit_audiences, provider, metrics)?;
-    Ok(authenticator.cached(webhook.cache_ttl, checks, &metrics.token_cache))
+    Ok(authenticator.cached(webhook.cache_ttl, checks, &metrics.token_cache, share))
 }
 
 impl WebhookAuthenticator {
@@ -67,9 +69,15 @@ impl WebhookAuthenticator {
         })
     }
 
-    fn cached(self, ttl: Duration, checks: ClusterComputePool, metrics: &TokenCacheMetrics) -> CachedTokens {
+    fn cached(
+        self,
+        ttl: Duration,
+        checks: ClusterComputePool,
+        metrics: &TokenCacheMetrics,
+        share: &CacheShare,
+    ) -> CachedTokens {
         let policy = CachePolicy { success: ttl, failure: ttl, errors: false };
-        CachedTokens::new(Arc::new(self), policy, checks, metrics, CacheLimits::WEBHOOK)
+        CachedTokens::new(Arc::new(self), policy, checks, metrics, CacheLimits::WEBHOOK, share)
     }
 
     async fn review(

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::cache_budget::CacheShare;
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -151,6 +152,7 @@ impl Authorizer {
         provider: &Arc<CryptoProvider>,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
+        caches: &CacheShare,
     ) -> Result<Self, rustls::Error> {
         let known = |webhook: &AuthorizationWebhook| {
             before.into_iter().flat_map(|before| &before.members).find_map(|member| match member {
@@ -164,7 +166,7 @@ impl Authorizer {
                 AuthorizerSettings::AlwaysDeny => Member::AlwaysDeny,
                 AuthorizerSettings::Webhook(webhook) => Member::Webhook(match known(webhook) {
                     Some(known) => known,
-                    None => Arc::new(WebhookAuthorizer::new(webhook, provider, runtime, metrics)?),
+                    None => Arc::new(WebhookAuthorizer::new(webhook, provider, runtime, metrics, caches)?),
                 }),
             })
         };

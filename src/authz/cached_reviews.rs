@@ -11,6 +11,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_limits::shared_lookup::{Found, Lookup, SharedLookups, Term};
 use tokio::runtime::Handle;
@@ -126,12 +127,12 @@ pub(super) struct SharedDecision {
 }
 
 impl<R: AccessReviews> CachedReviews<R> {
-    /// Access reviews run on `runtime`, within `shares`.
-    pub(super) fn new(reviews: R, runtime: &Handle, shares: Shares) -> Self {
+    /// Access reviews run on `runtime`, within `shares`; decisions are kept in that of the cluster's caches.
+    pub(super) fn new(reviews: R, runtime: &Handle, shares: Shares, caches: &CacheShare) -> Self {
         Self(Arc::new(ReviewsState {
             reviews,
             runtime: runtime.clone(),
-            decisions: SharedLookups::new(MAX_CACHED_BYTES, SHARDS),
+            decisions: SharedLookups::new(MAX_CACHED_BYTES, SHARDS, caches),
             shares: FairLimiter::new(shares),
             anonymous_shares: FairLimiter::new(shares.divided_by(ANONYMOUS_PART)),
         }))

@@ -22,7 +22,7 @@ use portcullis_http::identity::Identity;
 use portcullis_kubernetes::service_account;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, MASTERS, UserInfo};
-use portcullis_system::expiring_lru::ExpiringLru;
+use portcullis_limits::cache_budget::{CacheShare, SharedLru};
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
@@ -68,7 +68,7 @@ pub(crate) struct Impersonator {
     last_modes: LastModes,
     /// With a fast hash, whose seed is not secret in the strict sense: only impersonations that are allowed are kept, so a
     /// client that makes keys collide slows down those who may impersonate as well, and no others.
-    allowed: Mutex<ExpiringLru<ImpersonationKey, Impersonated, DefaultHasher>>,
+    allowed: Mutex<SharedLru<ImpersonationKey, Impersonated, DefaultHasher>>,
 }
 
 /// An impersonation that is allowed.
@@ -100,13 +100,18 @@ impl Impersonated {
 
 impl Impersonator {
     /// Asks `authorizer`.
-    pub(crate) fn new(authorizer: ClusterAuthorizer, version: ServerVersion, metrics: &Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        authorizer: ClusterAuthorizer,
+        version: ServerVersion,
+        metrics: &Arc<Metrics>,
+        caches: &CacheShare,
+    ) -> Self {
         Self {
             authorizer,
             version,
             metrics: Arc::clone(metrics),
             last_modes: LastModes::new(),
-            allowed: Mutex::new(ExpiringLru::new(MAX_CACHED_BYTES)),
+            allowed: Mutex::new(SharedLru::new(MAX_CACHED_BYTES, caches)),
         }
     }
 

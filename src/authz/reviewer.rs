@@ -17,6 +17,7 @@ use kube::core::Request;
 use portcullis_http::identity::Identity;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::Shares;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -74,12 +75,12 @@ impl AccessReviewer {
             let _runtime = runtime.enter();
             kube_client::client(backend)
         };
-        Self::with_client(client, runtime)
+        Self::with_client(client, runtime, backend.caches())
     }
 
     /// Access reviews go through `client`.
-    pub(crate) fn with_client(client: kube::Client, runtime: &Handle) -> Self {
-        Self(CachedReviews::new(BackendReviews { client }, runtime, SHARES))
+    pub(crate) fn with_client(client: kube::Client, runtime: &Handle, caches: &CacheShare) -> Self {
+        Self(CachedReviews::new(BackendReviews { client }, runtime, SHARES, caches))
     }
 
     /// Decides an access review, which counts in the share of `flow`.

@@ -15,6 +15,7 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use portcullis_http::webhook::{WebhookClient, WebhookError};
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
@@ -67,6 +68,7 @@ impl WebhookAuthorizer {
         provider: &Arc<CryptoProvider>,
         runtime: &Handle,
         metrics: &Arc<Metrics>,
+        caches: &CacheShare,
     ) -> Result<Self, rustls::Error> {
         let AuthorizationWebhook { name, url, tls, timeout, match_conditions, .. } = settings;
         let missing_san = metrics.authentication.webhook_missing_san.clone();
@@ -79,7 +81,7 @@ impl WebhookAuthorizer {
         Ok(Self {
             conditions: MatchConditions::new(name, match_conditions, metrics),
             evaluations: FairLimiter::new(EVALUATIONS),
-            reviews: CachedReviews::new(reviews, runtime, SHARES),
+            reviews: CachedReviews::new(reviews, runtime, SHARES, caches),
         })
     }
 

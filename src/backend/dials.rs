@@ -1,11 +1,12 @@
 //! What the process has once to reach API servers, and how much of it a cluster takes: connections, which are open files, and
-//! lookups of names, which occupy threads, and memory.
+//! lookups of names, which occupy threads, and memory; and the memory of what is kept of their responses.
 //!
 //! A connection cannot be made without a [`ConnectionPlace`], which counts it until it is closed: over HTTP/2, over HTTP/1.1
 //! and as a tunnel.
 
 use portcullis_limits::budget::{Budget, BudgetPermit, BudgetShares};
 use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::{CacheBudget, CacheShare};
 use portcullis_limits::{ClusterOwner, Owner};
 
 use super::author::RequestAuthor;
@@ -18,18 +19,24 @@ pub(crate) struct DialLimits {
     connections: Budget,
     lookups: LookupLimits,
     ledger: ByteLedger,
+    caches: CacheBudget,
 }
 
 impl DialLimits {
     /// With these shares of the connections. What they hold counts in the ledger.
     pub(crate) fn new(connections: BudgetShares, ledger: &ByteLedger) -> Self {
         let (connections, lookups) = (Budget::new(connections), LookupLimits::default());
-        Self { connections, lookups, ledger: ledger.clone() }
+        Self { connections, lookups, ledger: ledger.clone(), caches: CacheBudget::new() }
     }
 
     /// The bytes that streams and connections hold.
     pub(crate) fn ledger(&self) -> &ByteLedger {
         &self.ledger
+    }
+
+    /// The memory of what caches keep.
+    pub(crate) fn caches(&self) -> &CacheBudget {
+        &self.caches
     }
 
     /// The connections to all API servers.
@@ -41,7 +48,8 @@ impl DialLimits {
     pub(crate) fn of(&self, cluster: ClusterOwner) -> ClusterDials {
         let lookups = self.lookups.of(cluster.clone());
         let buffers = ClusterBuffers::new(&self.ledger, cluster.clone());
-        ClusterDials { connections: self.connections.clone(), lookups, buffers, cluster }
+        let caches = self.caches.of(&cluster);
+        ClusterDials { connections: self.connections.clone(), lookups, buffers, caches, cluster }
     }
 }
 
@@ -51,6 +59,7 @@ pub(crate) struct ClusterDials {
     connections: Budget,
     pub(super) lookups: Lookups,
     pub(super) buffers: ClusterBuffers,
+    pub(crate) caches: CacheShare,
     pub(super) cluster: ClusterOwner,
 }
 

@@ -27,7 +27,7 @@ where
     V: Cacheable + Send + Sync + 'static,
 {
     let (backend, metrics) = (Arc::clone(backend), Arc::clone(metrics));
-    let is_of_tenant = backend.is_of_tenant();
+    let (is_of_tenant, share) = (backend.is_of_tenant(), backend.caches().clone());
     let watch = async move {
         // No request goes to an endpoint that has not passed the self-check.
         backend.until_trusted().await;
@@ -37,7 +37,7 @@ where
             stop: None,
             max_backoff: MAX_RESTART_BACKOFF,
         };
-        supervisor.run(reflector.resource, || reflector.run(is_of_tenant)).await;
+        supervisor.run(reflector.resource, || reflector.run(is_of_tenant, &share)).await;
     };
     runtime.spawn(watch).abort_handle()
 }

@@ -172,7 +172,7 @@ impl ClusterAuthn {
                 let same = known.filter(|known| known.is_for(webhook, &settings.audiences));
                 Some(match same {
                     Some(known) => known.clone(),
-                    None => TokenWebhook::new(name, webhook, &settings.audiences, deps)?,
+                    None => TokenWebhook::new(cluster, webhook, &settings.audiences, deps)?,
                 })
             }
             None => None,
@@ -251,6 +251,7 @@ fn chain(
         deps.checks.of_cluster(&cluster.name),
         &deps.metrics.token_cache,
         if is_of_tenant { CacheLimits::TENANT } else { CacheLimits::CLUSTER },
+        &deps.dials.caches().of(&cluster.owner()),
     );
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
     members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
@@ -297,13 +298,15 @@ fn token_authenticators(
 
 impl TokenWebhook {
     fn new(
-        cluster: &str,
+        cluster: &settings::Cluster,
         settings: &Arc<WebhookSettings>,
         audiences: &[Audience],
         deps: &ClusterDeps,
     ) -> Result<Self, rustls::Error> {
-        let (checks, metrics) = (deps.checks.of_cluster(cluster), &deps.metrics);
-        let authenticator = webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics)?;
+        let (checks, metrics) = (deps.checks.of_cluster(&cluster.name), &deps.metrics);
+        let share = deps.dials.caches().of(&cluster.owner());
+        let authenticator =
+            webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics, &share)?;
         Ok(Self {
             settings: Arc::clone(settings),
             audiences: audiences.to_vec(),

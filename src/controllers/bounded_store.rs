@@ -13,6 +13,7 @@ use kube::Resource;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{Lookup as _, Store};
 use kube::runtime::watcher::Event;
+use portcullis_limits::cache_budget::{CacheMemory, CacheShare};
 use serde::Serialize;
 
 /// The memory of the objects of one resource that a controller watches: about 40,000 bootstrap tokens.
@@ -46,6 +47,18 @@ impl<K: Resource<DynamicType = ()> + Clone + 'static> Deref for BoundedStore<K> 
     }
 }
 
+/// Whether an object is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It is.
+    Kept,
+    /// It does not fit.
+    LeftOut {
+        /// Whether it is the first one since the list began.
+        is_first: bool,
+    },
+}
+
 /// Writes a store, within its bound. While a list is read, the objects before it are kept as well, and count apart.
 pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static> {
     writer: Writer<K>,
@@ -54,6 +67,8 @@ pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static>
     /// Of the list that is being read.
     listed_bytes: usize,
     max_bytes: usize,
+    /// Of the share of the cluster's caches.
+    held: CacheMemory,
     /// Whether something did not fit since the last list began.
     overflows: bool,
     /// The same, for readers: not before the list is complete.
@@ -61,8 +76,8 @@ pub(super) struct BoundedWriter<K: Resource<DynamicType = ()> + Clone + 'static>
 }
 
 impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<K> {
-    /// Of an empty store.
-    pub(super) fn new(max_bytes: usize) -> Self {
+    /// Of an empty store, in the share of the cluster's caches.
+    pub(super) fn new(max_bytes: usize, share: &CacheShare) -> Self {
         let writer = Writer::default();
         let known = writer.as_reader();
         Self {
@@ -71,6 +86,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
             bytes: 0,
             listed_bytes: 0,
             max_bytes,
+            held: share.memory(),
             overflows: false,
             leaves_out: Arc::default(),
         }
@@ -87,15 +103,16 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
         (self.listed_bytes, self.overflows) = (0, false);
     }
 
-    /// An object of the list. Returns whether it is the first one since the list began that does not fit.
-    pub(super) fn list(&mut self, object: K) -> bool {
+    /// An object of the list.
+    // threat: tenant-lists, tenant-caches
+    pub(super) fn list(&mut self, object: K) -> Fit {
         let bytes = self.listed_bytes.saturating_add(memory(&object));
-        if bytes > self.max_bytes {
+        if bytes > self.max_bytes || !self.held.set(self.bytes.saturating_add(bytes)) {
             return self.overflow();
         }
         self.listed_bytes = bytes;
         self.writer.apply_watcher_event(&Event::InitApply(object));
-        false
+        Fit::Kept
     }
 
     /// The list is complete.
@@ -103,24 +120,26 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
         self.leaves_out.store(self.overflows, Ordering::Release);
         self.writer.apply_watcher_event(&Event::InitDone);
         self.bytes = self.listed_bytes;
+        self.held.lower(self.bytes);
     }
 
-    /// A new or changed object. Returns whether it is the first one since the list began that does not fit.
-    pub(super) fn apply(&mut self, object: K) -> bool {
+    /// A new or changed object.
+    pub(super) fn apply(&mut self, object: K) -> Fit {
         let bytes = self.bytes_without(&object).saturating_add(memory(&object));
-        if bytes > self.max_bytes {
+        if bytes > self.max_bytes || !self.held.set(bytes) {
             self.leaves_out.store(true, Ordering::Release);
             self.delete(object);
             return self.overflow();
         }
         self.bytes = bytes;
         self.writer.apply_watcher_event(&Event::Apply(object));
-        false
+        Fit::Kept
     }
 
     /// An object that was deleted.
     pub(super) fn delete(&mut self, object: K) {
         self.bytes = self.bytes_without(&object);
+        self.held.lower(self.bytes);
         self.writer.apply_watcher_event(&Event::Delete(object));
     }
 
@@ -130,8 +149,8 @@ impl<K: Resource<DynamicType = ()> + Clone + Serialize + 'static> BoundedWriter<
         self.bytes.saturating_sub(before.map_or(0, |object| memory(&*object)))
     }
 
-    fn overflow(&mut self) -> bool {
-        !std::mem::replace(&mut self.overflows, true)
+    fn overflow(&mut self) -> Fit {
+        Fit::LeftOut { is_first: !std::mem::replace(&mut self.overflows, true) }
     }
 }
 
@@ -180,16 +199,17 @@ mod tests {
     #[test]
     fn a_store_keeps_what_fits_and_nothing_older_than_the_last_event() {
         let one = memory(&map("a", 1000));
-        let mut writer = BoundedWriter::new(3 * one);
+        let mut writer = BoundedWriter::new(3 * one, &CacheShare::UNBOUNDED);
         let store = writer.store();
         writer.begin_list();
         let overflows = ["a", "b", "c", "d", "e"].map(|name| writer.list(map(name, 1000)));
         writer.end_list();
-        assert_eq!(overflows, [false, false, false, true, false], "it is said once");
+        let [first, again] = [true, false].map(|is_first| Fit::LeftOut { is_first });
+        assert_eq!(overflows, [Fit::Kept, Fit::Kept, Fit::Kept, first, again], "it is said once");
         assert!(store.leaves_out());
         assert_eq!(names(&store), ["a", "b", "c"]);
         writer.delete(map("b", 0));
-        assert!(!writer.apply(map("d", 1000)));
+        assert_eq!(writer.apply(map("d", 1000)), Fit::Kept);
         assert_eq!(names(&store), ["a", "c", "d"]);
         // It has grown: its old version must not be acted on.
         writer.apply(map("a", 2000));
@@ -197,7 +217,7 @@ mod tests {
         writer.apply(map("a", 1000));
         assert_eq!((names(&store), writer.bytes), (["a", "c", "d"].map(str::to_owned).to_vec(), 3 * one));
         writer.begin_list();
-        assert!(!writer.list(map("z", 1000)));
+        assert_eq!(writer.list(map("z", 1000)), Fit::Kept);
         assert!(store.leaves_out(), "those before the list are still there");
         writer.end_list();
         assert_eq!((names(&store), writer.bytes), (vec!["z".to_owned()], one));

@@ -14,6 +14,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use kube::Client;
 use kube::client::Body;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::clock::Clock;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, watch};
@@ -80,6 +81,7 @@ impl FakeCluster {
             writes: TaskTracker::new(),
             lists: Arc::new(Semaphore::new(1)),
             max_stored_bytes: super::bounded_store::MAX_BYTES,
+            caches: CacheShare::UNBOUNDED,
             problems: Arc::default(),
         }
     }

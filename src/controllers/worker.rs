@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::ControllerContext;
-use super::bounded_store::{BoundedStore, BoundedWriter};
+use super::bounded_store::{BoundedStore, BoundedWriter, Fit};
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, MAX_WAITING, RetryPolicy, WorkItem, WorkQueue};
 use crate::backend::follow::{FollowEvent, FollowPolicy, FollowedResource, Follower};
@@ -88,7 +88,7 @@ pub(super) fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    let mut writer = BoundedWriter::<K>::new(context.max_stored_bytes);
+    let mut writer = BoundedWriter::<K>::new(context.max_stored_bytes, &context.caches);
     let (store, known) = (writer.store(), writer.store());
     let followed = FollowedResource {
         path: api.resource_url().to_owned(),
@@ -106,8 +106,8 @@ where
     });
     let max_bytes = context.max_stored_bytes;
     let changed = events.map(move |(event, is_failing)| {
-        let warn_if = |overflows: bool| {
-            if overflows {
+        let warn_of_first = |fit: Fit| {
+            if fit == (Fit::LeftOut { is_first: true }) {
                 warn!(
                     cluster = &*cluster,
                     resource, max_bytes, "too many objects: a controller leaves out those that do not fit"
@@ -126,8 +126,12 @@ where
             Ok(FollowEvent::Page(objects)) => {
                 for object in objects {
                     let (key, object) = trimmed(object, trim);
-                    listed.insert(key);
-                    warn_if(writer.list(object));
+                    let fit = writer.list(object);
+                    warn_of_first(fit);
+                    // Nothing is done for an object that is left out: its key need not be kept, either.
+                    if fit == Fit::Kept {
+                        listed.insert(key);
+                    }
                 }
             }
             Ok(FollowEvent::Listed { .. }) => {
@@ -137,7 +141,7 @@ where
             // Its receiver finds the new object in the store.
             Ok(FollowEvent::Applied(object)) => {
                 let (key, object) = trimmed(object, trim);
-                warn_if(writer.apply(object));
+                warn_of_first(writer.apply(object));
                 return vec![key];
             }
             Ok(FollowEvent::Deleted(object)) => {

@@ -65,6 +65,7 @@ impl TraceMetrics {
 mod tests {
     use std::future::pending;
 
+    use portcullis_limits::Owner;
     use portcullis_otlp::context::SpanContext;
     use portcullis_otlp::export::{ExportSettings, Span, SpanKind, exporter};
 
@@ -100,7 +101,7 @@ mod tests {
         // More than may wait: nothing empties the queue yet.
         let mut sent = 0;
         while queue.counts().queue_full() < 3 {
-            queue.push(span());
+            queue.push(Owner::Gateway, span());
             sent += 1;
             assert!(sent < 100_000, "the queue is bounded");
         }

@@ -103,6 +103,11 @@ impl RequestScope {
         self.owner = owner;
     }
 
+    /// In whose share the response counts; `None` if its client is not authenticated.
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+
     /// Holds the place among the open requests of tenants to the end of the response.
     pub(super) fn count_request(&mut self, open: Option<BudgetPermit>) {
         self.open = open.map(Arc::new);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::CacheBudget;
 use portcullis_system::sync::lock;
 use rustls::{DistinguishedName, ServerConfig};
 use tracing::info;
@@ -55,6 +56,7 @@ pub(crate) struct Snapshot {
     max_requests_per_second_per_tenant: u32,
     max_buffered_bytes: MaxBufferedBytes,
     ledger: ByteLedger,
+    caches: CacheBudget,
     review_memory: ReviewMemory,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
@@ -156,6 +158,7 @@ impl Snapshot {
             max_requests_per_second_per_tenant: settings.operation.max_requests_per_second_per_tenant,
             max_buffered_bytes: settings.operation.max_buffered_bytes,
             ledger: deps.dials.ledger().clone(),
+            caches: deps.dials.caches().clone(),
             review_memory: deps.review_memory.clone(),
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
@@ -178,6 +181,8 @@ impl Snapshot {
             cluster.enforce();
         }
         self.ledger.set_total(max_buffered_bytes);
+        let caches = max_buffered_bytes / TENANT_CACHES_PART;
+        self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches);
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {
@@ -227,6 +232,9 @@ impl Snapshot {
 /// The length of all names of client CAs in a handshake. TLS cannot carry more than 64 KiB, and each handshake sends them.
 // RFC 8446, section 4.2.4
 const MAX_CA_NAMES_LENGTH: usize = 16 << 10;
+/// The caches of all tenants' clusters hold this part of what all buffers may, and those of one tenant this part of that.
+const TENANT_CACHES_PART: usize = 2;
+const TENANT_PART: usize = 4;
 
 /// The names of the client CAs, which the TLS handshake sends so that clients pick the right certificate. Those of the
 /// operator's clusters are there in any case, unless they alone are too long: then no name is sent, and clients pick a certificate

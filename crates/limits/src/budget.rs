@@ -197,6 +197,11 @@ impl BudgetPermit {
         true
     }
 
+    /// Keeps at most so many.
+    pub fn lower(&mut self, places: usize) {
+        self.shrink(self.places.saturating_sub(places));
+    }
+
     /// Returns all of them.
     pub fn release(&mut self) {
         self.shrink(self.places);

@@ -15,10 +15,12 @@
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |
 //! | [`weights`] | who holds how much of a bounded thing, such as the lanes of a buffer | the heaviest, for one that would then hold less |
+//! | [`cache_budget`] | the memory of caches | entries of the same cache; a tenant that has its share keeps no more |
 //! | [`byte_ledger`] | the memory of streams | the streams of the owner that holds the most; all networks of unauthenticated clients are one |
 
 pub mod budget;
 pub mod byte_ledger;
+pub mod cache_budget;
 pub mod fair_limiter;
 mod fair_queue;
 pub mod owner;

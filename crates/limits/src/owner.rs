@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// The owner of a share of what the process has once.
@@ -27,6 +27,9 @@ pub enum Owner {
 }
 
 impl Owner {
+    /// All clients that have not authenticated, where those of one person could have many networks.
+    pub const ALL_NETWORKS: Self = Self::Network(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
     /// A flow of a cluster.
     pub fn flow(cluster: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self::Flow { cluster: cluster.into(), name: name.into() }

@@ -8,11 +8,11 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use portcullis_system::expiring_lru::ExpiringLru;
 use portcullis_system::sync::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::cache_budget::{CacheShare, SharedLru};
 use crate::{Owner, OwnerKey};
 
 /// The results of lookups of one kind, and the lookups in progress. Cheap to clone: a clone is the same.
@@ -34,7 +34,7 @@ struct Shards<K: Hash + Eq, V, O, S: BuildHasher> {
 type LockedShard<K, V, O, S> = Mutex<Shard<K, V, O, S>>;
 
 struct Shard<K: Hash + Eq, V, O, S: BuildHasher> {
-    known: ExpiringLru<K, V, S>,
+    known: SharedLru<K, V, S>,
     pending: HashMap<(K, O), Arc<watch::Sender<Option<V>>>>,
 }
 
@@ -85,11 +85,14 @@ where
     O: OwnerKey,
     S: BuildHasher + Default,
 {
-    /// No results, which weigh at most `capacity` together, in this many shards with a lock of their own.
-    pub fn new(capacity: usize, shards: usize) -> Self {
+    /// No results, which weigh at most `capacity` together and count in the share of a cluster's caches, in this many shards with a
+    /// lock of their own.
+    pub fn new(capacity: usize, shards: usize, share: &CacheShare) -> Self {
         let shards = shards.max(1);
-        let shard =
-            || Mutex::new(Shard { known: ExpiringLru::new(capacity / shards), pending: HashMap::new() });
+        let shard = || {
+            let known = SharedLru::new(capacity / shards, share);
+            Mutex::new(Shard { known, pending: HashMap::new() })
+        };
         let others = (1..shards).map(|_| shard()).collect();
         Self(Arc::new(Shards { hasher: S::default(), first: shard(), others }))
     }
@@ -264,7 +267,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_of_one_owner_share_a_lookup_and_all_share_its_result() {
-        let lookups = SharedLookups::new(10, 4);
+        let lookups = SharedLookups::new(10, 4, &CacheShare::UNBOUNDED);
         let Found::Vacant(lookup, first) = find(&lookups, 1, 1) else { panic!() };
         let Found::Pending(second) = find(&lookups, 1, 1) else { panic!() };
         let Found::Vacant(other, of_other) = find(&lookups, 1, 2) else {
@@ -282,7 +285,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_result_that_does_not_count_is_for_those_that_wait() {
-        let lookups = SharedLookups::new(10, 1);
+        let lookups = SharedLookups::new(10, 1, &CacheShare::UNBOUNDED);
         for unstored in [None, Some(term(0))] {
             let Found::Vacant(lookup, pending) = find(&lookups, 1, 1) else { panic!() };
             lookup.finish(7, unstored);
@@ -293,7 +296,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_that_replaces_another_is_joined_instead_and_outlives_it() {
-        let lookups = SharedLookups::new(10, 1);
+        let lookups = SharedLookups::new(10, 1, &CacheShare::UNBOUNDED);
         let Found::Vacant(old, _) = find(&lookups, 1, 1) else { panic!() };
         let (new, _pending) = lookups.begin(&1, &owner(1));
         old.finish(6, None);
@@ -304,7 +307,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lookup_for_which_no_request_waits_is_told() {
-        let lookups = SharedLookups::new(10, 1);
+        let lookups = SharedLookups::new(10, 1, &CacheShare::UNBOUNDED);
         let Found::Vacant(lookup, pending) = find(&lookups, 1, 1) else { panic!() };
         assert!(lookup.abandoned().now_or_never().is_none());
         drop(pending);
@@ -315,7 +318,7 @@ mod tests {
         // Random owners, of which one begins lookups that never end: no other owner ever joins one of those.
         #[test]
         fn lookups_that_never_end_hold_up_their_owner_alone(steps in proptest::collection::vec((0_u8..5, 0_u8..4), 1..100)) {
-            let lookups = SharedLookups::<u8, u8>::new(100, 2);
+            let lookups = SharedLookups::<u8, u8>::new(100, 2, &CacheShare::UNBOUNDED);
             let mut hanging = Vec::new();
             for (key, of) in steps {
                 match find(&lookups, key, of) {

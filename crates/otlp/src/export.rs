@@ -1,18 +1,22 @@
 //! The export of spans: a bounded queue, and a task that sends batches to the collector by OTLP over gRPC.
 //!
-//! The queue never blocks who ends a span: when it is full, the span is dropped and counted. Each call has a deadline,
-//! so that a collector that accepts and never answers costs one batch at a time.
+//! The queue never blocks who ends a span: when it is full, the owner with the most spans in it loses its newest, which is
+//! counted; owners take turns in batches. Each call has a deadline, so that a collector that accepts and never answers costs one
+//! batch at a time.
 // go.opentelemetry.io/otel/sdk: trace/batch_span_processor.go; exporters/otlp/otlptrace/otlptracegrpc
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{HeaderMap, Method, Request};
+use portcullis_limits::Owner;
+use portcullis_limits::turn_queue::{End, TurnQueue};
+use portcullis_system::sync::lock;
 use prost::Message as _;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -140,15 +144,39 @@ enum ExportError {
 /// Accepts spans that have ended.
 #[derive(Debug, Clone)]
 pub struct SpanQueue {
-    sender: mpsc::Sender<Span>,
+    waiting: Arc<Mutex<WaitingSpans>>,
+    /// Tells the exporter that there are spans, and that there is no queue any more.
+    wakes: mpsc::Sender<()>,
     counts: Arc<ExportCounts>,
 }
 
+#[derive(Debug, Default)]
+struct WaitingSpans {
+    spans: TurnQueue<Span>,
+    is_closed: bool,
+}
+
 impl SpanQueue {
-    /// Adds a span, or drops it if too many wait. Never blocks.
-    pub fn push(&self, span: Span) {
-        if self.sender.try_send(span).is_err() {
+    /// Adds a span. If too many wait, the owner with the most loses its newest. Never blocks.
+    // threat: span-flood
+    pub fn push(&self, owner: Owner, span: Span) {
+        let (len, dropped) = {
+            let mut waiting = lock(&self.waiting);
+            if waiting.is_closed {
+                (0, Some(span))
+            } else {
+                waiting.spans.push(owner, span);
+                let is_full = waiting.spans.len() > MAX_QUEUE;
+                let dropped = is_full.then(|| waiting.spans.drop_of_longest(End::Newest)).flatten();
+                (waiting.spans.len(), dropped)
+            }
+        };
+        if dropped.is_some() {
             self.counts.queue_full.fetch_add(1, Ordering::Relaxed);
+        }
+        // The first one begins the time of a batch. Another signal that has not been taken does as well.
+        if len == 1 || len >= MAX_BATCH {
+            self.wakes.try_send(()).ok();
         }
     }
 
@@ -173,7 +201,8 @@ pub struct ExportSettings {
 #[derive(Debug)]
 pub struct Exporter {
     settings: ExportSettings,
-    receiver: mpsc::Receiver<Span>,
+    waiting: Arc<Mutex<WaitingSpans>>,
+    wakes: mpsc::Receiver<()>,
     counts: Arc<ExportCounts>,
     report: fn(&str),
     reported: Option<Instant>,
@@ -194,10 +223,10 @@ impl Drop for CollectorConnection {
 
 /// Creates a queue and the exporter that empties it. `report` gets the reason of a failure, at most once a minute.
 pub fn exporter(settings: ExportSettings, report: fn(&str)) -> (SpanQueue, Exporter) {
-    let (sender, receiver) = mpsc::channel(MAX_QUEUE);
-    let counts = Arc::new(ExportCounts::default());
-    let queue = SpanQueue { sender, counts: Arc::clone(&counts) };
-    (queue, Exporter { settings, receiver, counts, report, reported: None, connection: None })
+    let (sender, wakes) = mpsc::channel(1);
+    let (waiting, counts) = (Arc::default(), Arc::new(ExportCounts::default()));
+    let queue = SpanQueue { waiting: Arc::clone(&waiting), wakes: sender, counts: Arc::clone(&counts) };
+    (queue, Exporter { settings, waiting, wakes, counts, report, reported: None, connection: None })
 }
 
 impl Exporter {
@@ -206,22 +235,21 @@ impl Exporter {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         loop {
-            let mut batch = Vec::with_capacity(MAX_BATCH);
             let goes_on = tokio::select! {
-                goes_on = self.fill(&mut batch) => goes_on,
+                goes_on = self.batch_is_ready() => goes_on,
                 () = &mut stop => {
-                    self.receiver.close();
+                    lock(&self.waiting).is_closed = true;
                     false
                 }
             };
-            self.export(batch).await;
             if !goes_on {
                 break;
             }
+            let batch = self.take_batch();
+            self.export(batch).await;
         }
         loop {
-            let rest: Vec<Span> =
-                std::iter::from_fn(|| self.receiver.try_recv().ok()).take(MAX_BATCH).collect();
+            let rest = self.take_batch();
             if rest.is_empty() {
                 return;
             }
@@ -229,19 +257,32 @@ impl Exporter {
         }
     }
 
-    /// Waits for more spans, until the batch is full or its time is over. False once every queue is dropped.
-    async fn fill(&mut self, batch: &mut Vec<Span>) -> bool {
-        let Some(first) = self.receiver.recv().await else { return false };
-        batch.push(first);
+    /// Waits until there is a full batch, or its time is over. False once every queue is dropped.
+    async fn batch_is_ready(&mut self) -> bool {
+        while self.len() == 0 {
+            if self.wakes.recv().await.is_none() {
+                return false;
+            }
+        }
         let deadline = Instant::now() + BATCH_INTERVAL;
-        while batch.len() < MAX_BATCH {
-            match timeout_at(deadline, self.receiver.recv()).await {
-                Ok(Some(span)) => batch.push(span),
+        while self.len() < MAX_BATCH {
+            match timeout_at(deadline, self.wakes.recv()).await {
+                Ok(Some(())) => {}
                 Ok(None) => return false,
                 Err(_) => return true,
             }
         }
         true
+    }
+
+    fn len(&self) -> usize {
+        lock(&self.waiting).spans.len()
+    }
+
+    /// Takes at most one batch, in turns of the owners.
+    fn take_batch(&self) -> Vec<Span> {
+        let mut waiting = lock(&self.waiting);
+        std::iter::from_fn(|| waiting.spans.take(End::Oldest)).take(MAX_BATCH).collect()
     }
 
     async fn export(&mut self, batch: Vec<Span>) {

@@ -48,6 +48,18 @@ impl<K: Hash + Eq, V, S: BuildHasher> ExpiringLru<K, V, S> {
         }
     }
 
+    /// Evicts the least recently used value. Returns whether there was one.
+    pub fn evict(&mut self) -> bool {
+        let evicted = self.entries.pop_lru();
+        self.weight -= evicted.as_ref().map_or(0, |(_, entry)| entry.weight);
+        evicted.is_some()
+    }
+
+    /// What all values weigh.
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
     /// The number of entries, among them those that have ended and were not evicted yet.
     pub fn len(&self) -> usize {
         self.entries.len()

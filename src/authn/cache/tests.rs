@@ -4,6 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::future::join_all;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::clock::UnixTime;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, yield_now};
@@ -92,7 +93,14 @@ impl TokenAuthenticator for FakeAuthenticator {
 
 fn cache_with(fake: &Arc<FakeAuthenticator>, policy: CachePolicy, limits: CacheLimits) -> Arc<CachedTokens> {
     let (checks, metrics) = (ComputePool::of_test().of_cluster("c"), Metrics::new());
-    Arc::new(CachedTokens::new(fake.clone(), policy, checks, &metrics.token_cache, limits))
+    Arc::new(CachedTokens::new(
+        fake.clone(),
+        policy,
+        checks,
+        &metrics.token_cache,
+        limits,
+        &CacheShare::UNBOUNDED,
+    ))
 }
 
 fn cache(fake: &Arc<FakeAuthenticator>, policy: CachePolicy) -> Arc<CachedTokens> {
@@ -484,7 +492,14 @@ async fn recently_valid_tokens_do_not_wait_behind_a_flood_of_made_up_ones() {
     let policy = CachePolicy { success: Duration::from_secs(2), failure: Duration::ZERO, errors: false };
     let (delegate, metrics) = (Arc::new(SlowOnMadeUp), Metrics::new());
     let checks = ComputePool::of_test().of_cluster("c");
-    let cache = CachedTokens::new(delegate, policy, checks, &metrics.token_cache, CacheLimits::WEBHOOK);
+    let cache = CachedTokens::new(
+        delegate,
+        policy,
+        checks,
+        &metrics.token_cache,
+        CacheLimits::WEBHOOK,
+        &CacheShare::UNBOUNDED,
+    );
     let cache = Arc::new(cache);
     for number in 0..100 {
         assert!(authenticate(&cache, &format!("good{number}")).await.is_ok());
@@ -545,7 +560,14 @@ async fn requests_and_lookups_are_counted() {
     let metrics = Metrics::new();
     let policy = CachePolicy { failure: MINUTE, errors: false, ..SUCCESSES };
     let checks = ComputePool::of_test().of_cluster("c");
-    let cache = CachedTokens::new(fake, policy, checks, &metrics.token_cache, CacheLimits::CLUSTER);
+    let cache = CachedTokens::new(
+        fake,
+        policy,
+        checks,
+        &metrics.token_cache,
+        CacheLimits::CLUSTER,
+        &CacheShare::UNBOUNDED,
+    );
     for token in ["bad", "bad", "panic", "unknown", "unknown", "unknown"] {
         authenticate(&cache, token).await.ok();
     }

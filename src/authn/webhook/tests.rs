@@ -9,6 +9,7 @@ use portcullis_http::https_client::testing::{
 };
 use portcullis_http::webhook::MAX_ATTEMPTS;
 use portcullis_limits::Owner;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::clock::UnixTime;
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -299,7 +300,12 @@ async fn verdicts_are_cached_and_errors_are_not() {
         let service = Service::start(pki.serving(H1), version).await;
         let metrics = Metrics::new();
         let authenticator = authenticator(&service.webhook(pki.tls(), version), &[], &metrics);
-        let cached = authenticator.cached(LONG, ComputePool::of_test().of_cluster("c"), &metrics.token_cache);
+        let cached = authenticator.cached(
+            LONG,
+            ComputePool::of_test().of_cluster("c"),
+            &metrics.token_cache,
+            &CacheShare::UNBOUNDED,
+        );
         for (token, code, is_error, is_known, attempts) in [
             ("t0k3n", 500, true, false, 5),
             ("t0k3n", 404, true, false, 1),
@@ -342,7 +348,8 @@ async fn verdicts_are_cached_for_the_configured_ttl() {
         let webhook = WebhookSettings { cache_ttl, ..service.webhook(pki.tls(), TokenReviewVersion::V1) };
         let provider = Arc::new(default_provider());
         let checks = ComputePool::of_test().of_cluster("c");
-        let made = cached(&webhook, Vec::new(), &provider, checks, &Metrics::new()).unwrap();
+        let made =
+            cached(&webhook, Vec::new(), &provider, checks, &Metrics::new(), &CacheShare::UNBOUNDED).unwrap();
         for _ in 0..2 {
             assert!(matches!(authenticate_untraced(&made, TOKEN).await, Ok(Some(_))));
         }

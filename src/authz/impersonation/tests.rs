@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use kube::client::Body;
 use portcullis_http::testing::headers;
+use portcullis_limits::cache_budget::CacheShare;
 use serde_json::{Value, json};
 use tower::service_fn;
 
@@ -90,9 +91,18 @@ impl Api {
             }
         });
         let client = kube::Client::new(service, "default");
-        let reviewer = crate::authz::AccessReviewer::with_client(client, &tokio::runtime::Handle::current());
+        let reviewer = crate::authz::AccessReviewer::with_client(
+            client,
+            &tokio::runtime::Handle::current(),
+            &CacheShare::UNBOUNDED,
+        );
         let known = ServerVersion::of_test(version);
-        Impersonator::new(ClusterAuthorizer::with_reviewer(None, reviewer), known, &Arc::new(Metrics::new()))
+        Impersonator::new(
+            ClusterAuthorizer::with_reviewer(None, reviewer),
+            known,
+            &Arc::new(Metrics::new()),
+            &CacheShare::UNBOUNDED,
+        )
     }
 
     fn reviews(&self) -> usize {

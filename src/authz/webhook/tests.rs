@@ -85,7 +85,8 @@ fn metrics() -> Arc<Metrics> {
 fn build(settings: Vec<AuthorizerSettings>, metrics: &Arc<Metrics>) -> Authorizer {
     let settings = Authorization { authorizers: settings };
     let provider = Arc::new(default_provider());
-    Authorizer::build(&settings, None, &provider, &Handle::current(), metrics).unwrap()
+    Authorizer::build(&settings, None, &provider, &Handle::current(), metrics, &CacheShare::UNBOUNDED)
+        .unwrap()
 }
 
 fn only(webhook: AuthorizationWebhook) -> Authorizer {
@@ -612,7 +613,15 @@ async fn decisions_outlive_a_reload_that_does_not_change_the_webhook() {
     };
     let provider = Arc::new(default_provider());
     let build = |settings, before: Option<&Authorizer>| {
-        Authorizer::build(&settings, before, &provider, &Handle::current(), &metrics()).unwrap()
+        Authorizer::build(
+            &settings,
+            before,
+            &provider,
+            &Handle::current(),
+            &metrics(),
+            &CacheShare::UNBOUNDED,
+        )
+        .unwrap()
     };
     let spec = on_pods("alice", "get", "n");
     let first = build(settings(LONG), None);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use kube::Api;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::sync::lock;
 use prometheus::IntGauge;
 use serde::de::DeserializeOwned;
@@ -92,14 +93,14 @@ where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
     V: Cacheable,
 {
-    /// Follows the resource, of a cluster that is a tenant's or not. Never returns.
-    pub(crate) async fn run(&self, is_of_tenant: bool) {
+    /// Follows the resource, of a cluster that is a tenant's or not, in the share of its caches. Never returns.
+    pub(crate) async fn run(&self, is_of_tenant: bool, share: &CacheShare) {
         // Also on a panic: objects that are no longer watched must not verify a token.
         let _ended = EndOnDrop(&self.cache);
-        tokio::join!(self.follow(is_of_tenant), self.report_staleness());
+        tokio::join!(self.follow(is_of_tenant, share), self.report_staleness());
     }
 
-    async fn follow(&self, is_of_tenant: bool) {
+    async fn follow(&self, is_of_tenant: bool, share: &CacheShare) {
         let resource = FollowedResource {
             path: self.api.resource_url().to_owned(),
             field_selector: self.fields.map(str::to_owned),
@@ -108,7 +109,7 @@ where
         };
         let policy = FollowPolicy { page_size: self.page_size, ..POLICY };
         let mut follower = Follower::new(self.api.clone().into_client(), resource, policy);
-        let mut listed = CachedObjects::new(is_of_tenant);
+        let mut listed = CachedObjects::new(is_of_tenant, share);
         loop {
             let Err(error) = follower.next_into(|event| self.take(event, &mut listed)).await else {
                 continue;

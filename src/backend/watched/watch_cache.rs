@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
 use portcullis_http::identity::TEXT_OVERHEAD;
+use portcullis_limits::cache_budget::{CacheMemory, CacheShare};
 use portcullis_system::sync::lock;
 
 /// Namespace and name; objects without a namespace have an empty one.
@@ -45,12 +46,20 @@ pub(crate) struct CachedObjects<V> {
     objects: HashMap<Key, Arc<V>>,
     bytes: usize,
     max_bytes: usize,
+    share: CacheShare,
+    memory: CacheMemory,
 }
 
-/// The objects have more than this.
+/// There is no memory for an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the objects need more than {0} bytes of memory")]
-pub(crate) struct CacheFull(usize);
+pub(crate) enum CacheFull {
+    /// The objects have more than this.
+    #[error("the objects need more than {0} bytes of memory")]
+    Own(usize),
+    /// The caches of this cluster, or of all clusters that Secrets configure, have all that they may take.
+    #[error("the caches of clusters that Secrets configure have no memory left (--max-buffered-bytes)")]
+    OfTenants,
+}
 
 /// What is cached of an object.
 pub(crate) trait Cacheable {
@@ -66,31 +75,38 @@ impl Cacheable for BTreeMap<String, String> {
 
 impl<V> Default for CachedObjects<V> {
     fn default() -> Self {
-        Self::new(false)
+        Self::new(false, &CacheShare::UNBOUNDED)
     }
 }
 
 impl<V> CachedObjects<V> {
-    /// None yet, of a cluster that is a tenant's or not.
-    pub(crate) fn new(is_of_tenant: bool) -> Self {
+    /// None yet, of a cluster that is a tenant's or not, in the share of its caches.
+    pub(crate) fn new(is_of_tenant: bool, share: &CacheShare) -> Self {
         let max_bytes = if is_of_tenant { MAX_TENANT_BYTES } else { MAX_BYTES };
-        Self { objects: HashMap::new(), bytes: 0, max_bytes }
+        Self::bounded(max_bytes, share)
     }
 
-    /// None, with the same bound.
+    /// None, with the same bounds.
     pub(crate) fn none(&self) -> Self {
-        Self { objects: HashMap::new(), bytes: 0, max_bytes: self.max_bytes }
+        Self::bounded(self.max_bytes, &self.share)
+    }
+
+    fn bounded(max_bytes: usize, share: &CacheShare) -> Self {
+        Self { objects: HashMap::new(), bytes: 0, max_bytes, share: share.clone(), memory: share.memory() }
     }
 }
 
 impl<V: Cacheable> CachedObjects<V> {
     /// Adds an object, or replaces it.
-    // threat: endless-response
+    // threat: endless-response, tenant-caches
     pub(crate) fn insert(&mut self, key: Key, object: V) -> Result<(), CacheFull> {
         self.remove(&key);
         self.bytes += memory(&key, &object);
         if self.bytes > self.max_bytes {
-            return Err(CacheFull(self.max_bytes));
+            return Err(CacheFull::Own(self.max_bytes));
+        }
+        if !self.memory.set(self.bytes) {
+            return Err(CacheFull::OfTenants);
         }
         self.objects.insert(key, Arc::new(object));
         Ok(())
@@ -99,6 +115,7 @@ impl<V: Cacheable> CachedObjects<V> {
     fn remove(&mut self, key: &Key) {
         if let Some(before) = self.objects.remove(key) {
             self.bytes = self.bytes.saturating_sub(memory(key, &*before));
+            self.memory.lower(self.bytes);
         }
     }
 }
@@ -228,13 +245,16 @@ mod tests {
         }
         objects.remove(&(String::new(), "a".to_owned()));
         assert_eq!(insert(&mut objects, "c"), Ok(()));
-        assert_eq!(insert(&mut objects, "d"), Err(CacheFull(MAX_BYTES)));
+        assert_eq!(insert(&mut objects, "d"), Err(CacheFull::Own(MAX_BYTES)));
         let cache = WatchCache::default();
         cache.replace(objects, Instant::now());
         assert_eq!(
             cache.apply((String::new(), "e".to_owned()), Some(BTreeMap::new())),
-            Err(CacheFull(MAX_BYTES))
+            Err(CacheFull::Own(MAX_BYTES))
         );
-        assert_eq!(insert(&mut CachedObjects::new(true), "a"), Err(CacheFull(MAX_TENANT_BYTES)));
+        assert_eq!(
+            insert(&mut CachedObjects::new(true, &CacheShare::UNBOUNDED), "a"),
+            Err(CacheFull::Own(MAX_TENANT_BYTES))
+        );
     }
 }

@@ -82,7 +82,7 @@ pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible 
     };
     let (requests, feeding) = feed.start();
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_VERIFICATIONS));
-    let reviewer = AccessReviewer::with_client(context.client.clone(), &Handle::current());
+    let reviewer = AccessReviewer::with_client(context.client.clone(), &Handle::current(), &context.caches);
     let handle = |key| handle(&context, &permits, &reviewer, key);
     let working =
         work(&context, ControllerName::CsrApproving, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
@@ -317,7 +317,8 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
         let permits = Arc::new(Semaphore::new(1));
-        let reviewer = AccessReviewer::with_client(context.client.clone(), &Handle::current());
+        let reviewer =
+            AccessReviewer::with_client(context.client.clone(), &Handle::current(), &context.caches);
         let attempts = async {
             for _ in 0..3 {
                 assert_eq!(

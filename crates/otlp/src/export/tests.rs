@@ -79,8 +79,8 @@ async fn spans_arrive_at_the_collector() {
     let (address, mut received) = collector("0").await;
     let (queue, exporter) = exporter(settings(address), |failure| panic!("{failure}"));
     let counts = Arc::clone(queue.counts());
-    queue.push(span("GET /api/v1/pods"));
-    queue.push(span(&"é".repeat(1000)));
+    queue.push(Owner::Gateway, span("GET /api/v1/pods"));
+    queue.push(Owner::Gateway, span(&"é".repeat(1000)));
     drop(queue);
     exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed(), counts.queue_full()), (2, 0, 0));
@@ -100,7 +100,7 @@ async fn more_than_a_window_of_spans_arrives_in_several_batches() {
     let (queue, exporter) = exporter(settings(address), |failure| panic!("{failure}"));
     let counts = Arc::clone(queue.counts());
     for _ in 0..1200 {
-        queue.push(span(&"a".repeat(1000)));
+        queue.push(Owner::Gateway, span(&"a".repeat(1000)));
     }
     drop(queue);
     exporter.run(std::future::pending()).await;
@@ -119,7 +119,7 @@ async fn refused_spans_are_counted() {
         assert_eq!(failure, "the collector answered gRPC status 14");
     });
     let counts = Arc::clone(queue.counts());
-    queue.push(span("a"));
+    queue.push(Owner::Gateway, span("a"));
     drop(queue);
     exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed()), (0, 1));
@@ -133,7 +133,7 @@ async fn an_unreachable_collector_costs_the_spans() {
     let (queue, exporter) =
         exporter(settings(address), |failure| assert!(failure.starts_with("cannot connect")));
     let counts = Arc::clone(queue.counts());
-    queue.push(span("a"));
+    queue.push(Owner::Gateway, span("a"));
     drop(queue);
     exporter.run(std::future::pending()).await;
     assert_eq!((counts.exported(), counts.failed()), (0, 1));
@@ -154,7 +154,7 @@ async fn a_silent_collector_is_bounded() {
     let (queue, exporter) = exporter(settings(address), |_| {});
     let counts = Arc::clone(queue.counts());
     for _ in 0..MAX_QUEUE + 100 {
-        queue.push(span("a"));
+        queue.push(Owner::Gateway, span("a"));
     }
     assert_eq!(counts.queue_full(), 100);
     drop(queue);
@@ -163,4 +163,39 @@ async fn a_silent_collector_is_bounded() {
     assert_eq!(counts.failed(), u64::try_from(MAX_QUEUE).unwrap());
     let batches = u32::try_from(MAX_QUEUE / MAX_BATCH).unwrap();
     assert!(began.elapsed() < EXPORT_TIMEOUT * batches + BATCH_INTERVAL * 2, "{:?}", began.elapsed());
+}
+
+// Nothing empties the queue: one owner fills it, and others have their spans in the next batch all the same.
+#[tokio::test]
+async fn who_fills_the_queue_loses_its_own_spans() {
+    let (address, mut received) = collector("0").await;
+    let (queue, exporter) = exporter(settings(address), |failure| panic!("{failure}"));
+    let counts = Arc::clone(queue.counts());
+    let flood = Owner::Tenant("flood".into());
+    (0..MAX_QUEUE + 100).for_each(|_| queue.push(flood.clone(), span("flood")));
+    (0..200).for_each(|_| queue.push(Owner::flow("prod", "alice"), span("calm")));
+    (0..1000).for_each(|_| queue.push(flood.clone(), span("flood")));
+    assert_eq!(counts.queue_full(), 100 + 200 + 1000);
+    drop(queue);
+    exporter.run(std::future::pending()).await;
+    let request = received.recv().await.unwrap();
+    let spans = &request.resource_spans[0].scope_spans[0].spans;
+    assert_eq!(spans.iter().filter(|span| span.name == "calm").count(), 200);
+    assert_eq!(counts.exported(), u64::try_from(MAX_QUEUE).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_few_spans_wait_for_their_time_and_a_batch_does_not() {
+    let (address, mut received) = collector("0").await;
+    let (queue, exporter) = exporter(settings(address), |failure| panic!("{failure}"));
+    let running = tokio::spawn(exporter.run(std::future::pending()));
+    let began = Instant::now();
+    for (count, waits) in [(3, true), (MAX_BATCH, false), (MAX_BATCH + 3, false), (2, true)] {
+        let before = Instant::now();
+        (0..count).for_each(|_| queue.push(Owner::Gateway, span("a")));
+        received.recv().await.unwrap();
+        assert_eq!(before.elapsed() >= BATCH_INTERVAL, waits, "{count} after {:?}", began.elapsed());
+    }
+    drop(queue);
+    running.await.unwrap();
 }

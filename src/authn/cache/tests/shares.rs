@@ -17,7 +17,14 @@ fn noting(
         Ok(Some(success(token, &[])))
     });
     let checks = pool.of_cluster(cluster);
-    Arc::new(CachedTokens::new(delegate, SUCCESSES, checks, &Metrics::new().token_cache, limits))
+    Arc::new(CachedTokens::new(
+        delegate,
+        SUCCESSES,
+        checks,
+        &Metrics::new().token_cache,
+        limits,
+        &CacheShare::UNBOUNDED,
+    ))
 }
 
 fn position(order: &Mutex<Vec<String>>, of: &str) -> Option<usize> {
@@ -73,8 +80,14 @@ async fn one_that_computes_does_not_hold_up_another_cluster() {
     });
     let metrics = Metrics::new();
     let checks = pool.of_cluster("tenant");
-    let tenant =
-        Arc::new(CachedTokens::new(slow, SUCCESSES, checks, &metrics.token_cache, CacheLimits::TENANT));
+    let tenant = Arc::new(CachedTokens::new(
+        slow,
+        SUCCESSES,
+        checks,
+        &metrics.token_cache,
+        CacheLimits::TENANT,
+        &CacheShare::UNBOUNDED,
+    ));
     let made_up = begin(&tenant, "made up");
     tokio::task::spawn_blocking(move || begun.recv().unwrap()).await.unwrap();
     let prod = noting(&pool, "prod", &order, CacheLimits::CLUSTER);
@@ -144,4 +157,23 @@ async fn a_token_of_two_networks_has_a_check_for_each_and_one_verdict() {
     }
     assert!(begin_from(&cache, "token", network(3)).await.unwrap().is_ok());
     assert_eq!(fake.call_count(), 2, "the verdict is for all");
+}
+
+// Each check holds its token: a network that sends long ones has fewer checks, and none of them waits.
+#[tokio::test(start_paused = true)]
+async fn long_tokens_take_the_places_of_their_sender_alone() {
+    for limits in [CacheLimits::CLUSTER, CacheLimits::TENANT, CacheLimits::WEBHOOK] {
+        let fake = FakeAuthenticator::blocked(|_, _| Ok(None));
+        let cache = cache_with(&fake, SUCCESSES, limits);
+        let long = |number: usize| format!("{number}{}", "x".repeat(1 << 20));
+        let checked = limits.checks.per_owner() / ((1 << 20) / MAX_WAITING_BYTES + 1);
+        let flood: Vec<_> =
+            (0..checked + 5).map(|number| begin_from(&cache, &long(number), network(1))).collect();
+        until("the checks", || fake.call_count() == checked).await;
+        settle().await;
+        assert_eq!(flood.iter().filter(|request| request.is_finished()).count(), 5, "{limits:?}");
+        let other = begin_from(&cache, "short", network(2));
+        until("the check of another network", || fake.call_count() == checked + 1).await;
+        drop((flood, other));
+    }
 }

@@ -1,6 +1,7 @@
 //! Floods of unsigned tokens must not delay valid ones.
 
 use futures_util::future::join_all;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_openid::jwt;
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -66,6 +67,7 @@ async fn tokens_with_cached_keys_do_not_wait_behind_unknown_keys() {
         ComputePool::of_test().of_cluster("c"),
         &metrics.token_cache,
         CacheLimits::CLUSTER,
+        &CacheShare::UNBOUNDED,
     );
     let body = claims(&json!({})).to_string();
     let unknown: Vec<_> = (0..1000)

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::future::join_all;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_openid::jwt::key_set::{JwksSource, KeySet};
 use tokio::task::{JoinHandle, yield_now};
 
@@ -86,7 +87,14 @@ async fn a_valid_token_of_another_cluster_waits_for_one_of_them() {
         let delegate = Arc::new(Noting { cluster, delegate, order: Arc::clone(&order) });
         let checks = pool.of_cluster(cluster);
         let metrics = Metrics::new();
-        Arc::new(CachedTokens::new(delegate, CachePolicy::TOKENS, checks, &metrics.token_cache, limits))
+        Arc::new(CachedTokens::new(
+            delegate,
+            CachePolicy::TOKENS,
+            checks,
+            &metrics.token_cache,
+            limits,
+            &CacheShare::UNBOUNDED,
+        ))
     };
     let published = KeyRing::Fetched(Arc::new(KeySet::new(Box::new(CostlyKeys))));
     let tenant = cache("tenant", published, CacheLimits::TENANT);

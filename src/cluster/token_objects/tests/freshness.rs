@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::Frame;
 use kube::client::Body;
 use portcullis_limits::Owner;
+use portcullis_limits::cache_budget::CacheShare;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 use tower::service_fn;
@@ -611,6 +612,7 @@ async fn a_token_is_not_accepted_for_longer_than_documented_however_slow_reads_a
                 ComputePool::of_test().of_cluster("c"),
                 &metrics.token_cache,
                 CacheLimits::CLUSTER,
+                &CacheShare::UNBOUNDED,
             );
             let cache = Arc::new(cache);
             server.set(Behaviour { lists: AnswerMode::Never, watches: AnswerMode::Never, reads });
