@@ -104,7 +104,8 @@ impl Cluster {
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
         let all = settings;
-        let settings::Cluster { name, authentication, backend, controllers, .. } = &**settings;
+        let settings::Cluster { name, release, authentication, backend, controllers, .. } = &**settings;
+        let release = *release;
         let crls_before = before.and_then(|before| before.settings.authentication.revocation.crls.as_deref());
         if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
             crls.check_replaces(before)?;
@@ -114,7 +115,7 @@ impl Cluster {
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
                 let ClusterDeps { reviews, provider, metrics, .. } = deps;
-                Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics)?))
+                Some(Arc::new(Authorizer::build(authorization, release, before, provider, reviews, metrics)?))
             }
         };
         let timings = || deps.metrics.backend.timings(name);
@@ -134,6 +135,7 @@ impl Cluster {
                 let ClusterDeps { reviews, provider, metrics, review_memory, reviewing, .. } = deps;
                 let place = AdmissionPlace {
                     cluster: name,
+                    release,
                     backend: &backend,
                     runtime: reviews,
                     provider,

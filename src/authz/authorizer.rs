@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
 use rustls::crypto::CryptoProvider;
@@ -31,6 +32,8 @@ const ALWAYS_DENY: &str = "Everything is forbidden.";
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     members: Vec<Member>,
+    /// The release that the gateway emulates.
+    release: Release,
     metrics: Arc<Metrics>,
 }
 
@@ -147,6 +150,7 @@ impl Authorizer {
     /// Keeps webhooks of `before`, with their decisions, where their settings are the same.
     pub(crate) fn build(
         settings: &Authorization,
+        release: Release,
         before: Option<&Self>,
         provider: &Arc<CryptoProvider>,
         runtime: &Handle,
@@ -169,7 +173,7 @@ impl Authorizer {
             })
         };
         let members = settings.authorizers.iter().map(member).collect::<Result<_, rustls::Error>>()?;
-        Ok(Self { members, metrics: Arc::clone(metrics) })
+        Ok(Self { members, release, metrics: Arc::clone(metrics) })
     }
 
     /// Whether any webhook is among them.
@@ -236,7 +240,8 @@ impl Authorizer {
                 (Decision::Deny, None) => return Err(AccessError::Forbidden { reason, is_denied: true }),
                 (Decision::NoOpinion, error) => {
                     errors.extend(error);
-                    reasons.extend(Some(reason).filter(|reason| !reason.is_empty()));
+                    let reason = Some(reason).filter(|reason| !reason.is_empty());
+                    reasons.extend(reason.map(|reason| self.release.chain_reason(member.name(), reason)));
                 }
             }
         }
