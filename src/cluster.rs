@@ -126,8 +126,7 @@ impl Cluster {
         let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
-        let impersonator =
-            Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics);
+        let impersonator = Impersonator::new(authorizers.clone(), &backend, release, &deps.metrics);
         let admission = match &settings.admission {
             None => None,
             Some(admission) => {
