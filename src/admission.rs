@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{GroupVersionResource, Webhook, Webhooks};
+use portcullis_kubernetes::release::Release;
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
@@ -50,6 +51,7 @@ const COPIES: usize = 3;
 #[derive(Debug)]
 pub(crate) struct ClusterAdmission {
     cluster: String,
+    release: Release,
     mode: AdmissionMode,
     webhooks: Webhooks,
     index: RuleIndex,
@@ -75,6 +77,8 @@ pub(crate) struct ClusterAdmission {
 pub(crate) struct AdmissionPlace<'a> {
     /// The name of the cluster.
     pub(crate) cluster: &'a str,
+    /// The release that the gateway emulates.
+    pub(crate) release: Release,
     /// Its API servers.
     pub(crate) backend: &'a Arc<Backend>,
     /// Calls webhooks and reads namespaces, apart from the threads that serve requests.
@@ -141,6 +145,7 @@ impl ClusterAdmission {
         let reader = DocumentReader::new(place);
         Ok(Self {
             cluster: place.cluster.to_owned(),
+            release: place.release,
             mode: settings.mode,
             index: RuleIndex::new(&webhooks),
             enforced: RuleIndex::of_enforced(&webhooks),
@@ -172,6 +177,11 @@ impl ClusterAdmission {
         })
     }
 
+    /// The release that the gateway emulates.
+    pub(crate) fn release(&self) -> Release {
+        self.release
+    }
+
     /// Which object the webhooks see.
     pub(crate) fn mode(&self) -> AdmissionMode {
         self.mode
@@ -190,6 +200,10 @@ impl ClusterAdmission {
         subresource: &str,
     ) -> MayMatch {
         let GroupVersionResource { group, version, resource } = resource;
+        // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, Dispatch
+        if self.release.excludes_from_webhooks(group, resource) {
+            return MayMatch::None;
+        }
         let matches = |index: &RuleIndex| index.may_match(operations, group, version, resource, subresource);
         match () {
             () if !matches(&self.index) => MayMatch::None,

@@ -16,7 +16,7 @@ mod trace;
 mod webhook;
 
 pub(crate) use access_review::of_expression;
-pub(crate) use authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer};
+pub(crate) use authorizer::{AccessError, AccessRefusal, AllowedAccess, Authorizer, AuthorizerDeps};
 pub(crate) use cached_reviews::ReviewError;
 pub(crate) use cluster::ClusterAuthorizer;
 pub(crate) use reviewer::AccessReviewer;

@@ -27,7 +27,7 @@ pub(crate) mod pool;
 pub(crate) mod pools;
 pub(crate) mod probe;
 pub(crate) mod response_size;
-pub(crate) mod server_version;
+mod server_version;
 pub(crate) mod settings;
 pub(crate) mod sharing;
 pub(crate) mod vetted;
@@ -55,7 +55,6 @@ use crate::backend::dials::ClusterDials;
 use crate::backend::endpoint::{Endpoint, EndpointTls};
 use crate::backend::endpoint_list::EndpointList;
 use crate::backend::policy::PolicyInForce;
-use crate::backend::server_version::ServerVersion;
 use crate::backend::settings::EndpointDiscovery;
 use crate::backend::sharing::SharingClass;
 use crate::metrics::BackendTimings;
@@ -81,8 +80,6 @@ pub(crate) struct Backend {
     authorization: Option<HeaderValue>,
     /// The headers beside the standard ones from which the API servers read identities, as configured or discovered.
     pub(crate) identity_headers: ArcSwapOption<RequestHeaderNames>,
-    /// The version of its API servers, as one of them said last.
-    server_version: ServerVersion,
     /// Whether a request was refused for lack of a usable endpoint since a self-check last passed.
     is_unavailable: AtomicBool,
     retries: RetryBudget,
@@ -137,7 +134,6 @@ impl Backend {
                 .map_err(|_| general(&format!("{} is not a valid host and port", first.address)))?,
             authorization,
             identity_headers: ArcSwapOption::from_pointee(settings.identity_headers.clone()),
-            server_version: ServerVersion::default(),
             is_unavailable: AtomicBool::new(false),
             retries: RetryBudget::default(),
             relayed_retries: RetryBudget::default(),
@@ -206,14 +202,21 @@ impl Backend {
         });
     }
 
-    /// The version of its API servers.
-    pub(crate) fn server_version(&self) -> &ServerVersion {
-        &self.server_version
+    /// The versions that its API servers have reported, as they write them, without repetitions.
+    pub(crate) fn server_versions(&self) -> Vec<String> {
+        let mut versions: Vec<String> =
+            self.endpoints.peek().iter().flat_map(|endpoint| endpoint.versions()).collect();
+        versions.sort_unstable();
+        versions.dedup();
+        versions
     }
 
-    /// Records the version that an API server has reported.
-    pub(crate) fn learn_server_version(&self, version: String) {
-        self.server_version.learn(version);
+    /// Whether the verbs of constrained impersonation mean something to every API server that requests go to now. One that
+    /// gains trust later gets no request that was allowed by them: [`Pools`](pools::Pools) looks at its version as well.
+    pub(crate) fn has_constrained_impersonation(&self) -> bool {
+        let endpoints = self.endpoints.peek();
+        let mut usable = endpoints.iter().filter(|endpoint| endpoint.is_trusted()).peekable();
+        usable.peek().is_some() && usable.all(|endpoint| endpoint.has_constrained_impersonation())
     }
 
     /// The common name of the gateway's client certificate, and the end of its validity.

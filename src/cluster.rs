@@ -23,7 +23,7 @@ use crate::audit::{AuditError, AuditGeneration, ClusterAudit};
 use crate::authn::chain::EmptyChain;
 use crate::authn::revocation::crls::OlderCrl;
 use crate::authz::impersonation::{ImpersonationBy, Impersonator};
-use crate::authz::{Authorizer, ClusterAuthorizer};
+use crate::authz::{Authorizer, AuthorizerDeps, ClusterAuthorizer};
 use crate::backend::dials::ClusterDials;
 use crate::backend::policy::PolicyInForce;
 use crate::backend::{self, Backend};
@@ -104,7 +104,8 @@ impl Cluster {
         audit: &mut AuditGeneration,
     ) -> Result<Self, ClusterError> {
         let all = settings;
-        let settings::Cluster { name, authentication, backend, controllers, .. } = &**settings;
+        let settings::Cluster { name, release, authentication, backend, controllers, .. } = &**settings;
+        let release = *release;
         let crls_before = before.and_then(|before| before.settings.authentication.revocation.crls.as_deref());
         if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
             crls.check_replaces(before)?;
@@ -115,7 +116,8 @@ impl Cluster {
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
                 let ClusterDeps { reviews, provider, metrics, .. } = deps;
-                Some(Arc::new(Authorizer::build(authorization, before, provider, reviews, metrics, &caches)?))
+                let deps = AuthorizerDeps { provider, runtime: reviews, metrics, caches: &caches };
+                Some(Arc::new(Authorizer::build(authorization, release, before, &deps)?))
             }
         };
         let timings = || deps.metrics.backend.timings(name);
@@ -126,8 +128,7 @@ impl Cluster {
         let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;
         // New in every generation, so that no answer outlives its configuration.
         let authorizers = ClusterAuthorizer::new(authorizer.as_ref(), &backend, &deps.reviews);
-        let impersonator =
-            Impersonator::new(authorizers.clone(), backend.server_version().clone(), &deps.metrics, &caches);
+        let impersonator = Impersonator::new(authorizers.clone(), &backend, release, &deps.metrics);
         let admission = match &settings.admission {
             None => None,
             Some(admission) => {
@@ -135,6 +136,7 @@ impl Cluster {
                 let ClusterDeps { reviews, provider, metrics, review_memory, reviewing, .. } = deps;
                 let place = AdmissionPlace {
                     cluster: name,
+                    release,
                     backend: &backend,
                     runtime: reviews,
                     provider,

@@ -9,10 +9,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Caller, Event, NoConversions, Objects, ShadowOutcome, SkipReason,
-    Surroundings, Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
+    Attributes, CallError, CallOutcome, Caller, Event, GroupVersionResource, NoConversions, Objects,
+    ShadowOutcome, SkipReason, Surroundings, Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
+use portcullis_kubernetes::release::Release;
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use serde_json::Value;
@@ -26,6 +27,8 @@ use super::with_shadows;
 #[derive(Debug)]
 pub(crate) struct Trial {
     webhooks: Webhooks,
+    /// The release that the gateway emulates.
+    release: Release,
     callers: Callers,
 }
 
@@ -65,11 +68,13 @@ pub(crate) struct TrialCall {
 impl Trial {
     pub(crate) fn new(
         settings: &AdmissionSettings,
+        release: Release,
         provider: &Arc<CryptoProvider>,
         runtime: &Handle,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             webhooks: with_shadows(settings),
+            release,
             callers: Callers::build(settings, provider, runtime, None)?,
         })
     }
@@ -83,6 +88,14 @@ impl Trial {
     ) -> TrialResult {
         let surroundings = TrialSurroundings { callers: &self.callers, labels, result: Mutex::default() };
         let Webhooks { mutating, validating } = &self.webhooks;
+        let GroupVersionResource { group, resource, .. } = &attributes.resource;
+        if self.release.excludes_from_webhooks(group, resource) {
+            let mut result = TrialResult { object: objects.object, ..TrialResult::default() };
+            for webhook in mutating.iter().chain(validating) {
+                result.note_skip(webhook, Some(SkipReason::Excluded));
+            }
+            return result;
+        }
         let mutated = phases::mutate(mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
         let ended = match mutated {
             Ok(_) => {

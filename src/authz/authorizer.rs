@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::cache_budget::CacheShare;
@@ -32,6 +33,8 @@ const ALWAYS_DENY: &str = "Everything is forbidden.";
 #[derive(Debug)]
 pub(crate) struct Authorizer {
     members: Vec<Member>,
+    /// The release that the gateway emulates.
+    release: Release,
     metrics: Arc<Metrics>,
 }
 
@@ -144,15 +147,26 @@ impl Drop for Attempt<'_> {
     }
 }
 
+/// What authorizers are built with.
+#[derive(Clone, Copy)]
+pub(crate) struct AuthorizerDeps<'a> {
+    /// The crypto provider of TLS connections to webhooks.
+    pub(crate) provider: &'a Arc<CryptoProvider>,
+    /// Access reviews run here.
+    pub(crate) runtime: &'a Handle,
+    /// The metrics.
+    pub(crate) metrics: &'a Arc<Metrics>,
+    /// What their decisions may take of the caches of the cluster.
+    pub(crate) caches: &'a CacheShare,
+}
+
 impl Authorizer {
     /// Keeps webhooks of `before`, with their decisions, where their settings are the same.
     pub(crate) fn build(
         settings: &Authorization,
+        release: Release,
         before: Option<&Self>,
-        provider: &Arc<CryptoProvider>,
-        runtime: &Handle,
-        metrics: &Arc<Metrics>,
-        caches: &CacheShare,
+        deps: &AuthorizerDeps<'_>,
     ) -> Result<Self, rustls::Error> {
         let known = |webhook: &AuthorizationWebhook| {
             before.into_iter().flat_map(|before| &before.members).find_map(|member| match member {
@@ -166,12 +180,12 @@ impl Authorizer {
                 AuthorizerSettings::AlwaysDeny => Member::AlwaysDeny,
                 AuthorizerSettings::Webhook(webhook) => Member::Webhook(match known(webhook) {
                     Some(known) => known,
-                    None => Arc::new(WebhookAuthorizer::new(webhook, provider, runtime, metrics, caches)?),
+                    None => Arc::new(WebhookAuthorizer::new(webhook, deps)?),
                 }),
             })
         };
         let members = settings.authorizers.iter().map(member).collect::<Result<_, rustls::Error>>()?;
-        Ok(Self { members, metrics: Arc::clone(metrics) })
+        Ok(Self { members, release, metrics: Arc::clone(deps.metrics) })
     }
 
     /// Whether any webhook is among them.
@@ -238,7 +252,8 @@ impl Authorizer {
                 (Decision::Deny, None) => return Err(AccessError::Forbidden { reason, is_denied: true }),
                 (Decision::NoOpinion, error) => {
                     errors.extend(error);
-                    reasons.extend(Some(reason).filter(|reason| !reason.is_empty()));
+                    let reason = Some(reason).filter(|reason| !reason.is_empty());
+                    reasons.extend(reason.map(|reason| self.release.chain_reason(member.name(), reason)));
                 }
             }
         }

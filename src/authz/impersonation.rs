@@ -19,17 +19,18 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
 use lru::DefaultHasher;
 use portcullis_http::identity::Identity;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::service_account;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, MASTERS, UserInfo};
-use portcullis_limits::cache_budget::{CacheShare, SharedLru};
+use portcullis_limits::cache_budget::SharedLru;
 use portcullis_system::sync::lock;
 use tokio::time::Instant;
 
 use super::access_review::{self, given};
 use super::authorizer::AccessError;
 use super::{AuthzTrace, ClusterAuthorizer, ReviewError};
-use crate::backend::server_version::ServerVersion;
+use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::request::info::RequestInfo;
 use key::ImpersonationKey;
@@ -62,8 +63,10 @@ pub enum ImpersonationBy {
 pub(crate) struct Impersonator {
     /// The gateway's own authorizers, before the API servers.
     authorizer: ClusterAuthorizer,
-    /// Of the API servers that have the rules.
-    version: ServerVersion,
+    /// The API servers that have the rules.
+    backend: Arc<Backend>,
+    /// The release that the gateway emulates.
+    release: Release,
     metrics: Arc<Metrics>,
     last_modes: LastModes,
     /// With a fast hash, whose seed is not secret in the strict sense: only impersonations that are allowed are kept, so a
@@ -99,19 +102,20 @@ impl Impersonated {
 }
 
 impl Impersonator {
-    /// Asks `authorizer`.
+    /// Asks `authorizer`. `backend` are the API servers that the requests go to.
     pub(crate) fn new(
         authorizer: ClusterAuthorizer,
-        version: ServerVersion,
+        backend: &Arc<Backend>,
+        release: Release,
         metrics: &Arc<Metrics>,
-        caches: &CacheShare,
     ) -> Self {
         Self {
             authorizer,
-            version,
+            backend: Arc::clone(backend),
+            release,
             metrics: Arc::clone(metrics),
             last_modes: LastModes::new(),
-            allowed: Mutex::new(SharedLru::new(MAX_CACHED_BYTES, caches)),
+            allowed: Mutex::new(SharedLru::new(MAX_CACHED_BYTES, backend.caches())),
         }
     }
 
@@ -180,10 +184,13 @@ impl Impersonator {
             .unwrap_or_else(|| ReviewError::Unusable("all impersonation modes failed".to_owned()).into()))
     }
 
-    /// Whether the API servers would try the mode.
+    /// Whether each API server that may get the request would try the mode. The constrained modes mean nothing to releases
+    /// before 1.36, where a role may have their verbs by `*` or a prefix that was harmless. The mode of old allows no less
+    /// at any of them, so it alone decides while one of them is older, or has not said what it is.
     // threat: unauthorized-impersonation
     fn applies(&self, mode: Mode, asked: &Impersonation<'_, '_>) -> bool {
-        let is_known = !mode.is_constrained() || self.version.has_constrained_impersonation();
+        let is_known = !mode.is_constrained()
+            || self.release.has_constrained_impersonation() && self.backend.has_constrained_impersonation();
         is_known && mode.applies(asked.wanted, asked.requester)
     }
 

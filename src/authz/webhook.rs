@@ -15,15 +15,12 @@ use futures_util::future::BoxFuture;
 use http::HeaderMap;
 use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use portcullis_http::webhook::{WebhookClient, WebhookError};
-use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
-use rustls::crypto::CryptoProvider;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::AuthzTrace;
-use super::authorizer::{Decision, Opinion, OpinionSource};
+use super::authorizer::{AuthorizerDeps, Decision, Opinion, OpinionSource};
 use super::cached_reviews::{
     AccessReviewStatus, AccessReviews, CachedReviews, QUEUE_TIMEOUT, ReviewError, SharedDecision,
 };
@@ -62,14 +59,12 @@ struct WebhookReviews {
 }
 
 impl WebhookAuthorizer {
-    /// Access reviews run on `runtime`. Fails if the client certificate and its key do not match.
+    /// Fails if the client certificate and its key do not match.
     pub(super) fn new(
         settings: &AuthorizationWebhook,
-        provider: &Arc<CryptoProvider>,
-        runtime: &Handle,
-        metrics: &Arc<Metrics>,
-        caches: &CacheShare,
+        deps: &AuthorizerDeps<'_>,
     ) -> Result<Self, rustls::Error> {
+        let AuthorizerDeps { provider, runtime, metrics, caches } = *deps;
         let AuthorizationWebhook { name, url, tls, timeout, match_conditions, .. } = settings;
         let missing_san = metrics.authentication.webhook_missing_san.clone();
         let reviews = WebhookReviews {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use portcullis_http::peer::enable_tcp_keep_alive;
+use portcullis_kubernetes::release::Release;
 use portcullis_system::sync::lock;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -24,6 +25,7 @@ use super::counts::{DialResult, EndpointCounts};
 use super::dials::ConnectionPlace;
 use super::lookup::KnownAddresses;
 use super::policy::PermittedConnection;
+use super::server_version::ReportedVersion;
 use super::settings::{self, HostPort};
 use super::vetted::{AddressTrust, VettedAddresses};
 pub(crate) use crate::backend::client_certificate::ClientCertificateRequest;
@@ -111,6 +113,7 @@ struct EndpointHealth {
     balance: Arc<Balance>,
     known_addresses: KnownAddresses,
     vetted: VettedAddresses,
+    version: ReportedVersion,
 }
 
 /// A failed connection attempt.
@@ -135,6 +138,16 @@ impl TrustVersion {
     /// Whether the endpoint was trusted.
     pub(crate) fn is_trusted(self) -> bool {
         self.0 % 2 == 1
+    }
+
+    /// Whether trust was not broken between the two. Gaining it by a self-check is no break.
+    pub(crate) fn is_of_same_process(self, other: Self) -> bool {
+        self.0 | 1 == other.0 | 1
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_test(version: u64) -> Self {
+        Self(version)
     }
 }
 
@@ -231,6 +244,29 @@ impl Endpoint {
         // The next even number.
         let next = |version: u64| Some((version | 1).wrapping_add(1));
         self.health.trust_version.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).ok();
+    }
+
+    /// Records what its API servers have reported to a self-check that began at version `before`: one version for each
+    /// address that requests go to, `None` if it is not known.
+    pub(crate) fn learn_version(&self, before: TrustVersion, versions: &[Option<String>]) {
+        self.health.version.learn(before, versions);
+    }
+
+    /// The same while requests may still go to addresses of the versions before: an older one of these counts as well.
+    pub(crate) fn narrow_version(&self, before: TrustVersion, versions: &[Option<String>]) {
+        self.health.version.narrow(before, versions);
+    }
+
+    /// Whether every API server there is known to ask for the verbs of constrained impersonation. To an older one a role
+    /// may have these verbs without meaning anything.
+    pub(crate) fn has_constrained_impersonation(&self) -> bool {
+        let release = self.health.version.release(self.trust_version());
+        release.is_some_and(Release::has_constrained_impersonation)
+    }
+
+    /// The versions that its API servers have reported last, as they write them.
+    pub(crate) fn versions(&self) -> Vec<String> {
+        self.health.version.texts()
     }
 
     /// Its load, and whether requests are to avoid it.

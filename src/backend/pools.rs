@@ -209,9 +209,8 @@ impl Pools {
         &self,
         backend: &Backend,
         class: SharingClass<'_>,
-        author: RequestAuthor,
+        attempt: Attempt,
     ) -> Result<UpgradeConnection, SendError> {
-        let attempt = Attempt::new(Load::Long, author);
         let author = &attempt.author;
         let connect =
             |pool: Arc<Pool>, ticket| async move { pool.connect_for_upgrade(class, author, ticket).await };
@@ -234,6 +233,12 @@ impl Pools {
             backend.choose(attempt.load, &attempt.tried, &skipped.endpoints, &self.random)
         {
             let trust = endpoint.trust_version();
+            // It may have been found, or have passed its self-check, since the impersonation was decided.
+            // threat: unauthorized-impersonation
+            if attempt.is_constrained && !endpoint.has_constrained_impersonation() {
+                skipped.endpoints.push(endpoint);
+                continue;
+            }
             let limit = if attempt.author.is_gateway() { usize::MAX } else { backend.max_load(attempt.load) };
             let flow = || attempt.author.flow_name();
             let Some(ticket) = endpoint.balance().begin_within(attempt.load, limit, flow) else {
@@ -332,6 +337,9 @@ pub(crate) struct Attempt {
     pub(crate) body_failed: Arc<AtomicBool>,
     /// Whether the API server may refuse it in a response because it shuts down, so that it can be sent again.
     pub(crate) may_be_refused: bool,
+    /// Whether the gateway has allowed it by the verbs of constrained impersonation, so that no API server may get it to
+    /// which they mean nothing.
+    pub(crate) is_constrained: bool,
     /// The endpoints at which it has failed.
     tried: Vec<Arc<Endpoint>>,
     /// The endpoint that has answered.
@@ -348,6 +356,7 @@ impl Attempt {
             is_movable: false,
             body_failed: Arc::default(),
             may_be_refused: false,
+            is_constrained: false,
             tried: Vec::new(),
             answered: None,
         }
@@ -400,6 +409,37 @@ mod tests {
                 .await;
             assert!(matches!(reserved, Err(SendError::NotTrusted)), "{regains_trust}: {reserved:?}");
         }
+    }
+
+    /// Whatever the gateway has decided before: the endpoint may have been found, or have passed its check, since.
+    #[tokio::test]
+    async fn a_constrained_impersonation_goes_to_no_api_server_that_may_not_know_it() {
+        let (backend, pools) = (backend(), Pools::default());
+        let endpoint = &backend.endpoints()[0];
+        let sent = async |is_constrained| {
+            let mut attempt = Attempt::new(Load::Short, RequestAuthor::Gateway);
+            attempt.is_constrained = is_constrained;
+            let reserved = pools.first_reachable(&backend, &attempt, |_, _| std::future::ready(Ok(())));
+            reserved.await.is_ok()
+        };
+        let version = |text: &str| Some(text.to_owned());
+        for (versions, expected) in [
+            (vec![], false),
+            (vec![version("v1.34.4")], false),
+            (vec![version("v1.37.2"), None], false),
+            (vec![version("v1.37.2")], true),
+        ] {
+            endpoint.distrust();
+            let before = endpoint.trust_version();
+            endpoint.learn_version(before, &versions);
+            assert!(endpoint.set_trusted(before));
+            assert_eq!(sent(true).await, expected, "{versions:?}");
+            assert_eq!(backend.has_constrained_impersonation(), expected, "{versions:?}");
+            assert!(sent(false).await, "{versions:?}");
+        }
+        endpoint.distrust();
+        assert!(endpoint.set_trusted(endpoint.trust_version()));
+        assert!(!sent(true).await, "another process may listen there");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,66 +1,123 @@
-//! The version of the API servers of a cluster, and which rules of authorization it has.
-
-use std::sync::Arc;
+//! The version that the API servers at an endpoint have reported, and which rules of authorization they have by it.
+//!
+//! The self-check reads it from each address of the endpoint before requests go there. A version counts for as long as the
+//! endpoint is trusted without a break: afterwards another process may listen there, whose version is not known.
 
 use arc_swap::ArcSwapOption;
+use portcullis_kubernetes::release::Release;
 
-/// What an API server has said last, if any has. Cheap to clone: a clone is the same.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ServerVersion(Arc<ArcSwapOption<String>>);
+use super::endpoint::TrustVersion;
 
-/// The first minor release of Kubernetes 1 whose API servers ask for the verbs of constrained impersonation by default.
-// apiserver: pkg/features/kube_features.go, ConstrainedImpersonation
-const CONSTRAINED_IMPERSONATION: u32 = 36;
+/// What the API servers at one endpoint have reported last.
+#[derive(Debug, Default)]
+pub(super) struct ReportedVersion(ArcSwapOption<Report>);
 
-impl ServerVersion {
-    /// As the API server writes it, such as `v1.36.3+k3s1`.
-    pub(crate) fn text(&self) -> Option<String> {
-        self.0.load().as_deref().cloned()
+#[derive(Debug)]
+struct Report {
+    /// As the API servers write it, such as `v1.36.3+k3s1`, without repetitions.
+    texts: Vec<String>,
+    /// The oldest; `None` if one of them is not known.
+    release: Option<Release>,
+    /// The trust of the endpoint when the self-check began that has read it.
+    trust: TrustVersion,
+}
+
+impl ReportedVersion {
+    /// Records the versions of all addresses that requests go to, each `None` if it is not known.
+    pub(super) fn learn(&self, trust: TrustVersion, versions: &[Option<String>]) {
+        self.0.store(Some(Report::new(trust, versions).into()));
     }
 
-    #[cfg(test)]
-    pub(crate) fn of_test(text: Option<&str>) -> Self {
-        Self(Arc::new(ArcSwapOption::from_pointee(text.map(str::to_owned))))
+    /// The same, but what was known of the same trust counts as well.
+    pub(super) fn narrow(&self, trust: TrustVersion, versions: &[Option<String>]) {
+        let mut report = Report::new(trust, versions);
+        if let Some(known) = self.0.load().as_deref().filter(|known| known.trust.is_of_same_process(trust)) {
+            // `None`, which is not known, is less than any release.
+            report.release = report.release.min(known.release);
+        }
+        self.0.store(Some(report.into()));
     }
 
-    pub(super) fn learn(&self, version: String) {
-        self.0.store(Some(Arc::new(version)));
+    /// The release of the oldest API server there, if that is known of all of them, and if trust has not been broken since.
+    pub(super) fn release(&self, now: TrustVersion) -> Option<Release> {
+        let report = self.0.load();
+        report.as_deref().filter(|report| report.trust.is_of_same_process(now))?.release
     }
 
-    /// Whether the verbs of constrained impersonation mean something to the API servers. To older ones a role may have them
-    /// without meaning it. Not known to be older is taken for the reference release.
-    pub(crate) fn has_constrained_impersonation(&self) -> bool {
-        let version = self.0.load();
-        version.as_deref().and_then(|text| minor(text)).is_none_or(|minor| minor >= CONSTRAINED_IMPERSONATION)
+    /// What they have reported last, also of an endpoint that is not trusted any more.
+    pub(super) fn texts(&self) -> Vec<String> {
+        self.0.load().as_deref().map(|report| report.texts.clone()).unwrap_or_default()
     }
 }
 
-/// The minor release of Kubernetes 1; `None` of other versions.
-fn minor(version: &str) -> Option<u32> {
-    let (minor, _) = version.strip_prefix("v1.")?.split_once('.')?;
-    minor.parse().ok()
+impl Report {
+    fn new(trust: TrustVersion, versions: &[Option<String>]) -> Self {
+        let releases: Option<Vec<Release>> =
+            versions.iter().map(|version| Release::of_server(version.as_deref()?)).collect();
+        let mut texts: Vec<String> = versions.iter().flatten().cloned().collect();
+        texts.sort_unstable();
+        texts.dedup();
+        let release = releases.and_then(|releases| releases.into_iter().min());
+        Self { texts, release, trust }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn learned(versions: &[Option<&str>], at: u64, now: u64) -> Option<Release> {
+        let reported = ReportedVersion::default();
+        let versions: Vec<_> = versions.iter().map(|version| version.map(str::to_owned)).collect();
+        reported.learn(TrustVersion::of_test(at), &versions);
+        reported.release(TrustVersion::of_test(now))
+    }
+
     #[test]
-    fn constrained_impersonation_needs_a_release_that_has_it() {
-        for (text, expected) in [
-            (None, true),
-            (Some("v1.36.0"), true),
-            (Some("v1.37.2+k3s1"), true),
-            (Some("v1.36.0-alpha.1"), true),
-            (Some("v1.100.0"), true),
-            (Some("v1.35.9"), false),
-            (Some("v1.34.4-eks-a1b2"), false),
-            (Some("v1.9.0"), false),
-            (Some("v2.1.0"), true),
-            (Some("unknown"), true),
+    fn the_oldest_version_counts_and_an_unknown_one_is_no_version() {
+        let (old, new) = (Some("v1.34.4-eks-a1b2"), Some("v1.37.2+k3s1"));
+        assert_eq!(ReportedVersion::default().release(TrustVersion::of_test(1)), None, "nothing was read");
+        for (versions, expected) in [
+            (vec![new], Some(Release::V1_37)),
+            (vec![new, new], Some(Release::V1_37)),
+            (vec![new, old], Some(Release::V1_34)),
+            (vec![old, new], Some(Release::V1_34)),
+            (vec![new, None], None),
+            (vec![None], None),
+            (vec![new, Some("unknown")], None),
+            (vec![], None),
         ] {
-            let version = ServerVersion::of_test(text);
-            assert_eq!(version.has_constrained_impersonation(), expected, "{text:?}");
+            assert_eq!(learned(&versions, 0, 1), expected, "{versions:?}");
+        }
+    }
+
+    #[test]
+    fn an_older_version_counts_while_its_address_may_be_used() {
+        let (old, new) = (Some("v1.34.4".to_owned()), Some("v1.37.2".to_owned()));
+        let cases = [
+            (vec![old.clone()], 2, Some(Release::V1_34)),
+            (vec![None], 2, None),
+            (vec![new.clone()], 2, Some(Release::V1_37)),
+            // Its process is gone.
+            (vec![old], 1, Some(Release::V1_37)),
+        ];
+        for (before, at, expected) in cases {
+            let reported = ReportedVersion::default();
+            reported.learn(TrustVersion::of_test(at), &before);
+            reported.narrow(TrustVersion::of_test(3), std::slice::from_ref(&new));
+            assert_eq!(reported.release(TrustVersion::of_test(3)), expected, "{before:?}");
+            reported.learn(TrustVersion::of_test(3), std::slice::from_ref(&new));
+            assert_eq!(reported.release(TrustVersion::of_test(3)), Some(Release::V1_37));
+        }
+    }
+
+    #[test]
+    fn a_version_counts_until_trust_is_broken() {
+        let new = [Some("v1.37.2")];
+        // The check has begun at 2, and has made the endpoint trusted, 3.
+        for (now, expected) in [(2, true), (3, true), (4, false), (5, false), (1, false), (0, false)] {
+            assert_eq!(learned(&new, 2, now).is_some(), expected, "read before trust, at {now}");
+            assert_eq!(learned(&new, 3, now).is_some(), expected, "read again, at {now}");
         }
     }
 }

@@ -121,7 +121,7 @@ pub(crate) fn extension_group(path: &str) -> Option<&str> {
 }
 
 /// Whether kube-apiserver serves the group itself.
-// kubernetes: pkg/controlplane/instance.go, the API groups of 1.36, and those of apiextensions and kube-aggregator
+// kubernetes: pkg/controlplane/instance.go, the API groups of 1.37, and those of apiextensions and kube-aggregator
 fn is_built_in(group: &str) -> bool {
     matches!(
         group,
@@ -139,6 +139,7 @@ fn is_built_in(group: &str) -> bool {
             | "events.k8s.io"
             | "flowcontrol.apiserver.k8s.io"
             | "internal.apiserver.k8s.io"
+            | "lifecycle.k8s.io"
             | "networking.k8s.io"
             | "node.k8s.io"
             | "policy"

@@ -149,7 +149,8 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let trial = match Trial::new(admission, &Arc::new(default_provider()), runtime.handle()) {
+    let trial = match Trial::new(admission, cluster.release, &Arc::new(default_provider()), runtime.handle())
+    {
         Ok(trial) => trial,
         Err(error) => return failed(&error.to_string()),
     };
@@ -458,6 +459,7 @@ impl From<NotCalled> for NotCalledRow {
     fn from(not_called: NotCalled) -> Self {
         let NotCalled { webhook, phase, reason } = not_called;
         let text = match reason {
+            Some(SkipReason::Excluded) => "the resource is excluded from admission webhooks",
             Some(SkipReason::Rules) => "its rules do not match",
             Some(SkipReason::ObjectSelector) => "its objectSelector does not match",
             Some(SkipReason::NamespaceSelector) => {

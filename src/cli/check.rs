@@ -247,6 +247,7 @@ impl ClusterReport {
         let Cluster {
             name,
             origin: _,
+            release: _,
             routes,
             authentication,
             backend,

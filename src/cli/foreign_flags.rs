@@ -104,7 +104,6 @@ pub(crate) const ALL: &[ForeignFlag] = &[
     ForeignFlag::switch("disable-http2-serving", HTTP2),
     ForeignFlag::valued("disabled-metrics", DIAGNOSTICS),
     ForeignFlag::valued("egress-selector-config-file", EGRESS),
-    ForeignFlag::valued("emulated-version", APIS),
     ForeignFlag::switch("emulation-forward-compatible", APIS),
     ForeignFlag::switch("enable-aggregator-routing", AGGREGATION),
     ForeignFlag::switch("enable-garbage-collector", STORAGE),

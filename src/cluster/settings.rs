@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::ClusterOwner;
 
@@ -25,6 +26,8 @@ pub struct Cluster {
     pub name: String,
     /// What configures it.
     pub origin: ClusterOrigin,
+    /// The release of Kubernetes whose rules the gateway follows where it answers itself.
+    pub release: Release,
     /// Which requests are for it.
     pub routes: Routes,
     /// How its clients are authenticated.

@@ -437,6 +437,10 @@ pub struct MatchKeys {
 #[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Operation")]
 pub struct OperationFlags {
+    /// The release of Kubernetes whose rules the gateway follows where it answers a request itself, such as 1.36 or
+    /// kube=1.36: 1.34 to 1.37. What the API servers answer does not depend on it. Default: 1.37.
+    #[arg(long, value_name = "VERSION", value_delimiter = ',')]
+    pub emulated_version: Vec<String>,
     /// How long a request may take before it times out, such as 1m0s or 90s. Long-running requests (watch, exec, logs,
     /// proxy) are exempt.
     #[arg(long, value_name = "DURATION", default_value = "1m0s")]

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::Args;
 use portcullis_go::duration::parse_duration;
+use portcullis_kubernetes::release::Release;
 use portcullis_pki::x509::certificate::Certificate;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -99,20 +100,24 @@ pub fn resolve(flags: &ServeFlags, inputs: &mut InputReader) -> Result<ResolvedC
         .transpose()
         .map_err(|error| ConfigErrors(of_command_line.into_iter().chain([error]).collect()))?;
     let leaves_to_backend = flags.ignore_unknown_apiserver_flags;
-    let mut resolver = ConfigResolver { unread, warnings, ..ConfigResolver::new(inputs, leaves_to_backend) };
+    let resolver = ConfigResolver::new(inputs, leaves_to_backend, Release::default());
+    let mut resolver = ConfigResolver { unread, warnings, ..resolver };
     let sections = file.as_ref().map(|file| &file.sections);
+    let operation = sections.map(|file| file.below("operation", &file.values.operation));
+    let operation = resolver.section([operation, Some(flags.operation.layer())]);
+    // Before the clusters, which inherit it.
+    let emulated = operation.as_ref().and_then(|given| resolver.emulated_version(given));
+    resolver.release = emulated.unwrap_or_default();
     let serving = sections.map(|file| file.below("serving", &file.values.serving));
     let serving = resolver.section([serving, Some(flags.serving.layer())]);
     let serving = serving.and_then(|given| resolver.serving(&given));
     let management = resolver.management_cluster(sections);
     let (clusters, claims, authorities) = resolver.clusters(sections, flags, management.as_deref());
-    let inherited = sections.and_then(|file| inherited_digest(&file.values));
+    let inherited = sections.and_then(|file| inherited_digest(&file.values, resolver.release));
     let separate =
         sections.and_then(|file| resolver.separate_clusters(file, flags, management.as_deref(), inherited));
     let in_use = management.as_ref().map(|_| resolver.inputs.read_in_use()).unwrap_or_default();
     resolver.warnings.extend(resolver.inputs.warnings());
-    let operation = sections.map(|file| file.below("operation", &file.values.operation));
-    let operation = resolver.section([operation, Some(flags.operation.layer())]);
     let operation = operation.and_then(|given| resolver.operation(&given));
     let page = sections.map(|file| file.below("page", &file.values.page));
     let page = resolver.section([page, Some(flags.page.layer())]);
@@ -175,12 +180,15 @@ struct ConfigResolver<'a> {
     /// Whether what only the backend has is left to it with a warning (`--ignore-unknown-apiserver-flags`), or is an
     /// error.
     leaves_to_backend: bool,
+    /// The release of Kubernetes that is emulated.
+    release: Release,
 }
 
 impl<'a> ConfigResolver<'a> {
     /// Without errors and warnings yet.
-    fn new(inputs: &'a mut InputReader, leaves_to_backend: bool) -> Self {
-        Self { unread: Vec::new(), errors: Vec::new(), warnings: Vec::new(), inputs, leaves_to_backend }
+    fn new(inputs: &'a mut InputReader, leaves_to_backend: bool, release: Release) -> Self {
+        let (unread, errors, warnings) = (Vec::new(), Vec::new(), Vec::new());
+        Self { unread, errors, warnings, inputs, leaves_to_backend, release }
     }
 }
 
@@ -239,6 +247,16 @@ impl ConfigResolver<'_> {
     fn warn_of_no_effect<T>(&mut self, given: &MergedSection<T>, flag: &str, other: &str) {
         let (flag, other) = (given.key(flag), given.key(other));
         self.warnings.push(format!("{flag} has no effect without {other}"));
+    }
+
+    /// The release of Kubernetes that the gateway emulates.
+    fn emulated_version(&mut self, given: &MergedSection<OperationFlags>) -> Option<Release> {
+        let release = Release::emulated(&listed(&given.values.emulated_version)).map_err(|error| {
+            let known = Release::ALL.map(|release| release.to_string()).join(", ");
+            ConfigError::new(given.key("emulated-version"), error.to_string())
+                .fix(format!("give one of {known}, or remove it"))
+        });
+        self.ok(release)
     }
 
     fn operation(&mut self, given: &MergedSection<OperationFlags>) -> Option<Operation> {

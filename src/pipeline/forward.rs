@@ -95,14 +95,25 @@ pub(super) async fn send(
     context: ForwardContext<'_>,
     tunnel: impl FnOnce() -> Tunnel,
 ) -> Result<Response<Body>, ForwardError> {
-    let Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span } =
-        prepared;
+    let Prepared {
+        backend,
+        request,
+        header_size,
+        info,
+        owner,
+        author,
+        is_constrained,
+        deadline,
+        upgrade,
+        prefixes,
+        span,
+    } = prepared;
     let authenticated = owner.as_ref().map(|client| client.name.as_str());
     let class = SharingClass::of(&info, authenticated, context.client, header_size);
     let buffers_response = matches!(class, SharingClass::Anonymous { .. }) && !info.is_long_running();
     let tunnel_deadline = if authenticated.is_none() { deadline } else { None };
     let is_upgrade = upgrade.is_some();
-    let load = if info.is_long_running() { Load::Long } else { Load::Short };
+    let load = if is_upgrade || info.is_long_running() { Load::Long } else { Load::Short };
     let is_movable = info.verb() == "watch" && !info.is_relayed();
 
     // Pinned, with the rare parts boxed, to keep the future of a request small: it is moved several times.
@@ -114,8 +125,10 @@ pub(super) async fn send(
             }
             _ => request,
         };
+        let mut attempt = Attempt::new(load, author);
+        attempt.is_constrained = is_constrained;
         if let Some((protocol, client)) = upgrade {
-            let connection = Box::pin(pools.connect_for_upgrade(&backend, class, author)).await?;
+            let connection = Box::pin(pools.connect_for_upgrade(&backend, class, attempt)).await?;
             let tunnel = tunnel();
             return Box::pin(upgrade::tunnel(
                 connection,
@@ -127,7 +140,6 @@ pub(super) async fn send(
             ))
             .await;
         }
-        let mut attempt = Attempt::new(load, author);
         attempt.is_movable = is_movable;
         attempt.may_be_refused = shutting_down::may_be_refused(request.method(), &info);
         let mut response = send_with_retry(pools, &backend, request, class, attempt).await?;

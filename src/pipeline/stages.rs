@@ -162,6 +162,8 @@ pub(crate) struct ForwardParts {
     pub(crate) identity: EncodedIdentity,
     /// The client's own identity, by which its use of connections is bounded.
     pub(crate) requester: Identity,
+    /// Whether it acts as another user by a verb of constrained impersonation.
+    pub(crate) is_constrained: bool,
     /// Whether an authenticated front proxy sent the request; its `X-Forwarded-For` is trusted.
     pub(crate) is_from_front_proxy: bool,
     /// `Impersonate-*` headers that the backend authorizes.
@@ -521,7 +523,7 @@ impl Admitted {
 
     /// Splits the request into its parts, to forward it.
     pub(super) fn into_parts(self) -> ForwardParts {
-        let Authorized(Impersonated { data, identity, requester, impersonate, asked: _, constraint: _ }) =
+        let Authorized(Impersonated { data, identity, requester, impersonate, asked: _, constraint }) =
             self.0;
         let StageData {
             mut request,
@@ -541,6 +543,7 @@ impl Admitted {
             deadline,
             identity,
             requester,
+            is_constrained: constraint.is_some(),
             is_from_front_proxy,
             impersonate,
         }

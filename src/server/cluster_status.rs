@@ -180,7 +180,7 @@ impl ClusterStatus {
                     Some(RoutesStatus { server_names, path_prefix })
                 }
             },
-            server_version: cluster.backend.server_version().text(),
+            server_version: server_version(&cluster.backend.server_versions()),
             endpoints,
             client_certificate: cluster
                 .backend
@@ -248,6 +248,11 @@ pub(super) fn page_health(cluster: &Cluster) -> page::ClusterHealth {
         ready: status.endpoints.iter().filter(|endpoint| endpoint.ready).count(),
         endpoints: status.endpoints.len(),
     }
+}
+
+/// The versions of a cluster's API servers; several while it is upgraded.
+fn server_version(versions: &[String]) -> Option<String> {
+    (!versions.is_empty()).then(|| versions.join(", "))
 }
 
 fn health(backend: &Backend, endpoints: &[EndpointStatus]) -> ClusterHealth {

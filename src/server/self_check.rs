@@ -45,9 +45,6 @@ const REVIEW_BODY: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"Se
 /// The longest interval while an address of an endpoint has not passed.
 const FAILED_ADDRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often the version of an API server is read.
-const VERSION_INTERVAL: Duration = Duration::from_mins(10);
-
 /// Checks every endpoint of the snapshot in force.
 pub(crate) struct SelfCheck {
     live: Arc<Live>,
@@ -184,23 +181,6 @@ struct EndpointCheck {
     lacks_namespace: AtomicBool,
 }
 
-/// When the version of the API server was read last.
-#[derive(Default)]
-struct VersionAge(Option<Instant>);
-
-impl VersionAge {
-    /// Reads the version if it may have changed.
-    async fn learn(&mut self, client: &ProbeClient, backend: &Backend) {
-        if self.0.is_some_and(|read| read.elapsed() < VERSION_INTERVAL) {
-            return;
-        }
-        self.0 = Some(Instant::now());
-        if let Some(version) = version::read(client, &test_user()).await {
-            backend.learn_server_version(version);
-        }
-    }
-}
-
 impl EndpointCheck {
     async fn run(&self) {
         // No request goes to an endpoint whose check has panicked until a check has passed again.
@@ -214,11 +194,10 @@ impl EndpointCheck {
 
     async fn check_repeatedly(&self) {
         let mut schedule = CheckSchedule::default();
-        let mut version_age = VersionAge::default();
         let mut addresses = CheckedAddresses::default();
         let mut was_requested = false;
         loop {
-            let check = self.check_once(&mut addresses, &mut version_age);
+            let check = self.check_once(&mut addresses);
             let outcome = match &self.turns {
                 Some(turns) => turns.run(&self.cluster, check).await,
                 None => check.await,
@@ -238,11 +217,7 @@ impl EndpointCheck {
         }
     }
 
-    async fn check_once(
-        &self,
-        addresses: &mut CheckedAddresses,
-        version_age: &mut VersionAge,
-    ) -> CheckOutcome {
+    async fn check_once(&self, addresses: &mut CheckedAddresses) -> CheckOutcome {
         addresses.follow(self).await;
         let before = self.endpoint.trust_version();
         let outcome = addresses.check(self, before).await;
@@ -251,7 +226,6 @@ impl EndpointCheck {
             && let Some(client) = addresses.client()
         {
             self.check_reviews(client).await;
-            version_age.learn(client, &self.backend).await;
         }
         outcome
     }

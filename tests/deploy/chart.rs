@@ -18,7 +18,7 @@ use crate::{HELM, PORTCULLIS, Test};
 pub(crate) const CHART: &str = "deploy/chart/portcullis";
 
 /// The version of Kubernetes of the test servers.
-pub(crate) const KUBE_VERSION: &str = "--kube-version=1.36.3";
+pub(crate) const KUBE_VERSION: &str = "--kube-version=1.37.2";
 
 /// The keys of the configuration that the chart sets.
 const OWN_KEYS: [&str; 8] = [

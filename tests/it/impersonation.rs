@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use testkit::self_check::{self, respond};
 use testkit::{BoxedBody, FakeBackend, Gateway, H2, Pki, ReceivedRequest, flags, full, get, status, text};
 
+use crate::endpoints::{at_with, trusts};
 use crate::gateway::{InProcess as _, start_process};
 
 pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
@@ -28,13 +29,30 @@ impl Reviewing {
         pki: &Pki,
         answer: impl Fn(&Value) -> Response<BoxedBody> + Send + Sync + 'static,
     ) -> Self {
+        Self::of_version(pki, "v1.37.2", answer).await
+    }
+
+    /// The same of a release. An API server without a version does not say it.
+    async fn of_version(
+        pki: &Pki,
+        version: &'static str,
+        answer: impl Fn(&Value) -> Response<BoxedBody> + Send + Sync + 'static,
+    ) -> Self {
         let reviews = Arc::<Mutex<Vec<Value>>>::default();
         let record = Arc::clone(&reviews);
         let answer = Arc::new(answer);
         // The gateway's questions are not a part of the self-check.
-        let self_check = |request: &Request<Incoming>| {
+        let self_check = move |request: &Request<Incoming>| {
             let path = request.uri().path();
-            if path == REVIEWS || path == RULES { None } else { self_check::answer(request) }
+            if path == REVIEWS || path == RULES {
+                return None;
+            }
+            let answered = self_check::answer(request)?;
+            Some(match (path, version) {
+                ("/version", "") => respond(StatusCode::FORBIDDEN, &json!({"kind": "Status"})),
+                ("/version", version) => respond(StatusCode::OK, &json!({"gitVersion": version})),
+                _ => answered,
+            })
         };
         let backend = FakeBackend::with_self_check(pki, H2, self_check, move |request| {
             let (record, answer) = (Arc::clone(&record), Arc::clone(&answer));
@@ -84,6 +102,53 @@ fn identity(seen: &ReceivedRequest) -> Vec<String> {
         .collect();
     lines.sort();
     lines
+}
+
+/// Whether the access review is for a verb of constrained impersonation.
+fn is_constrained(review: &Value) -> bool {
+    let attributes =
+        ["resourceAttributes", "nonResourceAttributes"].iter().find_map(|field| review.get(field));
+    attributes
+        .and_then(|attributes| attributes["verb"].as_str())
+        .is_some_and(|verb| verb.starts_with("impersonate:") || verb.starts_with("impersonate-on:"))
+}
+
+/// Any API server of the cluster may get the request, and to one before 1.36 the verbs of constrained impersonation mean
+/// nothing. So they count if every API server is known to be newer.
+#[tokio::test]
+async fn constrained_verbs_count_if_every_api_server_knows_them() {
+    for (versions, is_allowed) in [
+        (["v1.37.2", "v1.37.2"], true),
+        (["v1.36.3", "v1.37.2"], true),
+        (["v1.34.4", "v1.37.2"], false),
+        (["v1.37.2", "v1.35.6+k3s1"], false),
+        (["v1.37.2", ""], false),
+    ] {
+        let pki = Pki::new();
+        // The roles of the user have no other verbs.
+        let answer = |review: &Value| decision(is_constrained(review));
+        let [one, other] =
+            [versions[0], versions[1]].map(|version| Reviewing::of_version(&pki, version, answer));
+        let (one, other) = (one.await, other.await);
+        let addresses = [one.backend.address, other.backend.address];
+        let gateway = at_with(&pki, &addresses, ", impersonation: gateway");
+        trusts(&gateway, &one.backend, true).await;
+        trusts(&gateway, &other.backend, true).await;
+        let mut client = gateway.http1(None).await;
+        let (mut received, mut asked) = (0, Vec::new());
+        for request in 0..20 {
+            let user = format!("bob-{request}");
+            let response = client.get("/api", &[TOKEN, ("impersonate-user", &user)]).await;
+            let expected = if is_allowed { StatusCode::OK } else { StatusCode::FORBIDDEN };
+            assert_eq!(response.status(), expected, "{versions:?}");
+        }
+        for server in [&one, &other] {
+            received += std::iter::from_fn(|| server.take()).count();
+            asked.extend(server.reviews.lock().unwrap().clone());
+        }
+        assert_eq!(received, if is_allowed { 20 } else { 0 }, "{versions:?}");
+        assert_eq!(asked.iter().any(is_constrained), is_allowed, "{versions:?}");
+    }
 }
 
 /// In both identity modes the backend receives the impersonated user, nothing of the client's headers, and nothing of the

@@ -424,7 +424,7 @@ async fn a_user_sees_the_clusters_that_let_the_user_in_and_no_other() {
     alice.login(&setup).await;
     let page = alice.get(&setup.page, "/").await;
     assert_eq!(table(&page.text), [row("prod", "Ready"), row("staging", "Ready")], "{}", page.text);
-    assert!(page.text.contains("alice@example.test") && page.text.contains("v1.36.3"));
+    assert!(page.text.contains("alice@example.test") && page.text.contains("v1.37.2"));
     assert!(!page.text.contains("vault") && !page.text.contains("foreign"));
     // The cluster of another issuer has not even seen the token.
     for result in ["error", "failure"] {

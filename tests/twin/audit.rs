@@ -55,10 +55,6 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("paths", "proxy_prefix_too_short"),
     ("paths", "watch_prefix_too_short"),
     ("paths", "watch_prefix_too_short__anonymous"),
-    // The API server loses the events of patches in YAML, which it cannot encode.
-    ("writes", "patches"),
-    ("writes", "apply"),
-    ("writes", "apply_creates"),
     // Their fixtures are of one server.
     ("legacy_account", "use_is_recorded"),
     ("legacy_account", "use_of_a_listed_token_is_recorded"),

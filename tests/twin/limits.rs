@@ -109,7 +109,7 @@ fn phases() -> Vec<Phase> {
                 alice("port forward without upgrade", "POST", &format!("{POD}/portforward?ports=80"))
                     .only(H1)
                     .answers(400),
-                alice("proxy", "GET", "/api/v1/namespaces/twin-fixed/services/none/proxy/a").answers(404),
+                alice("proxy", "GET", "/api/v1/namespaces/twin-fixed/services/none/proxy/a").answers(503),
                 alice("read by masters", "GET", MAP).cert("admin").answers(200),
                 review("write by masters").cert("admin").answers(201),
                 alice("healthz by masters", "GET", "/healthz").cert("admin").answers(200),

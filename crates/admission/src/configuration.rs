@@ -5,12 +5,16 @@
 pub mod manifest;
 
 mod validation;
+mod warnings;
 mod wire;
+
+pub use warnings::FieldWarning;
 
 use std::collections::BTreeMap;
 
 use portcullis_cel::{CompileError, Environment, Expression, ResultType};
 use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::strict::{self, DecodeError};
 use serde_json::Value;
 
@@ -46,23 +50,37 @@ impl WebhookConfiguration {
     }
 
     /// The webhooks, with defaults, in order; or every error.
-    pub fn webhooks(&self, expressions: &mut Expressions) -> Result<Vec<Webhook>, Vec<FieldError>> {
-        validation::webhooks(self.kind, &self.wire, expressions)
+    pub fn webhooks(&self, context: &mut ValidationContext) -> Result<Vec<Webhook>, Vec<FieldError>> {
+        validation::webhooks(self.kind, &self.wire, context)
+    }
+
+    /// The rules that name a resource which no webhook sees.
+    pub fn warnings(&self, release: Release) -> Vec<FieldWarning> {
+        warnings::excluded_resources(&self.wire, release)
     }
 }
 
-/// Compiled expressions by their text: the conditions of several webhooks are often equal, and compiling one takes
-/// milliseconds.
+/// By which rules configurations are validated, and what is known of their expressions.
 #[derive(Debug, Default)]
-pub struct Expressions(BTreeMap<String, Result<Expression, CompileError>>);
+pub struct ValidationContext {
+    release: Release,
+    /// Compiled expressions by their text: the conditions of several webhooks are often equal, and compiling one takes
+    /// milliseconds.
+    expressions: BTreeMap<String, Result<Expression, CompileError>>,
+}
 
-impl Expressions {
+impl ValidationContext {
+    /// The rules of this release.
+    pub fn new(release: Release) -> Self {
+        Self { release, expressions: BTreeMap::new() }
+    }
+
     fn compile(&mut self, text: &str) -> Result<Expression, CompileError> {
-        if let Some(known) = self.0.get(text) {
+        if let Some(known) = self.expressions.get(text) {
             return known.clone();
         }
         let compiled = Expression::compile(text, Environment::ADMISSION, ResultType::Bool);
-        self.0.insert(text.to_owned(), compiled.clone());
+        self.expressions.insert(text.to_owned(), compiled.clone());
         compiled
     }
 }

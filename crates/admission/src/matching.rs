@@ -7,8 +7,9 @@
 //! Upstream's order is namespace, object, rules; the verdicts are the same, since an error of a selector only counts if the
 //! rules and the other selector match. This order reads no namespace for a webhook that is not called.
 //!
-//! No resource is exempt: the configurations that kube-apiserver hides from webhooks are hidden from those of its API only,
-//! not from those of static files; and it sends virtual resources such as `tokenreviews` to webhooks.
+//! No resource is exempt here: the configurations that kube-apiserver hides from webhooks are hidden from those of its API only,
+//! not from those of static files. Reviews such as `tokenreviews`, which no webhook sees, never come here:
+//! [`Release::excludes_from_webhooks`](portcullis_kubernetes::release::Release::excludes_from_webhooks).
 
 mod conditions;
 mod index;

@@ -64,6 +64,8 @@ pub trait Surroundings: Caller {
 /// What of a webhook does not match a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SkipReason {
+    /// No webhook sees the resource, whatever its rules.
+    Excluded,
     /// None of its `rules`.
     Rules,
     /// Its `objectSelector`.

@@ -9,6 +9,7 @@
 //! | [`labels`] | `apimachinery/pkg/apis/meta/v1/validation` | `tests/it/compared_configurations.rs` |
 //! | [`metadata`] | `apimachinery/pkg/api/validation/objectmeta.go` | `tests/it/compared_configurations.rs` |
 //! | [`names`] | `apimachinery/pkg/api/validate/content` | tables; `tests/it/compared_configurations.rs` |
+//! | [`release`] | `apiserver/pkg/features`, `component-base/compatibility` | tables |
 //! | [`rest`] | `client-go/rest` | `crates/admission/tests/reference`; the twin |
 //! | [`reviews`] | `api/authentication/v1`, `api/authorization/v1` | the twin |
 //! | [`selectors`] | `apimachinery/pkg/fields`, `pkg/labels` | tables; the twin |
@@ -25,6 +26,7 @@ pub mod kubeconfig;
 pub mod labels;
 pub mod metadata;
 pub mod names;
+pub mod release;
 pub mod rest;
 pub mod reviews;
 pub mod selectors;

@@ -12,8 +12,10 @@ use serde_json::Value;
 use crate::field::{FieldError, json_string};
 use crate::labels::{annotation_errors, label_errors};
 use crate::names::{dns_subdomain_problems, label_key_problems};
+use crate::release::Release;
 
 const NAME_FIX: &str = "give lower-case letters, digits, - and ., such as policy.example.com";
+const OWNER_FIX: &str = "remove the owner: objects in a file have none";
 const MAX_FIELD_MANAGER: usize = 128;
 const MAX_SUBRESOURCE: usize = 256;
 
@@ -106,7 +108,7 @@ impl<'de> Deserialize<'de> for Timestamp {
 
 /// The errors of the metadata of a cluster-scoped object whose name is a DNS subdomain.
 // ValidateObjectMeta
-pub fn cluster_object_errors(metadata: &ObjectMeta, field: &str) -> Vec<FieldError> {
+pub fn cluster_object_errors(metadata: &ObjectMeta, field: &str, release: Release) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let child = |name: &str| format!("{field}.{name}");
     if !metadata.generate_name.is_empty() {
@@ -133,9 +135,9 @@ pub fn cluster_object_errors(metadata: &ObjectMeta, field: &str) -> Vec<FieldErr
     }
     label_errors(&metadata.labels, &child("labels"), &mut errors);
     annotation_errors(&metadata.annotations, &child("annotations"), &mut errors);
-    owner_errors(&metadata.owner_references, &child("ownerReferences"), &mut errors);
+    owner_errors(&metadata.owner_references, &child("ownerReferences"), release, &mut errors);
     finalizer_errors(&metadata.finalizers, &child("finalizers"), &mut errors);
-    managed_field_errors(&metadata.managed_fields, &child("managedFields"), &mut errors);
+    managed_field_errors(&metadata.managed_fields, &child("managedFields"), release, &mut errors);
     errors
 }
 
@@ -152,26 +154,14 @@ fn without_trailing_dash(prefix: &str) -> String {
 }
 
 // ValidateOwnerReferences
-fn owner_errors(owners: &[OwnerReference], field: &str, errors: &mut Vec<FieldError>) {
-    let fix = "remove the owner: objects in a file have none";
+fn owner_errors(owners: &[OwnerReference], field: &str, release: Release, errors: &mut Vec<FieldError>) {
+    let fix = OWNER_FIX;
     let mut controller: Option<String> = None;
-    for owner in owners {
-        let (_, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
-        // schema.FromAPIVersionAndKind: a version that does not parse yields an empty group and version.
-        let has_version = !version.is_empty() && owner.api_version.matches('/').count() < 2;
-        if !has_version {
-            let field = format!("{field}.apiVersion");
-            errors.push(FieldError::invalid(field, &owner.api_version, "version must not be empty").fix(fix));
-        }
-        for (name, value) in [("kind", &owner.kind), ("name", &owner.name), ("uid", &owner.uid)] {
-            if value.is_empty() {
-                let field = format!("{field}.{name}");
-                errors.push(FieldError::invalid_json(field, "\"\"", "must not be empty").fix(fix));
-            }
-        }
-        if owner.api_version == "v1" && owner.kind == "Event" {
-            let problem = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid_json(field, &owner.json(), problem).fix(fix));
+    for (index, owner) in owners.iter().enumerate() {
+        if release.has_precise_metadata_errors() {
+            owner_reference_errors(owner, &format!("{field}[{index}]"), errors);
+        } else {
+            owner_errors_before_1_37(owner, field, errors);
         }
         if owner.controller == Some(true) {
             let name = format!("{}/{}", owner.kind, owner.name);
@@ -190,7 +180,53 @@ fn owner_errors(owners: &[OwnerReference], field: &str, errors: &mut Vec<FieldEr
     }
 }
 
+// validateOwnerReference
+fn owner_reference_errors(owner: &OwnerReference, field: &str, errors: &mut Vec<FieldError>) {
+    let child = |name: &str| format!("{field}.{name}");
+    let required = |name: &str| FieldError::required(child(name), "must not be empty").fix(OWNER_FIX);
+    let version = owner.api_version.rsplit_once('/').map_or(&*owner.api_version, |(_, version)| version);
+    if owner.api_version.is_empty() {
+        errors.push(required("apiVersion"));
+    } else if version.is_empty() || owner.api_version.matches('/').count() > 1 {
+        let problem = "must be <group>/<version> or <version>";
+        errors.push(FieldError::invalid(child("apiVersion"), &owner.api_version, problem).fix(OWNER_FIX));
+    }
+    let missing = owner.parts().into_iter().filter(|(_, value)| value.is_empty());
+    errors.extend(missing.map(|(name, _)| required(name)));
+    errors.extend(owner.banned(field));
+}
+
+// validateOwnerReference of 1.36
+fn owner_errors_before_1_37(owner: &OwnerReference, field: &str, errors: &mut Vec<FieldError>) {
+    let (_, version) = owner.api_version.rsplit_once('/').unwrap_or(("", &owner.api_version));
+    // schema.FromAPIVersionAndKind: a version that does not parse yields an empty group and version.
+    let has_version = !version.is_empty() && owner.api_version.matches('/').count() < 2;
+    if !has_version {
+        let field = format!("{field}.apiVersion");
+        errors
+            .push(FieldError::invalid(field, &owner.api_version, "version must not be empty").fix(OWNER_FIX));
+    }
+    for (name, _) in owner.parts().into_iter().filter(|(_, value)| value.is_empty()) {
+        let field = format!("{field}.{name}");
+        errors.push(FieldError::invalid_json(field, "\"\"", "must not be empty").fix(OWNER_FIX));
+    }
+    errors.extend(owner.banned(field));
+}
+
 impl OwnerReference {
+    /// The fields that must not be empty beside the version, in the order of their errors.
+    fn parts(&self) -> [(&'static str, &str); 3] {
+        [("kind", &self.kind), ("name", &self.name), ("uid", &self.uid)]
+    }
+
+    /// The error of a kind that owns nothing.
+    // BannedOwners
+    fn banned(&self, field: &str) -> Option<FieldError> {
+        let problem = "/v1, Kind=Event is disallowed from being an owner";
+        (self.api_version == "v1" && self.kind == "Event")
+            .then(|| FieldError::invalid_json(field, &self.json(), problem).fix(OWNER_FIX))
+    }
+
     /// The JSON that Go writes.
     fn json(&self) -> String {
         let Self { api_version, kind, name, uid, controller, block_owner_deletion } = self;
@@ -222,13 +258,27 @@ fn finalizer_errors(finalizers: &[String], field: &str, errors: &mut Vec<FieldEr
 }
 
 // ValidateManagedFields, ValidateFieldManager
-fn managed_field_errors(entries: &[ManagedFields], field: &str, errors: &mut Vec<FieldError>) {
+fn managed_field_errors(
+    entries: &[ManagedFields],
+    field: &str,
+    release: Release,
+    errors: &mut Vec<FieldError>,
+) {
     let fix = "remove managedFields";
     for (index, entry) in entries.iter().enumerate() {
         let child = |name: &str| format!("{field}[{index}].{name}");
         if !matches!(entry.operation.as_str(), "Apply" | "Update") {
-            let value = json_string(&entry.operation);
-            let error = FieldError::invalid_json(child("operation"), &value, "must be `Apply` or `Update`");
+            let field = child("operation");
+            let error = match entry.operation.as_str() {
+                operation if !release.has_precise_metadata_errors() => {
+                    let value = json_string(operation);
+                    FieldError::invalid_json(field, &value, "must be `Apply` or `Update`")
+                }
+                "" => FieldError::required(field, "must not be empty"),
+                operation => {
+                    FieldError::not_supported_json(field, &json_string(operation), &["Apply", "Update"])
+                }
+            };
             errors.push(error.fix(fix));
         }
         if !matches!(entry.fields_type.as_str(), "" | "FieldsV1") {
@@ -245,5 +295,47 @@ fn managed_field_errors(entries: &[ManagedFields], field: &str, errors: &mut Vec
         if entry.subresource.len() > MAX_SUBRESOURCE {
             errors.push(FieldError::too_long(child("subresource"), MAX_SUBRESOURCE).fix(fix));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// With the newest release they are compared with kube-apiserver's own code (`tests/it/compared_admission.rs`).
+    #[test]
+    fn errors_before_1_37_do_not_tell_the_place_of_an_owner() {
+        let metadata = json!({
+            "name": "a",
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"},
+                {"apiVersion": "a/b/c", "name": "p", "uid": "u"},
+            ],
+            "managedFields": [{"operation": ""}, {"operation": "<"}],
+        });
+        let metadata: ObjectMeta = serde_json::from_value(metadata).unwrap();
+        let errors = |release| -> Vec<String> {
+            cluster_object_errors(&metadata, "metadata", release).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            errors(Release::V1_36),
+            [
+                r#"metadata.ownerReferences.apiVersion: Invalid value: "a/b/c": version must not be empty"#,
+                r#"metadata.ownerReferences.kind: Invalid value: "": must not be empty"#,
+                r#"metadata.managedFields[0].operation: Invalid value: "": must be `Apply` or `Update`"#,
+                r#"metadata.managedFields[1].operation: Invalid value: "\u003c": must be `Apply` or `Update`"#,
+            ]
+        );
+        assert_eq!(
+            errors(Release::V1_37),
+            [
+                r#"metadata.ownerReferences[1].apiVersion: Invalid value: "a/b/c": must be <group>/<version> or <version>"#,
+                "metadata.ownerReferences[1].kind: Required value: must not be empty",
+                "metadata.managedFields[0].operation: Required value: must not be empty",
+                r#"metadata.managedFields[1].operation: Unsupported value: "\u003c": supported values: "Apply", "Update""#,
+            ]
+        );
     }
 }

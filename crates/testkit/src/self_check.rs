@@ -27,7 +27,7 @@ pub fn answer<B>(request: &Request<B>) -> Option<Response<BoxedBody>> {
         return Some(respond(StatusCode::CREATED, &review));
     }
     if request.uri().path() == "/version" {
-        return Some(respond(StatusCode::OK, &json!({"gitVersion": "v1.36.3"})));
+        return Some(respond(StatusCode::OK, &json!({"gitVersion": "v1.37.2"})));
     }
     Some(not_found())
 }

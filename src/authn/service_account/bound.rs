@@ -64,18 +64,13 @@ impl BoundTokenAuthenticator {
         }))
     }
 
-    /// Checks that every bound object exists.
+    /// Checks that every bound object exists. Refuses a token that is bound to a configuration of webhooks.
     async fn look_up(
         &self,
         claims: &KubernetesClaim,
         checks: CheckRecorder<'_>,
         now: UnixTime,
     ) -> Result<(), AuthnError> {
-        // Whether the configuration still exists would have to be checked, and such a token is for its webhooks alone.
-        // kubernetes 1.37: pkg/serviceaccount/claims.go, with APIServerWebhookAuthenticationToken off, its default
-        if claims.validating_webhooks.is_some() || claims.mutating_webhooks.is_some() {
-            return Err(checks.invalid(Check::Other("webhook configuration"), WEBHOOK_BOUND));
-        }
         let lookup = &self.deps.lookup;
         let namespace = claims.namespace.as_str();
         let objects = BoundObjectChecks { now, checks };
@@ -97,6 +92,12 @@ impl BoundTokenAuthenticator {
                 checks.skip(Check::Other("node"), "not checked: the token is bound to a pod");
             }
             (None, _) => {}
+        }
+        // Whether the configuration still exists would have to be checked, and such a token is for its webhooks alone. A token
+        // may not come from the API servers behind the gateway, so every release refuses it.
+        // kubernetes: pkg/serviceaccount/claims.go, with APIServerWebhookAuthenticationToken off, its default
+        if claims.validating_webhooks.is_some() || claims.mutating_webhooks.is_some() {
+            return Err(checks.invalid(Check::Other("webhook configuration"), WEBHOOK_BOUND));
         }
         Ok(())
     }

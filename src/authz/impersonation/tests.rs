@@ -13,6 +13,7 @@ use tower::service_fn;
 use super::*;
 use crate::authz::NO_TRACE;
 use crate::backend::kube_client::RequestIdentity;
+use crate::backend::testing::{settings, with_settings};
 
 /// What the API server decides of an access review.
 enum Answer {
@@ -54,11 +55,11 @@ impl Api {
     }
 
     fn impersonator(&self) -> Impersonator {
-        self.impersonator_at(None)
+        self.impersonator_at(&[Some("v1.37.2")], Release::default())
     }
 
-    /// In front of API servers of this version.
-    fn impersonator_at(&self, version: Option<&str>) -> Impersonator {
+    /// In front of API servers of these versions, which have all passed the self-check.
+    fn impersonator_at(&self, versions: &[Option<&str>], release: Release) -> Impersonator {
         let api = self.clone();
         let service = service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -96,13 +97,16 @@ impl Api {
             &tokio::runtime::Handle::current(),
             &CacheShare::UNBOUNDED,
         );
-        let known = ServerVersion::of_test(version);
-        Impersonator::new(
-            ClusterAuthorizer::with_reviewer(None, reviewer),
-            known,
-            &Arc::new(Metrics::new()),
-            &CacheShare::UNBOUNDED,
-        )
+        let mut settings = settings();
+        let first = settings.endpoints[0].clone();
+        settings.endpoints.resize(versions.len(), first);
+        let backend = Arc::new(with_settings(&settings));
+        for (endpoint, version) in backend.endpoints().iter().zip(versions) {
+            endpoint.learn_version(endpoint.trust_version(), &[version.map(str::to_owned)]);
+            assert!(endpoint.set_trusted(endpoint.trust_version()));
+        }
+        let authorizer = ClusterAuthorizer::with_reviewer(None, reviewer);
+        Impersonator::new(authorizer, &backend, release, &Arc::new(Metrics::new()))
     }
 
     fn reviews(&self) -> usize {
@@ -189,19 +193,52 @@ async fn a_decision_counts_for_its_time_and_for_one_requester() {
 // kube-apiserver 1.34.4 and 1.35 know no such verbs by default: a role may have them there without meaning it.
 #[tokio::test(start_paused = true)]
 async fn constrained_verbs_count_only_where_the_api_servers_know_them() {
-    for (version, is_allowed) in
-        [(None, true), (Some("v1.36.3"), true), (Some("v1.35.6"), false), (Some("v1.34.4"), false)]
-    {
+    let (new, newest) = (Release::V1_36, Release::V1_37);
+    for (versions, release, is_allowed) in [
+        (vec![Some("v1.37.2")], newest, true),
+        (vec![Some("v1.36.3")], newest, true),
+        (vec![Some("v1.36.3"), Some("v1.37.2")], new, true),
+        (vec![Some("v1.38.0"), Some("v1.37.2")], newest, true),
+        (vec![Some("v1.35.6")], newest, false),
+        (vec![Some("v1.34.4")], newest, false),
+        // Any of them may get the request.
+        (vec![Some("v1.34.4"), Some("v1.37.2")], newest, false),
+        (vec![Some("v1.37.2"), Some("v1.34.4")], newest, false),
+        // It may be an old one.
+        (vec![None], newest, false),
+        (vec![Some("v1.37.2"), None], newest, false),
+        (vec![Some("v1.37.2"), Some("unknown")], newest, false),
+        (vec![Some("v1.37.2")], Release::V1_35, false),
+        (vec![Some("v1.37.2")], Release::V1_34, false),
+    ] {
         let api = Api::allowing(|[verb, ..]| {
             verb.starts_with("impersonate:") || verb.starts_with("impersonate-on:")
         });
-        let impersonator = api.impersonator_at(version);
+        let impersonator = api.impersonator_at(&versions, release);
         let tried = try_as(&impersonator, "alice", &bob()).await;
-        assert_eq!(tried.is_ok(), is_allowed, "{version:?}");
+        assert_eq!(tried.is_ok(), is_allowed, "{versions:?} {release}");
         if !is_allowed {
-            assert_eq!(api.asked(), ["impersonate users  bob"], "{version:?}");
+            assert_eq!(api.asked(), ["impersonate users  bob"], "{versions:?} {release}");
         }
     }
+}
+
+/// A decision that is kept does not outlive the releases for which it was made.
+#[tokio::test(start_paused = true)]
+async fn a_kept_decision_ends_when_an_api_server_may_be_older() {
+    let api =
+        Api::allowing(|[verb, ..]| verb.starts_with("impersonate:") || verb.starts_with("impersonate-on:"));
+    let impersonator = api.impersonator();
+    try_as(&impersonator, "alice", &bob()).await.unwrap();
+    let endpoint = &impersonator.backend.endpoints()[0];
+    endpoint.distrust();
+    assert!(matches!(try_as(&impersonator, "alice", &bob()).await, Err(ImpersonationError::Forbidden(_))));
+    let before = endpoint.trust_version();
+    endpoint.learn_version(before, &[Some("v1.34.4".to_owned())]);
+    assert!(endpoint.set_trusted(before));
+    assert!(matches!(try_as(&impersonator, "alice", &bob()).await, Err(ImpersonationError::Forbidden(_))));
+    endpoint.learn_version(endpoint.trust_version(), &[Some("v1.37.2".to_owned())]);
+    try_as(&impersonator, "alice", &bob()).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,10 +7,13 @@ use http::Method;
 use k8s_openapi::api::authorization::v1::{NonResourceAttributes, ResourceAttributes};
 use portcullis_cel::{Environment, Expression, ResultType};
 use portcullis_http::https_client::testing::{H1, H2, Reply, TestServer, reply, trusting};
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::user::UserInfo;
+use portcullis_limits::cache_budget::CacheShare;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
 use testkit::pki::Ca;
+use tokio::runtime::Handle;
 
 use super::*;
 use crate::authz::NO_TRACE;
@@ -83,10 +86,19 @@ fn metrics() -> Arc<Metrics> {
 }
 
 fn build(settings: Vec<AuthorizerSettings>, metrics: &Arc<Metrics>) -> Authorizer {
+    build_of(Release::default(), settings, metrics)
+}
+
+fn build_of(release: Release, settings: Vec<AuthorizerSettings>, metrics: &Arc<Metrics>) -> Authorizer {
     let settings = Authorization { authorizers: settings };
     let provider = Arc::new(default_provider());
-    Authorizer::build(&settings, None, &provider, &Handle::current(), metrics, &CacheShare::UNBOUNDED)
-        .unwrap()
+    let deps = AuthorizerDeps {
+        provider: &provider,
+        runtime: &Handle::current(),
+        metrics,
+        caches: &CacheShare::UNBOUNDED,
+    };
+    Authorizer::build(&settings, release, None, &deps).unwrap()
 }
 
 fn only(webhook: AuthorizationWebhook) -> Authorizer {
@@ -399,7 +411,14 @@ async fn webhook_responses_decide_as_in_kube_apiserver() {
     let failed = |text: &str| Err(failure(text));
     // The decision; the result of the webhook alone, and before AlwaysAllow; with failurePolicy Deny.
     let cases: [(&str, u16, Value, _, bool, bool); 9] = [
-        ("no opinion", 200, json!({"allowed": false, "reason": "no"}), forbidden("no", false), true, true),
+        (
+            "no opinion",
+            200,
+            json!({"allowed": false, "reason": "no"}),
+            forbidden("policy: no", false),
+            true,
+            true,
+        ),
         ("denied", 200, json!({"denied": true, "reason": "no"}), forbidden("no", true), false, false),
         ("both", 200, json!({"allowed": true, "denied": true}), failed(contradiction), false, false),
         ("an evaluation error", 200, json!({"evaluationError": "x"}), forbidden("", false), true, true),
@@ -471,20 +490,26 @@ async fn an_answer_that_is_no_review_is_logged_once() {
 #[tokio::test]
 async fn the_first_decision_counts_and_reasons_are_joined() {
     let (first, second) = (Service::start().await, Service::start().await);
-    let both = |policy| {
+    let both_of = |release, policy| {
         let webhook = |service: &Service, name: &str| {
             let webhook =
                 AuthorizationWebhook { name: name.to_owned(), failure_policy: policy, ..service.webhook() };
             AuthorizerSettings::Webhook(Box::new(webhook))
         };
-        build(vec![webhook(&first, "first"), webhook(&second, "second")], &metrics())
+        build_of(release, vec![webhook(&first, "first"), webhook(&second, "second")], &metrics())
     };
+    let both = |policy| both_of(Release::default(), policy);
     let authorizer = both(FailurePolicy::NoOpinion);
     let spec = on_pods("alice", "get", "n");
     first.decisions(200, json!({"allowed": false, "reason": "I do not know"}));
     second.decisions(200, json!({"allowed": false, "reason": "nor do I"}));
     assert_eq!(
         authorizer.authorize("asker", &spec, &NO_TRACE).await,
+        forbidden("first: I do not know\nsecond: nor do I", false)
+    );
+    let authorizer_of_1_36 = both_of(Release::V1_36, FailurePolicy::NoOpinion);
+    assert_eq!(
+        authorizer_of_1_36.authorize("asker", &spec, &NO_TRACE).await,
         forbidden("I do not know\nnor do I", false)
     );
     second.decisions(200, json!({"allowed": true, "reason": "I know"}));
@@ -529,7 +554,7 @@ async fn refusals_have_kube_apiservers_bodies() {
     };
     let forbidden = "pods is forbidden: User \"alice\" cannot list resource \"pods\" in API group \"\" in the \
                      namespace \"n\"";
-    assert_eq!(refused(&deny).await, (403, format!("{forbidden}: Everything is forbidden.")));
+    assert_eq!(refused(&deny).await, (403, format!("{forbidden}: alwaysdeny: Everything is forbidden.")));
     service.decisions(200, json!({"allowed": false}));
     assert_eq!(refused(&webhook).await, (403, forbidden.to_owned()));
     service.decisions(404, Value::Null);
@@ -613,15 +638,13 @@ async fn decisions_outlive_a_reload_that_does_not_change_the_webhook() {
     };
     let provider = Arc::new(default_provider());
     let build = |settings, before: Option<&Authorizer>| {
-        Authorizer::build(
-            &settings,
-            before,
-            &provider,
-            &Handle::current(),
-            &metrics(),
-            &CacheShare::UNBOUNDED,
-        )
-        .unwrap()
+        let deps = AuthorizerDeps {
+            provider: &provider,
+            runtime: &Handle::current(),
+            metrics: &metrics(),
+            caches: &CacheShare::UNBOUNDED,
+        };
+        Authorizer::build(&settings, Release::default(), before, &deps).unwrap()
     };
     let spec = on_pods("alice", "get", "n");
     let first = build(settings(LONG), None);

@@ -107,6 +107,7 @@ mod tests {
 
     use portcullis_admission::Webhooks;
     use portcullis_admission::configuration::manifest::Manifests;
+    use portcullis_kubernetes::release::Release;
     use serde_json::json;
 
     use super::*;
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_which_webhook_sees_which_requests() {
-        let mut manifests = Manifests::new(WebhookKind::Validating);
+        let mut manifests = Manifests::new(WebhookKind::Validating, Release::default());
         let webhook = |name: &str, rules: serde_json::Value| {
             json!({
                 "name": name, "clientConfig": {"url": "https://a.test/v"}, "sideEffects": "None", "rules": rules,

@@ -193,6 +193,7 @@ impl ConfigResolver<'_> {
                 let cluster = Arc::new(Cluster {
                     name,
                     origin,
+                    release: self.release,
                     routes,
                     authentication,
                     backend,

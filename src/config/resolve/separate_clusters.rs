@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::yaml::KeyLines;
 use serde_json::Value;
 
@@ -107,7 +108,7 @@ impl ConfigResolver<'_> {
         let has_client_cas = keys.values.get("authentication").is_some_and(|keys| {
             ["clientCAFile", "requestheaderClientCAFile"].iter().any(|key| keys.get(key).is_some())
         });
-        let mut alone = ConfigResolver::new(self.inputs, self.leaves_to_backend);
+        let mut alone = ConfigResolver::new(self.inputs, self.leaves_to_backend, self.release);
         let mut listed = alone.listed_clusters(vec![(keys, origin.clone())], true, Some(file), flags);
         let warnings = std::mem::take(&mut alone.warnings);
         let errors = alone.into_errors();
@@ -237,8 +238,8 @@ fn located(mut error: ConfigError, prefix: &str, file: &Path, lines: &KeyLines) 
     error
 }
 
-/// The digest of all that a cluster inherits from the configuration file.
-pub(super) fn inherited_digest(sections: &FileSections) -> Option<FileDigest> {
+/// The digest of all that a cluster inherits from the configuration file, and of the emulated release.
+pub(super) fn inherited_digest(sections: &FileSections, release: Release) -> Option<FileDigest> {
     let mut values = serde_json::to_value(sections).ok()?;
     if let Value::Object(values) = &mut values {
         values.retain(|key, _| !NOT_INHERITED.contains(&key.as_str()));
@@ -246,6 +247,6 @@ pub(super) fn inherited_digest(sections: &FileSections) -> Option<FileDigest> {
             keys.retain(|key, _| !WHICH_SECRETS.contains(&key.as_str()));
         }
     }
-    let text = serde_json::to_vec(&values).ok()?;
+    let text = serde_json::to_vec(&(values, release.to_string())).ok()?;
     digest::digest(&digest::SHA256, &text).as_ref().try_into().ok()
 }

@@ -35,6 +35,7 @@ use super::subject::{Action, PatchKind};
 use super::verdicts::{is_review, leaves_out_the_question, take_verdict};
 use super::write::{Change, ClientRequest, Shown, again_of, conflict_is_a_change};
 use super::written::{Expected, accepts_json};
+use crate::backend::sharing::extension_group;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse};
 use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
@@ -399,7 +400,9 @@ impl Reviewer<'_> {
         let changed = self.mutate(authorized, attributes, &mut objects).await?;
         let after = objects.object.unwrap_or_default();
         if shown.old.is_some() {
-            self.refuse_other_object(&before, &pins(&after), &kind_of(&after))?;
+            let is_built_in = extension_group(authorized.info().path()).is_none();
+            let causes = self.admission.release().immutable_causes(is_built_in);
+            self.refuse_other_object(&before, &pins(&after), (&kind_of(&after), causes))?;
         }
         Ok((after, changed))
     }
@@ -410,10 +413,10 @@ impl Reviewer<'_> {
         &self,
         [version, uid, name]: &[String; 3],
         [new_version, new_uid, new_name]: &[String; 3],
-        kind: &GroupVersionKind,
+        (kind, causes): (&GroupVersionKind, usize),
     ) -> Result<(), Stop> {
         let immutable = |field: &str, value: &str| {
-            Err(Stop::Refused(Refusal::NotAdmitted(immutable(kind, new_name, field, value))))
+            Err(Stop::Refused(Refusal::NotAdmitted(immutable(kind, new_name, (field, value), causes))))
         };
         if name != new_name {
             return immutable("metadata.name", new_name);
@@ -436,7 +439,12 @@ impl Reviewer<'_> {
 
 /// A field that cannot be changed.
 // apimachinery: pkg/api/errors/errors.go, NewInvalid; pkg/api/validation/objectmeta.go, ValidateImmutableField
-fn immutable(kind: &GroupVersionKind, name: &str, field: &str, value: &str) -> Box<meta::Status> {
+fn immutable(
+    kind: &GroupVersionKind,
+    name: &str,
+    (field, value): (&str, &str),
+    causes: usize,
+) -> Box<meta::Status> {
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let invalid = format!("Invalid value: {}: field is immutable", Quoted(value));
     let qualified =
@@ -452,8 +460,7 @@ fn immutable(kind: &GroupVersionKind, name: &str, field: &str, value: &str) -> B
             name: text(name),
             group: text(&kind.group),
             kind: text(&kind.kind),
-            // The API server validates it twice.
-            causes: Some(vec![cause.clone(), cause]),
+            causes: Some(vec![cause; causes]),
             ..meta::StatusDetails::default()
         }),
         ..meta::Status::default()

@@ -88,12 +88,18 @@ pub(super) fn as_json(
     Ok(Some(object.into()))
 }
 
-/// A patch as JSON. One that is not JSON is shown as its text.
-// apiserver: pkg/audit/request.go, LogRequestPatch
-pub(super) fn patch(body: &[u8]) -> Option<Arc<RawValue>> {
-    let text = String::from_utf8_lossy(body);
-    let patch = RawValue::from_string(text.clone().into_owned()).or_else(|_| to_raw_value(&text));
-    patch.ok().map(Into::into)
+/// A patch as JSON; the reason, if it is not shown. The API server refuses one that it cannot decode, before it records it.
+// apiserver: pkg/endpoints/handlers/patch.go, validateAndTranscodePatch
+pub(super) fn patch(encoding: Encoding, body: &[u8]) -> Result<Arc<RawValue>, &'static str> {
+    let text = match encoding {
+        // apimachinery: pkg/util/yaml/decoder.go, IsJSONBuffer
+        Encoding::Yaml if !body.trim_ascii_start().starts_with(b"{") => {
+            yaml_as_json(body).ok_or(UNREADABLE_YAML)?
+        }
+        Encoding::Json | Encoding::Yaml => String::from_utf8_lossy(body).into_owned(),
+        Encoding::Protobuf | Encoding::Other => return Err("an encoding that is not read"),
+    };
+    RawValue::from_string(text).map(Into::into).map_err(|_| "a patch that is no JSON")
 }
 
 /// The bytes of a compressed body.
@@ -480,9 +486,20 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_that_is_no_json_is_shown_as_text() {
-        assert_eq!(patch(br#"[{"op":"test"}]"#).unwrap().get(), r#"[{"op":"test"}]"#);
-        assert_eq!(patch(b"a: \"b\"\n").unwrap().get(), r#""a: \"b\"\n""#);
+    fn a_patch_is_shown_as_json() {
+        let shown =
+            |encoding, body: &str| patch(encoding, body.as_bytes()).map(|patch| patch.get().to_owned());
+        let json = r#"[{"op":"test"}]"#;
+        assert_eq!(shown(Encoding::Json, json).unwrap(), json);
+        assert_eq!(shown(Encoding::Yaml, "a: \"b\"\n").unwrap(), r#"{"a":"b"}"#);
+        // JSON is YAML; the API server passes it on as it is.
+        let json = r#" {"b":1, "a":[2]}"#;
+        assert_eq!(shown(Encoding::Yaml, json).unwrap(), json.trim());
+        for (encoding, body) in
+            [(Encoding::Json, "{"), (Encoding::Yaml, "{"), (Encoding::Yaml, "a: ["), (Encoding::Other, "{}")]
+        {
+            assert!(shown(encoding, body).is_err(), "{encoding:?} {body}");
+        }
     }
 
     #[test]

@@ -139,8 +139,11 @@ impl Parts {
             None => return,
         };
         if kind == RequestObject::Patch {
-            // One that is no JSON becomes a text, which may be longer.
-            self.request_object = self.held(objects::patch(&bytes), memory, field);
+            // YAML becomes JSON, which may be longer.
+            match objects::patch(encoding, &bytes) {
+                Ok(patch) => self.request_object = self.held(Some(patch), memory, field),
+                Err(reason) => self.omit(field, reason),
+            }
             return;
         }
         let (encoding, bytes) = match objects::without_yaml(encoding, &bytes) {

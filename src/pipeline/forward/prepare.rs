@@ -35,6 +35,8 @@ pub(crate) struct Prepared {
     /// The client on whose connections the request is sent; `None` if the client or the user it acts as is anonymous.
     pub(super) owner: Option<Identity>,
     pub(super) author: RequestAuthor,
+    /// Whether the gateway has allowed it by a verb of constrained impersonation.
+    pub(super) is_constrained: bool,
     pub(super) deadline: Option<Instant>,
     /// The protocol of a requested upgrade, and the client's side of the connection.
     pub(super) upgrade: Option<(HeaderValue, OnUpgrade)>,
@@ -62,6 +64,7 @@ pub(super) fn prepare_parts(
         deadline,
         identity,
         requester,
+        is_constrained,
         is_from_front_proxy,
         impersonate,
     } = parts;
@@ -97,7 +100,19 @@ pub(super) fn prepare_parts(
     let owner = (!identity.is_unauthenticated() && !requester.is_unauthenticated()).then_some(requester);
     let prefixes = PathPrefixes::between(&backend, &request, cut_prefix);
     let author = RequestAuthor::Client(author);
-    Ok(Prepared { backend, request, header_size, info, owner, author, deadline, upgrade, prefixes, span })
+    Ok(Prepared {
+        backend,
+        request,
+        header_size,
+        info,
+        owner,
+        author,
+        is_constrained,
+        deadline,
+        upgrade,
+        prefixes,
+        span,
+    })
 }
 
 /// Replaces everything that a backend trusts in a client's header. `further_names` are non-standard headers from which

@@ -14,7 +14,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::warn;
 
-use super::{CheckOutcome, EndpointCheck};
+use super::{CheckOutcome, EndpointCheck, test_user, version};
 use crate::backend::endpoint::{ConnectError, TrustVersion};
 use crate::backend::probe::ProbeClient;
 use crate::backend::settings::HostPort;
@@ -25,6 +25,8 @@ const MAX_ADDRESSES: usize = 16;
 const KEEP: Duration = Duration::from_mins(10);
 /// How long a lookup may delay the check of known addresses.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often the version of an API server is read, while its endpoint is trusted without a break.
+const VERSION_INTERVAL: Duration = Duration::from_mins(10);
 /// How much later than another one an address may answer.
 const SILENCE_LIMIT: Duration = Duration::from_secs(3);
 
@@ -45,6 +47,23 @@ struct CheckedAddress {
     has_passed: bool,
     /// Why it has not passed, as the log says.
     logged: Option<String>,
+    version: Option<ReadVersion>,
+}
+
+/// The version that an API server has reported.
+#[derive(Debug, Clone)]
+struct ReadVersion {
+    text: String,
+    at: Instant,
+    /// The trust of the endpoint when the check began that has read it.
+    trust: TrustVersion,
+}
+
+impl ReadVersion {
+    /// Whether it need not be read again by a check that begins now: the same process has reported it a short while ago.
+    fn is_current(&self, trust: TrustVersion) -> bool {
+        self.trust.is_of_same_process(trust) && self.at.elapsed() < VERSION_INTERVAL
+    }
 }
 
 impl CheckedAddresses {
@@ -95,11 +114,31 @@ impl CheckedAddresses {
         }
     }
 
-    /// Checks every address, puts those in force that have passed, and returns the outcome for the endpoint: it has passed
-    /// if one of its addresses has.
+    /// Checks every address, puts those in force that have passed, with their versions, and returns the outcome for the
+    /// endpoint: it has passed if one of its addresses has.
     pub(super) async fn check(&mut self, check: &EndpointCheck, before: TrustVersion) -> CheckOutcome {
-        let outcomes = until_silent(self.addresses.iter().map(|one| check.attempt(&one.client))).await;
+        let attempts = self.addresses.iter().map(|one| async move {
+            let outcome = check.attempt(&one.client).await;
+            let known = one.version.clone().filter(|version| version.is_current(before));
+            let version = match (&outcome, known) {
+                (CheckOutcome::Passed(_), None) => version::read(&one.client, &test_user())
+                    .await
+                    .map(|text| ReadVersion { text, at: Instant::now(), trust: before }),
+                (_, known) => known,
+            };
+            (outcome, version)
+        });
+        let (outcomes, versions): (Vec<_>, Vec<_>) =
+            until_silent(attempts, |(outcome, _)| matches!(outcome, CheckOutcome::Passed(_)))
+                .await
+                .into_iter()
+                .map(Option::unzip)
+                .unzip();
+        for (one, version) in self.addresses.iter_mut().zip(versions) {
+            one.learn(version.flatten(), before);
+        }
         if !check.endpoint.is_named() {
+            check.endpoint.learn_version(before, &self.versions(|_| true));
             return worst_or_passed(outcomes.into_iter().flatten().collect());
         }
         let outcomes: Vec<CheckOutcome> = self
@@ -114,9 +153,19 @@ impl CheckedAddresses {
             })
             .collect();
         let (passed, failed) = self.note(&outcomes, before);
+        // No address gets requests by the version of another one: not before its own counts, nor after it counts no more.
+        let versions = self.versions(|one| one.has_passed);
+        check.endpoint.narrow_version(before, &versions);
         check.endpoint.set_vetted(&passed, &failed);
+        check.endpoint.learn_version(before, &versions);
         self.log(check, &outcomes);
         worst_or_passed(outcomes)
+    }
+
+    /// The versions of the addresses that requests go to.
+    fn versions(&self, is_used: impl Fn(&CheckedAddress) -> bool) -> Vec<Option<String>> {
+        let used = self.addresses.iter().filter(|one| is_used(one));
+        used.map(|one| one.version.as_ref().map(|version| version.text.clone())).collect()
     }
 
     /// Records the outcomes. Returns the addresses to use, and all others.
@@ -185,15 +234,24 @@ impl CheckedAddresses {
 
 impl CheckedAddress {
     fn new(address: Option<SocketAddr>, client: ProbeClient) -> Self {
-        Self { address, client, last_listed: Instant::now(), has_passed: false, logged: None }
+        let last_listed = Instant::now();
+        Self { address, client, last_listed, has_passed: false, logged: None, version: None }
+    }
+
+    /// Takes what a check that began at `before` has read. If it has read nothing, the version stays that the same process
+    /// has reported before.
+    fn learn(&mut self, read: Option<ReadVersion>, before: TrustVersion) {
+        let known = self.version.take().filter(|known| known.trust.is_of_same_process(before));
+        self.version = read.or(known);
     }
 }
 
-/// The outcomes of all checks. Once one has passed, the others have [`SILENCE_LIMIT`] left: an address that accepts
+/// The results of all checks. Once one has passed, the others have [`SILENCE_LIMIT`] left: an address that accepts
 /// connections and never answers delays no other, and has `None`.
-async fn until_silent(
-    checks: impl Iterator<Item = impl Future<Output = CheckOutcome>>,
-) -> Vec<Option<CheckOutcome>> {
+async fn until_silent<T>(
+    checks: impl Iterator<Item = impl Future<Output = T>>,
+    has_passed: impl Fn(&T) -> bool,
+) -> Vec<Option<T>> {
     let mut running: FuturesUnordered<_> =
         checks.enumerate().map(|(index, check)| async move { (index, check.await) }).collect();
     let mut outcomes: Vec<_> = (0..running.len()).map(|_| None).collect();
@@ -204,7 +262,7 @@ async fn until_silent(
             None => running.next().await,
         };
         let Some((index, outcome)) = next else { return outcomes };
-        if matches!(outcome, CheckOutcome::Passed(_)) {
+        if has_passed(&outcome) {
             end.get_or_insert_with(|| Instant::now() + SILENCE_LIMIT);
         }
         if let Some(place) = outcomes.get_mut(index) {
@@ -336,8 +394,9 @@ mod tests {
                 passed()
             })
         };
+        let has_passed = |outcome: &CheckOutcome| matches!(outcome, CheckOutcome::Passed(_));
         let began = Instant::now();
-        let outcomes = until_silent(answers([None, Some(2), Some(4)])).await;
+        let outcomes = until_silent(answers([None, Some(2), Some(4)]), has_passed).await;
         assert_eq!(outcomes.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true]);
         assert_eq!(began.elapsed(), Duration::from_secs(2) + SILENCE_LIMIT);
         // It is not used, also if it was.
@@ -352,10 +411,13 @@ mod tests {
         // None has passed: each has its own time.
         let late = answers([Some(20), Some(60), Some(0)]).take(2);
         assert!(
-            until_silent(late.map(|check| async move {
-                check.await;
-                unclear()
-            }))
+            until_silent(
+                late.map(|check| async move {
+                    check.await;
+                    unclear()
+                }),
+                has_passed
+            )
             .await
             .iter()
             .all(Option::is_some)

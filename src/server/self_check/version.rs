@@ -1,12 +1,19 @@
-//! Reads the version of an API server, for the status of its cluster. Decides nothing.
+//! Reads the version of an API server: for the status of its cluster, and for the rules of impersonation that it has
+//! (`backend/server_version.rs`). Decides nothing.
+
+use std::time::Duration;
 
 use http::StatusCode;
 use portcullis_kubernetes::user::UserInfo;
 use serde::Deserialize;
+use tokio::time::timeout;
 
 use crate::backend::probe::ProbeClient;
 
 const PATH: &str = "/version";
+/// How long the version may delay the use of an API server that has passed the self-check. A version that comes later is
+/// not known.
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest version that is kept.
 const MAX_LENGTH: usize = 64;
 
@@ -21,7 +28,7 @@ struct Info {
 /// server does not say.
 // kubernetes: plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go, system:public-info-viewer
 pub(super) async fn read(client: &ProbeClient, user: &UserInfo) -> Option<String> {
-    let (status, body) = client.send(Some(user), PATH, None).await.ok()?;
+    let (status, body) = timeout(TIMEOUT, client.send(Some(user), PATH, None)).await.ok()?.ok()?;
     if status == StatusCode::OK { parse(&body) } else { None }
 }
 

@@ -770,7 +770,8 @@ fn bodies() -> Vec<Case> {
             .answers(403),
         by_admin("an access review", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
             .json(r#"{"apiVersion":"authorization.k8s.io/v1","kind":"SelfSubjectAccessReview","spec":{"resourceAttributes":{"verb":"get","resource":"v1=deny;{unique}"}}}"#)
-            .answers(403),
+            .answers(201)
+            .unreviewed(),
         by_admin("deletion of a collection", "POST", MAPS)
             .json(r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}","labels":{"x":"{unique}"}}}"#)
             .answers(201)
@@ -924,6 +925,6 @@ fn connections() -> Vec<Case> {
         .answers(403),
         by_admin("a proxy with a body", "POST", "/api/v1/namespaces/twin/services/{unique}/proxy/x")
             .json("{}")
-            .answers(404),
+            .answers(503),
     ]
 }

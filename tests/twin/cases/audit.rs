@@ -98,6 +98,13 @@ fn of_level(level: &'static str) -> Vec<Case> {
         first("apply in JSON", "PATCH", &format!("{OWN}?fieldManager=one"))
             .body("application/apply-patch+yaml", br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{unique}"}}"#)
             .answers(201),
+        first("apply in YAML", "PATCH", &format!("{OWN}?fieldManager=one"))
+            .body("application/apply-patch+yaml", b"# applied\nkind: ConfigMap\napiVersion: v1\nmetadata:\n  name: \"{unique}\"\ndata:\n  z: \"1\"\n  a: |\n    two\n    lines\n")
+            .answers(201),
+        first("apply that cannot be read", "PATCH", &format!("{OWN}?fieldManager=one"))
+            .body("application/apply-patch+yaml", b"a: [")
+            .answers(400),
+        created("patch that cannot be read").then("PATCH", OWN).at(level).body(MERGE, b"{").answers(400),
         created("delete").then("DELETE", OWN).at(level).answers(200),
         created("delete with options").then("DELETE", OWN).at(level)
             .json(r#"{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"Background","gracePeriodSeconds":0}"#)

@@ -148,7 +148,7 @@ fn pods() -> Vec<Case> {
         alice("logs forbidden", &format!("{POD}/log")).cert("nobody").answers(403),
         alice("proxy to a pod without address", &format!("{IDLE}/proxy/")).answers(400),
         alice("proxy to a missing service", "/api/v1/namespaces/twin-fixed/services/none/proxy/a/b?c=d")
-            .answers(404),
+            .answers(503),
         alice("proxy forbidden", &format!("{POD}/proxy/x")).cert("nobody").answers(403),
         get("streams", "proxy to a node at the loopback address", "/api/v1/nodes/twin-node/proxy/healthz")
             .cert("admin")

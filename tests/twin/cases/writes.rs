@@ -97,6 +97,10 @@ pub(crate) fn cases() -> Vec<Case> {
             .cert("alice")
             .body("application/apply-patch+yaml", b"apiVersion: v1\nkind: ConfigMap\n")
             .answers(422),
+        case(GROUP, "apply that cannot be read", "PATCH", &format!("{OWN}?fieldManager=one"))
+            .cert("alice")
+            .body("application/apply-patch+yaml", b"a: [")
+            .answers(400),
         post("dry run", &format!("{MAPS}?dryRun=All")).json(MAP).answers(201).then("GET", OWN).answers(404),
         post("unknown dry run", &format!("{MAPS}?dryRun=Some")).json(MAP).answers(422),
         post("generated name", MAPS)

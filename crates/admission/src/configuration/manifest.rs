@@ -8,10 +8,11 @@ use std::fmt;
 
 use portcullis_go::quote::Quoted;
 use portcullis_kubernetes::field::FieldError;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::strict::{self, DecodeError};
 use serde_json::Value;
 
-use super::{Expressions, WebhookConfiguration, wire};
+use super::{FieldWarning, ValidationContext, WebhookConfiguration, wire};
 use crate::{Webhook, WebhookKind};
 
 const GROUP_VERSION: &str = "admissionregistration.k8s.io/v1";
@@ -49,6 +50,19 @@ pub struct ManifestError {
     pub fix: String,
 }
 
+/// What has no effect in a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ManifestWarning {
+    /// The file.
+    pub file: String,
+    /// The number of the document in its file, from 0.
+    pub document: usize,
+    /// The path of the value in the document.
+    pub field: String,
+    /// kube-apiserver's warning to a client that creates the configuration.
+    pub text: String,
+}
+
 /// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ManifestProblem {
@@ -81,7 +95,9 @@ pub struct Manifests {
     /// The webhooks by configuration: in byte order of the names.
     configurations: BTreeMap<String, Vec<Webhook>>,
     errors: Vec<ManifestError>,
-    expressions: Expressions,
+    warnings: Vec<ManifestWarning>,
+    release: Release,
+    context: ValidationContext,
     /// The number of objects so far.
     objects: usize,
 }
@@ -98,14 +114,16 @@ struct Place<'a> {
 }
 
 impl Manifests {
-    /// No webhooks yet. `kind` is that of the plugin.
-    pub fn new(kind: WebhookKind) -> Self {
+    /// No webhooks yet. `kind` is that of the plugin; the rules are those of `release`.
+    pub fn new(kind: WebhookKind, release: Release) -> Self {
         Self {
             kind,
             names: BTreeMap::new(),
             configurations: BTreeMap::new(),
             errors: Vec::new(),
-            expressions: Expressions::default(),
+            warnings: Vec::new(),
+            release,
+            context: ValidationContext::new(release),
             objects: 0,
         }
     }
@@ -114,6 +132,11 @@ impl Manifests {
     pub fn add(&mut self, file: &str, document: usize, object: &Value) {
         self.objects += 1;
         self.object(Place { file, document, path: "", in_list: false }, object);
+    }
+
+    /// Takes the warnings about what was added.
+    pub fn take_warnings(&mut self) -> Vec<ManifestWarning> {
+        std::mem::take(&mut self.warnings)
     }
 
     /// The webhooks: by the names of configurations in byte order, then as listed. Or every error.
@@ -223,7 +246,7 @@ impl Manifests {
         };
         let before = self.errors.len();
         let name = configuration.name();
-        let webhooks = configuration.webhooks(&mut self.expressions);
+        let webhooks = configuration.webhooks(&mut self.context);
         let webhooks = webhooks.unwrap_or_else(|errors| {
             let configuration = format!("{} {}", self.kind.configuration_kind(), Quoted(name));
             for error in errors {
@@ -237,6 +260,14 @@ impl Manifests {
         self.name(place, name);
         self.client_configs(place, &configuration);
         if self.errors.len() == before {
+            for FieldWarning { field, text } in configuration.warnings(self.release) {
+                self.warnings.push(ManifestWarning {
+                    file: place.file.to_owned(),
+                    document: place.document,
+                    field: format!("{}{field}", place.path),
+                    text: format!("{field}: {text}"),
+                });
+            }
             self.configurations.insert(name.to_owned(), webhooks);
         }
     }

@@ -16,7 +16,7 @@ use portcullis_kubernetes::labels::{LabelSelector as WireSelector, label_key_err
 use portcullis_kubernetes::metadata::cluster_object_errors;
 use portcullis_kubernetes::names::{dns_1035_label_problems, dns_subdomain_problems};
 
-use super::Expressions;
+use super::ValidationContext;
 use super::wire::{WebhookConfiguration, WireMatchCondition, WireWebhook};
 use crate::matching::{LabelSelector, MatchCondition};
 use crate::{
@@ -31,10 +31,10 @@ const QUALIFIED_NAME_FIX: &str = "give a name of at least three parts, such as p
 pub(super) fn webhooks(
     kind: WebhookKind,
     configuration: &WebhookConfiguration,
-    expressions: &mut Expressions,
+    context: &mut ValidationContext,
 ) -> Result<Vec<Webhook>, Vec<FieldError>> {
-    let errors = cluster_object_errors(&configuration.metadata, "metadata");
-    let mut validator = Validator { kind, configuration: &configuration.metadata.name, errors, expressions };
+    let errors = cluster_object_errors(&configuration.metadata, "metadata", context.release);
+    let mut validator = Validator { kind, configuration: &configuration.metadata.name, errors, context };
     let mut names = BTreeSet::new();
     let mut valid = Vec::new();
     for (index, webhook) in configuration.webhooks.iter().enumerate() {
@@ -52,7 +52,7 @@ struct Validator<'a> {
     kind: WebhookKind,
     configuration: &'a str,
     errors: Vec<FieldError>,
-    expressions: &'a mut Expressions,
+    context: &'a mut ValidationContext,
 }
 
 impl Validator<'_> {
@@ -219,7 +219,7 @@ impl Validator<'_> {
         if text.is_empty() {
             return self.fail(FieldError::required(field, "").fix(fix));
         }
-        match self.expressions.compile(text) {
+        match self.context.compile(text) {
             Ok(expression) => Some(expression),
             Err(error) => {
                 let fix = error.fix().unwrap_or(fix).to_owned();

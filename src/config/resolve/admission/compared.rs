@@ -6,6 +6,7 @@ use portcullis_admission::configuration::manifest::{ManifestProblem, Manifests};
 use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::Url;
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::yaml;
 
 use super::super::ConfigResolver;
@@ -29,7 +30,7 @@ pub fn webhook_manifest(
     let unsplit = |problem: String| {
         other(format!("failed to split YAML documents in file {}: {problem}", Quoted(file)))
     };
-    let mut manifests = Manifests::new(kind);
+    let mut manifests = Manifests::new(kind, Release::default());
     for (number, document) in documents(content).map_err(unsplit)?.into_iter().enumerate() {
         let parsed = yaml::parse(document.text.as_bytes()).map_err(other)?;
         manifests.add(file, number, &parsed.value);
@@ -57,7 +58,7 @@ pub fn webhook_manifest(
 /// The errors of an `AdmissionConfiguration` and the configurations of its plugins.
 pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
     let mut inputs = InputReader::default();
-    let mut resolver = ConfigResolver::new(&mut inputs, false);
+    let mut resolver = ConfigResolver::new(&mut inputs, false, Release::default());
     let no_flags: [ConfigLayer; 0] = [];
     let given = MergedSection::<AdmissionFlags>::read(no_flags, &mut resolver.unread);
     if let Some(given) = given {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use portcullis_admission::configuration::manifest::{ManifestError, Manifests};
+use portcullis_admission::configuration::manifest::{ManifestError, ManifestWarning, Manifests};
 use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_kubernetes::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
 
@@ -33,7 +33,7 @@ impl ConfigResolver<'_> {
             return Vec::new();
         }
         let before = self.errors.len();
-        let mut manifests = Manifests::new(kind);
+        let mut manifests = Manifests::new(kind, self.release);
         let mut lines = BTreeMap::new();
         let mut total = 0;
         for file in &files {
@@ -46,6 +46,10 @@ impl ConfigResolver<'_> {
                 return Vec::new();
             }
             self.manifest(key, file, &content, &mut manifests, &mut lines);
+        }
+        for ManifestWarning { file, document, field, text } in manifests.take_warnings() {
+            let at = line(&lines, &file, document, &field);
+            self.warnings.push(format!("{key}: {file}: line {at}: {text}"));
         }
         let webhooks = manifests.finish().unwrap_or_else(|errors| {
             self.errors.extend(errors.into_iter().map(|error| located(key, error, &lines)));
@@ -93,9 +97,15 @@ impl ConfigResolver<'_> {
 /// The lines of each document of a file, and the number of lines before it.
 type DocumentLines = BTreeMap<(String, usize), (u64, KeyLines)>;
 
+/// The line of a value in its file.
+fn line(lines: &DocumentLines, file: &str, document: usize, field: &str) -> u64 {
+    let place = (file.to_owned(), document);
+    lines.get(&place).map_or(1, |(before, lines)| before + lines.of(field))
+}
+
 fn located(key: &str, error: ManifestError, lines: &DocumentLines) -> ConfigError {
     let ManifestError { file, object: _, document, field, problem, fix } = error;
     let path = Path::new(&file).to_owned();
-    let line = lines.get(&(file, document)).map_or(1, |(before, lines)| before + lines.of(&field));
+    let line = line(lines, &file, document, &field);
     ConfigError::new(key, problem.to_string()).in_file(&path).fix(format!("line {line}: {fix}"))
 }

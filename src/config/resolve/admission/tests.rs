@@ -2,6 +2,7 @@
 //! with kube-apiserver's own code in `tests/it/compared_admission.rs`.
 
 use clap::{Args, Command, FromArgMatches};
+use portcullis_kubernetes::release::Release;
 use serde_json::json;
 
 use super::*;
@@ -76,7 +77,8 @@ impl Directory {
         let mut unread = Vec::new();
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
-        let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend) };
+        let mut resolver =
+            ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend, Release::default()) };
         let found = resolver.admission(&section);
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(
@@ -123,6 +125,48 @@ fn configuration(kind: &str, name: &str, url: &str) -> String {
         }],
     })
     .to_string()
+}
+
+/// The rows of kube-apiserver's own test.
+// kubernetes: pkg/apis/admissionregistration/validation/warnings_test.go
+#[test]
+fn rules_for_reviews_are_warned_about() {
+    let token = "tokenreviews.authentication.k8s.io is excluded from admission webhooks; this rule will have no effect";
+    let access = "subjectaccessreviews.authorization.k8s.io is excluded from admission webhooks; this rule will have no effect";
+    let rule = |groups: &[&str], resources: &[&str]| json!({"operations": ["CREATE"], "apiGroups": groups, "apiVersions": ["v1"], "resources": resources});
+    let (authentication, authorization) = ("authentication.k8s.io", "authorization.k8s.io");
+    for (rules, expected) in [
+        (vec![rule(&[""], &["pods"])], vec![]),
+        (vec![rule(&[authentication], &["tokenreviews"])], vec![(0, token)]),
+        (vec![rule(&[""], &["pods"]), rule(&[authorization], &["subjectaccessreviews"])], vec![(1, access)]),
+        (vec![rule(&["*"], &["tokenreviews"])], vec![]),
+        (vec![rule(&[authentication], &["*"])], vec![]),
+        (vec![rule(&[authentication, authentication], &["tokenreviews", "tokenreviews"])], vec![(0, token)]),
+        (
+            vec![rule(&[authentication, authorization], &["tokenreviews", "subjectaccessreviews"])],
+            vec![(0, token), (0, access)],
+        ),
+        (vec![rule(&[""], &["serviceaccounts/token"])], vec![]),
+    ] {
+        let directory = Directory::new();
+        let mut manifest: serde_json::Value =
+            serde_json::from_str(&configuration("Validating", "b", "https://a.example.com/v")).unwrap();
+        manifest["webhooks"][0]["rules"] = json!(rules);
+        directory.write("validating/b.yaml", &manifest.to_string());
+        let (_, warnings) = directory.resolve(&[FILE, MODE_FLAG], &mut InputReader::default()).unwrap();
+        let file = directory.path("validating/b.yaml");
+        let expected: Vec<String> = expected
+            .into_iter()
+            .map(|(number, text)| {
+                format!(
+                    "{}: {}: line 1: webhooks[0].rules[{number}]: {text}",
+                    "--admission-control-config-file",
+                    file.display()
+                )
+            })
+            .collect();
+        assert_eq!(warnings, expected, "{rules:?}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authorization_test.go`, and more.
 
 use clap::{Args as _, Command, FromArgMatches as _};
+use portcullis_kubernetes::release::Release;
 
 use super::*;
 use crate::config::sections::GivenFlags;
@@ -57,7 +58,8 @@ impl Directory {
         let mut unread = Vec::new();
         let section = MergedSection::read([given.layer()], &mut unread).unwrap();
         assert_eq!(unread, []);
-        let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend) };
+        let mut resolver =
+            ConfigResolver { unread, ..ConfigResolver::new(inputs, leaves_to_backend, Release::default()) };
         let resolved = resolver.authorization(&section);
         let ConfigResolver { errors, warnings, .. } = resolver;
         assert!(

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
+use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::yaml::KeyLines;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 use portcullis_pki::issuance::usage::CertificateUsage;
@@ -46,7 +47,7 @@ struct ReadProfile {
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
 pub(crate) fn signer_profiles(key: &str, file: &Path) -> Result<Vec<SignerProfile>, ConfigErrors> {
     let mut inputs = InputReader::default();
-    let mut resolver = ConfigResolver::new(&mut inputs, false);
+    let mut resolver = ConfigResolver::new(&mut inputs, false, Release::default());
     let read = resolver.profiles(key, file);
     let errors = resolver.into_errors();
     if !errors.is_empty() {

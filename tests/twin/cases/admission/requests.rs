@@ -8,10 +8,29 @@ use crate::case::{Case, H1, case};
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// Patches that cannot be decoded.
+const UNDECODABLE: [(&str, &str, &str); 5] = [
+    ("a JSON patch that ends early", "application/json-patch+json", "[{"),
+    ("a merge patch that ends early", MERGE, "{"),
+    ("a strategic merge patch that ends early", "application/strategic-merge-patch+json", "{"),
+    ("an applied configuration that ends early", APPLY, "a: ["),
+    ("an applied configuration with a tab", APPLY, "a:\n\tb: c"),
+];
 const PODS: &str = "/api/v1/namespaces/twin/pods";
 
 pub(super) fn cases() -> Vec<Case> {
-    [users(), refusals(), versions(), applied(), deletions(), encodings(), connections(), dry_runs()].concat()
+    [
+        users(),
+        refusals(),
+        versions(),
+        applied(),
+        deletions(),
+        encodings(),
+        connections(),
+        dry_runs(),
+        undecodable(),
+    ]
+    .concat()
 }
 
 fn created(name: &str) -> Case {
@@ -480,7 +499,7 @@ fn connections() -> Vec<Case> {
         )
         .answers(400),
     ];
-    for (what, asks, status) in [("allowed", "", 404), ("denied", "v1=deny;", 403)] {
+    for (what, asks, denied) in [("allowed", "", false), ("denied", "v1=deny;", true)] {
         for (method, target) in [
             ("GET", "/api/v1/namespaces/twin/services/{unique}:80/proxy/"),
             ("POST", "/api/v1/namespaces/twin/pods/{unique}/proxy/a/"),
@@ -496,10 +515,30 @@ fn connections() -> Vec<Case> {
                 "a service"
             };
             let target = format!("{target}{asks}?q=1");
+            let status = match kind {
+                _ if denied => 403,
+                // It has no endpoints, whether it exists or not; with a port it is looked for first.
+                "a service" if !target.contains(":80") => 503,
+                _ => 404,
+            };
             cases.push(
                 by_admin(&format!("{method} by a proxy to {kind}: {what}"), method, &target).answers(status),
             );
         }
+    }
+    cases
+}
+
+/// Patches that cannot be decoded, which the API server refuses before it reads the object.
+fn undecodable() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (what, content_type, body) in UNDECODABLE {
+        let patch = |case: Case| case.body(content_type, body.as_bytes()).answers(400);
+        // Others than applied configurations have no manager of their own.
+        let target = if content_type == APPLY { format!("{OWN}?fieldManager=twin") } else { OWN.to_owned() };
+        let absent = by_admin(&format!("{what}, of an absent object"), "PATCH", &target);
+        cases.push(patch(absent).unreviewed());
+        cases.push(patch(created(&format!("{what}, of an object")).then("PATCH", &target)));
     }
     cases
 }

@@ -65,6 +65,15 @@ fn widgets() -> Vec<Case> {
             true,
         ));
     }
+    for (what, asks) in [("renamed", "m1=rename;"), ("given another UID", "m1=new-uid;")] {
+        let name = |operation: &str| format!("a widget is {operation}: {what}");
+        let mut replacement = widget(asks);
+        replacement["metadata"]["resourceVersion"] = json!("{version}");
+        cases.extend([
+            changed(&name("replaced"), "PUT", WIDGET).json(&replacement.to_string()).answers(422),
+            changed(&name("patched"), "PATCH", WIDGET).body(MERGE, asking(asks).as_bytes()).answers(422),
+        ]);
+    }
     cases
         .push(changed("a widget is deleted", "DELETE", WIDGET).answers(200).then("GET", WIDGET).answers(404));
     cases.push(

@@ -8,6 +8,9 @@ use crate::case::{Case, H1, case};
 use crate::cases::credentials::{APART, GO, by};
 use crate::mint::Jwt;
 
+const WEBHOOK_BOUND: &str =
+    r#"feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound"#;
+
 fn accounts() -> Vec<Case> {
     let account = |name: &str, uid: &str| refers(json!({"serviceaccount": {"name": name, "uid": uid}}));
     let robot_uid = "{uid:serviceaccounts/robot}";
@@ -123,6 +126,52 @@ fn bindings() -> Vec<Case> {
             to("pod", "holder", "u"),
             "pod UID ({uid:pods/holder}) does not match service account pod ref claim (u)",
         ),
+        rejected(
+            "validating webhook configuration",
+            to("validatingwebhookconfiguration", "hooks", "u"),
+            WEBHOOK_BOUND,
+        ),
+        rejected(
+            "mutating webhook configuration",
+            to("mutatingwebhookconfiguration", "hooks", "u"),
+            WEBHOOK_BOUND,
+        ),
+        rejected(
+            "empty webhook configuration",
+            refers(json!({"validatingwebhookconfiguration": {}})),
+            WEBHOOK_BOUND,
+        ),
+        rejected(
+            "webhook configuration, attested",
+            refers(json!({
+                "validatingwebhookconfiguration": {"name": "hooks", "uid": "u"},
+                "attestations": {"admissionReviewAPIGroups": ["apps"]},
+            })),
+            WEBHOOK_BOUND,
+        ),
+        rejected(
+            "webhook configuration and a pod",
+            refers(json!({"mutatingwebhookconfiguration": {"name": "hooks", "uid": "u"}, "pod": pod})),
+            WEBHOOK_BOUND,
+        ),
+        rejected(
+            "webhook configuration and a pod that does not exist",
+            refers(json!({
+                "mutatingwebhookconfiguration": {"name": "hooks", "uid": "u"}, "pod": {"name": "nothing", "uid": "u"},
+            })),
+            gone,
+        ),
+        rejected(
+            "webhook configuration is a string",
+            refers(json!({"validatingwebhookconfiguration": "hooks"})),
+            "json: cannot unmarshal string",
+        )
+        .any_body(GO),
+        valid(
+            "webhook configurations null",
+            refers(json!({"validatingwebhookconfiguration": null, "mutatingwebhookconfiguration": null})),
+        ),
+        valid("attestations alone", refers(json!({"attestations": {"admissionReviewAPIGroups": ["apps"]}}))),
         rejected("empty pod", refers(json!({"pod": {}})), gone),
         rejected("pod is a string", refers(json!({"pod": "holder"})), "json: cannot unmarshal string")
             .any_body(GO),

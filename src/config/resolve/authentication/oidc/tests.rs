@@ -6,6 +6,7 @@ use std::slice;
 
 use clap::{Args as _, Command, FromArgMatches as _};
 use portcullis_http::client_tls::TrustedRoots;
+use portcullis_kubernetes::release::Release;
 use rcgen::{CertificateParams, KeyPair};
 
 use super::*;
@@ -27,7 +28,8 @@ fn resolve(flags: &[&str]) -> Result<(Issuers, AnonymousAuth), Vec<ConfigError>>
     let section = MergedSection::read([given.layer()], &mut unread).unwrap();
     assert_eq!(unread, []);
     let mut inputs = InputReader::default();
-    let mut resolver = ConfigResolver { unread, ..ConfigResolver::new(&mut inputs, false) };
+    let mut resolver =
+        ConfigResolver { unread, ..ConfigResolver::new(&mut inputs, false, Release::default()) };
     let resolved = resolver.issuers(&section);
     let errors = resolver.errors;
     assert!(errors.iter().all(|error| error.fix.as_ref().is_some_and(|fix| !fix.is_empty())), "{errors:?}");
