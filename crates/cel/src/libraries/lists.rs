@@ -53,7 +53,10 @@ impl Library for Lists {
             }
             "lists.range" => 1 + LIST + count(call),
             "slice" => 1 + LIST + taken(call.values).unwrap_or(1),
-            "reverse" => 1 + LIST + first,
+            // One for an error.
+            "reverse" => {
+                1 + LIST + if matches!(call.values.first(), Some(Datum::List(_))) { first } else { 1 }
+            }
             "flatten" => flattened(first, call),
             "distinct" => pairs(call.values.first()),
             "sort" if is_typed => pairs(call.values.first()),

@@ -9,6 +9,8 @@ use super::{Case, Purpose, conditions, expressions};
 struct Names {
     variables: &'static [&'static str],
     fields: &'static [&'static str],
+    /// A list that is not a literal.
+    list: &'static str,
 }
 
 const OF_CLAIMS: Names = Names {
@@ -35,6 +37,7 @@ const OF_CLAIMS: Names = Names {
         "emptyMap",
         "requestResource",
     ],
+    list: "claims.groups",
 };
 const OF_OBJECTS: Names = Names {
     variables: &["object", "request", "authorizer", "namespaceObject", "x", "params", "net", "oldObject"],
@@ -58,6 +61,7 @@ const OF_OBJECTS: Names = Names {
         "a-b",
         "annotations",
     ],
+    list: "object.spec.template.spec.containers",
 };
 
 pub(super) fn expressions(seed: u64, count: usize) -> Vec<Case> {
@@ -101,7 +105,6 @@ impl Writer<'_> {
                     "[A].includes(B)",
                     "A.indexOf(B)",
                     "A in B",
-                    "A + B",
                     "{'a-b': A}.`a-b`",
                     "A.orValue(B)",
                     "A.?`a-b`.orValue(B)",
@@ -129,7 +132,6 @@ impl Writer<'_> {
                     "A.hasValue()",
                     "A.value()",
                     "[A].map(y, y)",
-                    "A.map(y, y)",
                     "{'a': A}",
                     "{'a': A}.a",
                     "optional.of(A).?a",
@@ -198,8 +200,12 @@ impl Writer<'_> {
     }
 
     fn fold(&mut self, depth: usize) -> String {
-        let range = self.write(depth - 1);
-        let range = if self.rng.one_in(2) { format!("[{range}]") } else { format!("({range})") };
+        // Never a map, whose order is left to chance.
+        let range = match self.rng.below(4) {
+            0 => self.names.list.to_owned(),
+            1 => format!("[dyn({}), dyn({})]", self.write(depth - 1), self.write(depth - 1)),
+            _ => format!("[{}]", self.write(depth - 1)),
+        };
         let variable = *self.rng.pick(self.names.variables);
         self.bound.push(variable);
         let body = self.write(depth - 1);

@@ -65,7 +65,8 @@ const STRICTER: &[(&str, &str)] = &[
 
 const QUANTITY_OF_GO: &str = "unsupported conversion to ref.Val: (*resource.Quantity)";
 
-const GO_TYPES: [(&str, &str); 2] = [
+const GO_TYPES: [(&str, &str); 3] = [
+    ("invalid qualifier type: types.Null", "invalid qualifier type: <nil>"),
     ("invalid qualifier type: *types.baseMap", "invalid qualifier type: map[string]interface {}"),
     ("invalid qualifier type: *types.baseList", "invalid qualifier type: []interface {}"),
 ];
