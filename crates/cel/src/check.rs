@@ -381,7 +381,7 @@ impl<'a> Checker<'a> {
             }
         };
         if two
-            && matches!(&fold.range.kind, NodeKind::Name(name) if name == "claims")
+            && matches!(&fold.range.kind, NodeKind::Name(name) if name.trim_start_matches('.') == "claims")
             && range.parts().0 == "map"
         {
             // The reference iterates over the values there, and uses each as a key.

@@ -94,7 +94,6 @@ impl Writer<'_> {
         }
         let less = depth - 1;
         match self.rng.below(12) {
-            0..=4 => self.chain(depth),
             5 | 6 => self.fold(depth),
             7 => {
                 let (first, second) = (self.write(less), self.write(less));
@@ -184,17 +183,15 @@ impl Writer<'_> {
             let field = *self.rng.pick(self.names.fields);
             let plain = field.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
             let name = if !plain || self.rng.one_in(4) { format!("`{field}`") } else { field.to_owned() };
-            match self.rng.below(8) {
-                0 => text.push_str(&format!(".?{name}")),
-                1 => text.push_str(&format!("['{field}']")),
-                2 => text.push_str(&format!("[?'{field}']")),
-                3 if depth > 0 => {
-                    let index = self.write(depth - 1);
-                    text.push_str(&format!("[{index}]"));
-                }
-                4 => text.push_str("[0]"),
-                _ => text.push_str(&format!(".{name}")),
-            }
+            let part = match self.rng.below(8) {
+                0 => format!(".?{name}"),
+                1 => format!("['{field}']"),
+                2 => format!("[?'{field}']"),
+                3 if depth > 0 => format!("[{}]", self.write(depth - 1)),
+                4 => "[0]".to_owned(),
+                _ => format!(".{name}"),
+            };
+            text.push_str(&part);
         }
         if self.rng.one_in(12) { format!("has({text})") } else { text }
     }

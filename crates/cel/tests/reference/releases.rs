@@ -112,6 +112,8 @@ const CLAIMS: &[&str] = &[
     "[1].map(claims, size(.claims.groups))",
     "[1].map(claims, true ? .claims.sub : 'x')",
     "[1].map(claims, (true ? .claims : .claims).sub)",
+    "[1].map(claims, .claims.all(c, c != ''))",
+    "[1].map(claims, .claims.all(k, v, true))",
     "[1].map(x, .x)",
     "[1].map(x, .x.y)",
     "[{'y': 1}].map(x, .x.y)",
