@@ -45,7 +45,7 @@ pub(super) fn check(
     match required.required() {
         Some(required) if required != result => {
             let mut text = format!("must evaluate to {required}");
-            if environment.names_wrong_result() {
+            if environment.names_wrong_result {
                 write!(text, " but got {result}").ok();
             }
             Err(CompileFault::of_whole(text))
@@ -154,11 +154,14 @@ impl<'a> Checker<'a> {
     }
 
     fn name(&mut self, name: &str, at: usize) -> Result<Type, CompileFault> {
-        if let Some((_, found)) = self.scope.iter().rev().find(|(known, _)| *known == name) {
+        // Names keep a leading dot only where they are not the variables of macros.
+        let global = name.strip_prefix('.').unwrap_or(name);
+        let local = self.scope.iter().rev().find(|(known, _)| *known == name);
+        if let Some((_, found)) = local {
             self.uses.push((at, found.clone()));
             return Ok(found.clone());
         }
-        self.environment.variable(name).ok_or_else(|| {
+        self.environment.variable(global).ok_or_else(|| {
             CompileFault::new(at, format!("undeclared reference to '{name}' (in container '')"))
                 .with_fix(format!("the variables are: {}", self.environment.names()))
         })
@@ -378,7 +381,7 @@ impl<'a> Checker<'a> {
             }
         };
         if two
-            && matches!(&fold.range.kind, NodeKind::Name(name) if name == "claims")
+            && matches!(&fold.range.kind, NodeKind::Name(name) if name.trim_start_matches('.') == "claims")
             && range.parts().0 == "map"
         {
             // The reference iterates over the values there, and uses each as a key.

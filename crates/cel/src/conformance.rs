@@ -12,8 +12,8 @@ use super::libraries::time;
 use super::value::Datum;
 
 /// The overloads of a function in the reference's format.
-pub fn overloads(function: &str) -> Option<Vec<String>> {
-    let function = Environment::MUTATION.functions().find(function)?;
+pub fn overloads(environment: Environment, function: &str) -> Option<Vec<String>> {
+    let function = environment.functions().find(function)?;
     Some(function.overloads.iter().map(ToString::to_string).collect())
 }
 

@@ -1,19 +1,40 @@
 //! What an expression may refer to: the variables of its purpose, and the object types of those.
 //!
-//! The functions are the same for every purpose, but for those of JSON patches.
+//! The functions are the same for every purpose, but for those of JSON patches, and for those that a release of Kubernetes
+//! adds: an expression of a new object must be one for the release before it, too.
 
 use std::sync::LazyLock;
 
+use super::cel_go::{CelGo, Declared, Origin, Rules};
 use super::libraries;
 use super::registry::Registry;
 use super::signatures::read_type;
 use super::types::Type;
 
-/// The functions of most environments.
-static FUNCTIONS: LazyLock<Registry> = LazyLock::new(|| Registry::new(libraries::BASE));
-/// Those with the functions of JSON patches.
-static FUNCTIONS_WITH_PATCHES: LazyLock<Registry> =
-    LazyLock::new(|| Registry::new(libraries::BASE.into_iter().chain([libraries::PATCHES])));
+/// The functions of one release.
+struct Functions {
+    /// Those of most environments.
+    base: Registry,
+    /// Those with the functions of JSON patches.
+    with_patches: Registry,
+}
+
+impl Functions {
+    fn new(declared: &'static Declared) -> Self {
+        let order = if declared.lists_come_last { libraries::LISTS_LAST } else { libraries::BASE };
+        Self {
+            base: Registry::new(order, declared),
+            with_patches: Registry::new(order.into_iter().chain([libraries::PATCHES]), declared),
+        }
+    }
+}
+
+static FUNCTIONS_0_26: LazyLock<Functions> =
+    LazyLock::new(|| Functions::new(CelGo::V0_26.declared(Origin::Stored)));
+static FUNCTIONS_0_29_NEW: LazyLock<Functions> =
+    LazyLock::new(|| Functions::new(CelGo::V0_29.declared(Origin::New)));
+static FUNCTIONS_0_29_STORED: LazyLock<Functions> =
+    LazyLock::new(|| Functions::new(CelGo::V0_29.declared(Origin::Stored)));
 
 /// The variables that an expression may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +43,11 @@ pub struct Environment {
     variables: &'static [(&'static str, &'static str)],
     /// Whether the functions of JSON patches are declared.
     patches: bool,
+    /// Whether the reference's error for a wrong result type names the type found.
+    // apiserver: pkg/authentication/cel/compile.go omits it; pkg/authorization/cel and pkg/admission/plugin/cel do not
+    pub(super) names_wrong_result: bool,
+    origin: Origin,
+    cel_go: CelGo,
 }
 
 /// The types that an expression may have as its result.
@@ -38,29 +64,33 @@ pub enum ResultType {
 impl Environment {
     /// `claims`: the claims of a token.
     // apiserver: pkg/authentication/cel/compile.go
-    pub const CLAIMS: Self = Self { variables: &[("claims", "map(string, any)")], patches: false };
+    pub const CLAIMS: Self =
+        Self { names_wrong_result: false, ..Self::stored_with(&[("claims", "map(string, any)")]) };
     /// `user`: the user that a token was mapped to.
-    pub const USER: Self = Self { variables: &[("user", "kubernetes.UserInfo")], patches: false };
+    pub const USER: Self =
+        Self { names_wrong_result: false, ..Self::stored_with(&[("user", "kubernetes.UserInfo")]) };
     /// `request`: the specification of a `SubjectAccessReview`, for the `matchConditions` of an authorization webhook.
     // apiserver: pkg/authorization/cel/compile.go
     pub const SUBJECT_ACCESS_REVIEW: Self =
-        Self { variables: &[("request", "kubernetes.SubjectAccessReviewSpec")], patches: false };
-    /// `object`, `oldObject`, `request`, `namespaceObject`, `authorizer`: the `matchConditions` of an admission webhook.
+        Self::stored_with(&[("request", "kubernetes.SubjectAccessReviewSpec")]);
+    /// `object`, `oldObject`, `request`, `namespaceObject`, `authorizer`: the `matchConditions` of an admission webhook, as
+    /// kube-apiserver reads those of a new object.
     // apiserver: pkg/admission/plugin/cel/compile.go
     pub const ADMISSION: Self = Self {
-        variables: &[
+        origin: Origin::New,
+        ..Self::stored_with(&[
             ("object", "dyn"),
             ("oldObject", "dyn"),
             ("namespaceObject", "kubernetes.Namespace"),
             ("request", "kubernetes.AdmissionRequest"),
             ("authorizer", "kubernetes.authorization.Authorizer"),
             ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
-        ],
-        patches: false,
+        ])
     };
     /// As [`Self::ADMISSION`], with `params`: the validations of a `ValidatingAdmissionPolicy`.
     pub const POLICY: Self = Self {
-        variables: &[
+        origin: Origin::New,
+        ..Self::stored_with(&[
             ("object", "dyn"),
             ("oldObject", "dyn"),
             ("namespaceObject", "kubernetes.Namespace"),
@@ -68,11 +98,38 @@ impl Environment {
             ("params", "dyn"),
             ("authorizer", "kubernetes.authorization.Authorizer"),
             ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
-        ],
-        patches: false,
+        ])
     };
     /// As [`Self::POLICY`], with `jsonpatch.escapeKey`: the mutations of a `MutatingAdmissionPolicy`.
     pub const MUTATION: Self = Self { patches: true, ..Self::POLICY };
+
+    /// The environment of expressions in stored objects and in files.
+    const fn stored_with(variables: &'static [(&'static str, &'static str)]) -> Self {
+        Self {
+            variables,
+            patches: false,
+            names_wrong_result: true,
+            origin: Origin::Stored,
+            cel_go: CelGo::REFERENCE,
+        }
+    }
+
+    /// The same environment in this release of cel-go.
+    #[must_use]
+    pub const fn of(self, cel_go: CelGo) -> Self {
+        Self { cel_go, ..self }
+    }
+
+    /// The environment for expressions of stored objects, which may use the functions that the release adds.
+    #[must_use]
+    pub const fn stored(self) -> Self {
+        Self { origin: Origin::Stored, ..self }
+    }
+
+    /// The rules of the release.
+    pub(super) fn rules(self) -> &'static Rules {
+        self.cel_go.rules()
+    }
 
     /// The type of a variable.
     pub(super) fn variable(self, name: &str) -> Option<Type> {
@@ -90,15 +147,14 @@ impl Environment {
         names.join(", ")
     }
 
-    /// Whether the reference's error for a wrong result type names the type found.
-    // apiserver: pkg/authentication/cel/compile.go omits it; pkg/authorization/cel and pkg/admission/plugin/cel do not
-    pub(super) fn names_wrong_result(self) -> bool {
-        self != Self::CLAIMS && self != Self::USER
-    }
-
     /// The functions.
     pub(super) fn functions(self) -> &'static Registry {
-        if self.patches { &FUNCTIONS_WITH_PATCHES } else { &FUNCTIONS }
+        let functions = match (self.cel_go, self.origin) {
+            (CelGo::V0_26, _) => &*FUNCTIONS_0_26,
+            (CelGo::V0_29, Origin::New) => &*FUNCTIONS_0_29_NEW,
+            (CelGo::V0_29, Origin::Stored) => &*FUNCTIONS_0_29_STORED,
+        };
+        if self.patches { &functions.with_patches } else { &functions.base }
     }
 }
 

@@ -35,7 +35,11 @@ pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum)
         }
         (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
-            (Some(left), Some(right)) => same(evaluation, left, right)?,
+            (Some(left), Some(right)) => match (&**left, &**right) {
+                // Elsewhere, `null` is told apart before the value is asked.
+                (Datum::Native(_) | Datum::Root(_), Datum::Null) => return no_such_overload(),
+                (left, right) => same(evaluation, left, right)?,
+            },
             (left, right) => left.is_none() && right.is_none(),
         },
         (Datum::List(left), Datum::List(right)) => same_items(evaluation, &left.items, &right.items)?,
@@ -54,7 +58,9 @@ pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum)
                 None => return no_such_overload(),
             }
         }
-        (Datum::Native(_), right) if !matches!(right, Datum::Null) => return no_such_overload(),
+        (Datum::Native(_) | Datum::Root(_), right) if !matches!(right, Datum::Null) => {
+            return no_such_overload();
+        }
         _ => false,
     })
 }

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
+use super::cel_go::Rules;
 use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
 use super::patterns::Patterns;
 use super::price::{self, LIST, MAP};
@@ -22,17 +23,20 @@ use selection::Reached;
 pub(super) struct Evaluator<'a> {
     /// The variables in scope, innermost last.
     scope: Vec<(&'a str, Datum)>,
+    /// How many of them are those of the environment, not of macros.
+    globals: usize,
     evaluation: Evaluation<'a>,
 }
 
 impl<'a> Evaluator<'a> {
     pub(super) fn new(
+        rules: &'static Rules,
         variables: &'a [(&'static str, Datum)],
         patterns: &'a Patterns,
         decisions: &'a [(AccessReview, AccessDecision)],
     ) -> Self {
-        let scope = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { scope, evaluation: Evaluation::new(patterns, decisions) }
+        let scope: Vec<_> = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
+        Self { globals: scope.len(), scope, evaluation: Evaluation::new(rules, patterns, decisions) }
     }
 
     /// The cost so far.
@@ -89,7 +93,7 @@ impl<'a> Evaluator<'a> {
     // cel-go: interpreter/attributes.go — Resolve
     fn attribute(&mut self, node: &'a ExprNode) -> Result<Reached, Halt> {
         match &node.kind {
-            NodeKind::Name(name) => self.name(name).map(Reached::root),
+            NodeKind::Name(name) => self.name(name).map(|value| self.root(value)),
             NodeKind::Select { operand, field, how } => {
                 let target = self.attribute(operand)?;
                 let key = Datum::string(field);
@@ -111,7 +115,7 @@ impl<'a> Evaluator<'a> {
                     _ => no_such_overload(),
                 }
             }
-            _ => self.eval(node).map(Reached::root),
+            _ => self.eval(node).map(|value| self.root(value)),
         }
     }
 
@@ -123,12 +127,25 @@ impl<'a> Evaluator<'a> {
         if target.is_absent() {
             return Ok(target);
         }
-        let index = match self.attribute(index).and_then(Reached::into_datum) {
+        let hidden = if has_global_root(node) { self.hide_locals() } else { Vec::new() };
+        let index = self.attribute(index).and_then(Reached::into_datum);
+        self.scope.extend(hidden);
+        let index = match index {
             Ok(index) => index,
             Err(halt) => return self.charge(1).and(Err(halt)),
         };
         self.charge(price::size(&index) / 100)?;
         self.qualified(target, &index, optional)
+    }
+
+    /// The start of a chain of selections.
+    fn root(&self, value: Datum) -> Reached {
+        Reached::root(value, self.evaluation.rules().optionals_convert)
+    }
+
+    /// Takes the variables of macros out of the scope.
+    fn hide_locals(&mut self) -> Vec<(&'a str, Datum)> {
+        self.scope.split_off(self.globals.min(self.scope.len()))
     }
 
     /// Selects from a value. What an optional selection does not find is free.
@@ -184,7 +201,7 @@ impl<'a> Evaluator<'a> {
         self.unbind(outside);
         let result = result.map(|value| if flat { value } else { Datum::Optional(Some(Arc::new(value))) });
         // It is a conditional in the reference.
-        result.and_then(|value| Reached::root(value).into_datum())
+        result.and_then(|value| self.root(value).into_datum())
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
@@ -204,11 +221,13 @@ impl<'a> Evaluator<'a> {
         arguments: &'a [ExprNode],
         callee: Option<Callee>,
     ) -> EvalResult {
-        // `or` and `orValue` are lazy, treat a value that is not an optional as a present one, and have no cost.
+        // `or` and `orValue` are lazy, and have no cost.
         if let ("or" | "orValue", Some(target), [other]) = (function, target, arguments) {
             return match self.eval(target)? {
                 Datum::Optional(None) => self.eval(other),
                 Datum::Optional(Some(held)) if function == "orValue" => sound(held.as_ref().clone()),
+                present @ Datum::Optional(Some(_)) => Ok(present),
+                _ if self.evaluation.rules().or_takes_optionals_only => no_such_overload(),
                 value => Ok(value),
             };
         }
@@ -242,7 +261,12 @@ impl<'a> Evaluator<'a> {
     }
 
     fn name(&self, name: &str) -> EvalResult {
-        match self.scope.iter().rev().find(|(known, _)| *known == name) {
+        // With a leading dot, a variable of the environment, also where a macro has one of the same name.
+        let found = match name.strip_prefix('.') {
+            Some(global) => self.scope.iter().take(self.globals).find(|(known, _)| *known == global),
+            None => self.scope.iter().rev().find(|(known, _)| *known == name),
+        };
+        match found {
             Some((_, value)) => Ok(value.clone()),
             None => error(format!("no such attribute(s): {name}")),
         }
@@ -324,6 +348,20 @@ fn insert(map: &mut BTreeMap<MapKey, Datum>, key: &Datum, value: Datum) -> Resul
             Ok(replaced)
         }
         None => unsupported_key(key),
+    }
+}
+
+/// Whether a chain of selections starts from a name that a macro hides. The reference resolves the indexes of such a chain
+/// without the variables of macros.
+// cel-go: interpreter/attributes.go — absoluteAttribute
+fn has_global_root(node: &ExprNode) -> bool {
+    match &node.kind {
+        NodeKind::Name(name) => name.starts_with('.'),
+        NodeKind::Select { operand, .. } => has_global_root(operand),
+        NodeKind::Call { arguments, .. } if is_attribute(node) => {
+            arguments.first().is_some_and(has_global_root)
+        }
+        _ => false,
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use portcullis_go::regexp::Pattern;
 
 use super::access::{AccessDecision, AccessReview};
+use super::cel_go::Rules;
 use super::patterns::Patterns;
 use super::value::Datum;
 
@@ -65,6 +66,7 @@ pub(super) fn sound(value: Datum) -> EvalResult {
 
 /// The cost of one evaluation so far, and what its calls share.
 pub(super) struct Evaluation<'a> {
+    rules: &'static Rules,
     patterns: &'a Patterns,
     /// The last computed patterns.
     computed: VecDeque<(String, Arc<Pattern>)>,
@@ -74,8 +76,17 @@ pub(super) struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    pub(super) fn new(patterns: &'a Patterns, decisions: &'a [(AccessReview, AccessDecision)]) -> Self {
-        Self { patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0 }
+    pub(super) fn new(
+        rules: &'static Rules,
+        patterns: &'a Patterns,
+        decisions: &'a [(AccessReview, AccessDecision)],
+    ) -> Self {
+        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0 }
+    }
+
+    /// The rules of the release that is followed.
+    pub(super) fn rules(&self) -> &'static Rules {
+        self.rules
     }
 
     /// The cost so far.

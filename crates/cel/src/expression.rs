@@ -69,7 +69,7 @@ impl Expression {
             let mut tree = syntax::parse(text, environment)?;
             check::check(&tree, environment, result)?;
             let mut patterns = Patterns::default();
-            plan::plan(&mut tree, &mut patterns)?;
+            plan::plan(&mut tree, environment.rules(), &mut patterns)?;
             let deep = tree.depth() > SHALLOW;
             Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
         };
@@ -148,7 +148,8 @@ impl Expression {
     ) -> (Result<T, Halt>, u64) {
         let compiled = &self.0;
         let evaluate = || {
-            let mut evaluator = Evaluator::new(&bindings.0, &compiled.patterns, decisions);
+            let mut evaluator =
+                Evaluator::new(compiled.environment.rules(), &bindings.0, &compiled.patterns, decisions);
             let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
             (result, evaluator.spent())
         };

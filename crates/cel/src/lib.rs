@@ -23,7 +23,8 @@
 //! [`Outcome::Review`]; have the access review decided and evaluate again with the decision. A check costs 350,000 of the
 //! 1,000,000 units, so no expression needs more than two. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
 //!
-//! "The reference" in this crate is cel-go as kube-apiserver 1.36 configures it. The modules, from the top to the bottom; a
+//! "The reference" in this crate is cel-go as kube-apiserver configures it: that of [`CelGo::REFERENCE`], unless
+//! [`Environment::of`] selects another release. The modules, from the top to the bottom; a
 //! module imports only modules below it, and a test holds this:
 //!
 //! | module | purpose |
@@ -56,6 +57,7 @@
 //! | `access` | access reviews for the authorizer, and its decisions |
 //! | `faults` | errors of compilation, as the reference words them |
 //! | `stack` | threads with a larger stack |
+//! | `cel_go` | the releases of the reference, and what differs between them |
 //!
 //! The `cel` crate lacks a type checker, a cost limit and the error texts of the reference; this crate supplies them. The
 //! evaluator, the checker and the planner know libraries by the trait `library::Library` alone. The checker resolves a
@@ -82,6 +84,7 @@ mod access;
 mod arithmetic;
 mod bindings;
 mod budget;
+mod cel_go;
 mod check;
 #[doc(hidden)]
 pub mod conformance;
@@ -113,6 +116,7 @@ mod value;
 pub use access::{AccessDecision, AccessReview, AccessTarget, ResourceTarget, ServiceAccount};
 pub use bindings::Bindings;
 pub use budget::{Budget, BudgetExceeded};
+pub use cel_go::CelGo;
 pub use environment::{Environment, ResultType};
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;

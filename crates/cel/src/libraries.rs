@@ -53,5 +53,22 @@ pub(super) const BASE: [&dyn Library; 13] = [
     &authorizer::Authorizers,
 ];
 
+/// The same libraries, in another order.
+pub(super) const LISTS_LAST: [&dyn Library; 13] = [
+    &standard::Standard,
+    &strings::Strings,
+    &sets::Sets,
+    &optionals::Optionals,
+    &time::Times,
+    &ip::IpAddresses,
+    &url::Urls,
+    &quantity::Quantities,
+    &semver::Semvers,
+    &format::Format,
+    &named_formats::NamedFormats,
+    &authorizer::Authorizers,
+    &lists::Lists,
+];
+
 /// The library of the environments that patch objects.
 pub(super) const PATCHES: &dyn Library = &json_patch::JsonPatch;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::cel_go::Rules;
 use super::evaluation::{EvalResult, Evaluation, Halt};
 use super::faults::CompileFault;
 use super::price::{self, Price};
@@ -62,6 +63,8 @@ pub(super) struct Call<'a> {
     pub(super) only: Option<&'a Overload>,
     /// The arguments; the target of a member function is the first.
     pub(super) values: &'a [Datum],
+    /// Those of the release that is followed.
+    pub(super) rules: &'static Rules,
 }
 
 /// Checks a call on a literal text, at this offset, with a literal list.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cel_go::Rules;
 use super::eval::Evaluator;
 use super::evaluation::Halt;
 use super::faults::CompileFault;
@@ -15,10 +16,14 @@ const CONVERSIONS: [&str; 10] =
     ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
 /// Folds the constants of a tree, and compiles its literal patterns.
-pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), CompileFault> {
+pub(super) fn plan(
+    node: &mut ExprNode,
+    rules: &'static Rules,
+    patterns: &mut Patterns,
+) -> Result<(), CompileFault> {
     let at = node.at;
     for child in node.children_mut() {
-        plan(child, patterns)?;
+        plan(child, rules, patterns)?;
     }
     let fault = |text: String| Err(CompileFault::new(at, text));
     if let NodeKind::Call { function, target, arguments, callee } = &node.kind {
@@ -39,7 +44,7 @@ pub(super) fn plan(node: &mut ExprNode, patterns: &mut Patterns) -> Result<(), C
     if !is_constant(node) {
         return Ok(());
     }
-    match Evaluator::new(&[], patterns, &[]).eval(node) {
+    match Evaluator::new(rules, &[], patterns, &[]).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
         Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),

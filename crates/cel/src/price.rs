@@ -78,9 +78,16 @@ fn traverse(evaluation: &mut Evaluation<'_>, value: &Datum) -> Result<(), Halt> 
             traverse(evaluation, &key.datum())?;
             traverse(evaluation, value)
         })?,
-        Datum::Root(root) => root.fields.iter().try_for_each(|(key, value)| {
-            evaluation.charge(key.len() / 10)?;
-            traverse(evaluation, value)
+        // The reference iterates over the values there, and looks each up as a key.
+        Datum::Root(root) => root.fields.values().try_for_each(|value| {
+            traverse(evaluation, value)?;
+            match value {
+                Datum::String(name) => match root.find(name) {
+                    Some(found) => traverse(evaluation, &found),
+                    None => evaluation.charge(1),
+                },
+                _ => evaluation.charge(1),
+            }
         })?,
         _ => return evaluation.charge(1),
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::cel_go::{Declared, Rules};
 use super::evaluation::{EvalResult, Evaluation, Halt};
 use super::library::{Call, Library, LiteralCheck};
 use super::signatures::{self, Overload};
@@ -36,11 +37,18 @@ pub(super) struct Callee {
 }
 
 impl Registry {
-    /// The functions that the libraries declare.
-    pub(super) fn new(libraries: impl IntoIterator<Item = &'static dyn Library>) -> Self {
+    /// The functions of the libraries that a release declares.
+    pub(super) fn new(
+        libraries: impl IntoIterator<Item = &'static dyn Library>,
+        declared: &Declared,
+    ) -> Self {
         let mut functions: BTreeMap<&'static str, Function> = BTreeMap::new();
         for library in libraries {
-            for (name, overloads) in signatures::read(library.signatures()) {
+            for (name, mut overloads) in signatures::read(library.signatures()) {
+                overloads.retain(|overload| declared.has(name, &overload.to_string()));
+                if overloads.is_empty() {
+                    continue;
+                }
                 let function = functions.entry(name).or_insert_with(|| Function::new(name, library));
                 function.overloads.extend(overloads);
                 function.libraries.push((library, function.overloads.len()));
@@ -93,7 +101,7 @@ impl Callee {
 
     /// Charges a call, makes it, and selects the reference's error if no overload accepts the values.
     pub(super) fn call(&self, evaluation: &mut Evaluation<'_>, values: &[Datum]) -> EvalResult {
-        let (library, call) = (self.library(values)?, self.with(values));
+        let (library, call) = (self.library(values)?, self.with(evaluation.rules(), values));
         library.price(&call).charge(evaluation, values)?;
         let result = match self.only {
             Some(only) if !self.function.has_one_implementation && !only.takes(values) => Err(Halt::Unsuited),
@@ -107,11 +115,12 @@ impl Callee {
 
     /// Charges a call that is not made.
     pub(super) fn charge(&self, evaluation: &mut Evaluation<'_>, values: &[Datum]) -> Result<(), Halt> {
-        self.library(values)?.price(&self.with(values)).charge(evaluation, values)
+        let call = self.with(evaluation.rules(), values);
+        self.library(values)?.price(&call).charge(evaluation, values)
     }
 
-    fn with<'a>(&self, values: &'a [Datum]) -> Call<'a> {
-        Call { function: self.function.name, only: self.only, values }
+    fn with<'a>(&self, rules: &'static Rules, values: &'a [Datum]) -> Call<'a> {
+        Call { function: self.function.name, only: self.only, values, rules }
     }
 
     /// The library whose overloads accept the first value; the first one if there is none, which refuses the call.

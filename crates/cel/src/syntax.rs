@@ -28,16 +28,31 @@ pub(super) fn parse(text: &str, environment: Environment) -> Result<ExprNode, Co
         return Err(CompileFault::unplaced(reason));
     }
     // The whole expression is the first level.
-    let parser = cel::Env::default().parser().max_recursion_depth(MAX_NESTING - 1);
+    let parser = cel::Env::default()
+        .parser()
+        .max_recursion_depth(MAX_NESTING - 1)
+        .enable_ident_escape_syntax(environment.rules().quoted_fields);
     let (tree, source) =
         parser.parse_with_source_info(text).map_err(|errors| match errors.errors.into_iter().next() {
             Some(error) if error.msg.contains("Recursion limit of ") => {
                 CompileFault::unplaced(format!("expression recursion limit exceeded: {MAX_NESTING}"))
             }
+            Some(error) if error.msg == UNSUPPORTED_QUOTES => {
+                let at = offset(text, error.pos);
+                CompileFault::new(at + before_quote(text, at), error.msg)
+            }
             Some(error) => CompileFault::new(offset(text, error.pos), error.msg),
             None => CompileFault::new(0, "syntax error"),
         })?;
     AstReader { source: &source, environment, bound: Vec::new() }.node(tree, 0)
+}
+
+/// The parser's error for a field name in back quotes, where these are not allowed. It has the position of the dot before.
+const UNSUPPORTED_QUOTES: &str = "unsupported syntax: '`'";
+
+/// The distance from an offset to the next back quote.
+fn before_quote(text: &str, at: usize) -> usize {
+    text.chars().skip(at).position(|character| character == '`').unwrap_or(0)
 }
 
 /// The offset of a line and column, which count from 1.
@@ -63,6 +78,28 @@ impl AstReader<'_> {
         self.source.offset_for(id).and_then(|(start, _)| usize::try_from(start).ok()).unwrap_or(0)
     }
 
+    fn is_bound(&self, name: &str) -> bool {
+        self.bound.iter().any(|bound| bound == name)
+    }
+
+    /// Whether a name with a leading dot is also that of a macro's variable, and told apart from it.
+    fn hides(&self, name: &str) -> bool {
+        self.environment.rules().distinct_global_names
+            && name.strip_prefix('.').is_some_and(|global| self.is_bound(global))
+    }
+
+    /// The same of the first name of a qualified one.
+    fn is_hidden(&self, tree: &Expr) -> bool {
+        qualified(tree).is_some_and(|(first, _)| self.hides(first))
+    }
+
+    /// The qualified name of a variable or a type of the environment, if a tree may be one.
+    fn global_name(&self, tree: &Expr) -> Option<String> {
+        let (first, name) = qualified(tree)?;
+        let is_local = self.is_bound(first);
+        (!is_local || !self.environment.rules().distinct_global_names).then_some(name)
+    }
+
     fn nodes(&mut self, trees: Vec<IdedExpr>, depth: u16) -> Result<Vec<ExprNode>, CompileFault> {
         trees.into_iter().map(|tree| self.node(tree, depth)).collect()
     }
@@ -73,23 +110,31 @@ impl AstReader<'_> {
 
     fn node(&mut self, tree: IdedExpr, depth: u16) -> Result<ExprNode, CompileFault> {
         let id = tree.id;
-        let depth = depth + u16::from(nests(&tree.expr));
-        if depth > MAX_NESTING {
-            return Err(CompileFault::unplaced("max recursion depth exceeded"));
-        }
+        let depth = if nests(&tree.expr) { deeper(depth)? } else { depth };
         let kind = match tree.expr {
             Expr::Literal(literal) => NodeKind::Literal(constant(&literal)),
             Expr::Ident(name) => {
-                let name = name.trim_start_matches('.').to_owned();
-                match type_named(&name).filter(|_| !self.bound.contains(&name)) {
+                let global = name.trim_start_matches('.');
+                let is_bound = self.is_bound(global);
+                let is_hidden = self.hides(&name);
+                match type_named(global).filter(|_| !is_bound || is_hidden) {
+                    Some(_) if is_hidden => return Err(hidden_type(global)),
                     Some(named) => NodeKind::Literal(Datum::Type(named.into())),
-                    None => NodeKind::Name(name),
+                    // The dot also stays where the checker is to report the name.
+                    None if is_hidden || !(is_bound || self.environment.declares(global)) => {
+                        NodeKind::Name(name)
+                    }
+                    None => NodeKind::Name(global.to_owned()),
                 }
             }
             Expr::Select(select) => {
-                let name = qualified(&select.operand.expr).map(|prefix| format!("{prefix}.{}", select.field));
+                let name = self.global_name(&select.operand.expr);
+                let name = name.map(|prefix| format!("{prefix}.{}", select.field));
                 match name {
                     Some(name) if self.environment.declares(&name) => NodeKind::Name(name),
+                    Some(name) if type_named(&name).is_some() && self.is_hidden(&select.operand.expr) => {
+                        return Err(hidden_type(&name));
+                    }
                     Some(name) if let Some(named) = type_named(&name) => {
                         NodeKind::Literal(Datum::Type(named.into()))
                     }
@@ -131,7 +176,7 @@ impl AstReader<'_> {
         let CallExpr { func_name, target, args } = call;
         let name = func_name.trim_start_matches('.').to_owned();
         let Some(target) = target else { return self.global(id, name, args, depth) };
-        if let Some(prefix) = qualified(&target.expr) {
+        if let Some((_, prefix)) = qualified(&target.expr) {
             let function = format!("{prefix}.{name}");
             if self.environment.functions().find(&function).is_some() {
                 return Ok(NodeKind::Call {
@@ -181,10 +226,13 @@ impl AstReader<'_> {
                 Ok(parts) => Ok(NodeKind::Conditional(Box::new(parts))),
                 Err(_) => self.fault(id, "syntax error"),
             },
-            ("has", 1) => match self.nodes(args, depth)?.pop().map(|node| node.kind) {
-                Some(NodeKind::Select { operand, field, how: Selection::Plain }) => {
-                    Ok(NodeKind::Select { operand, field, how: Selection::Test })
-                }
+            ("has", 1) => match args.into_iter().next().map(|tree| tree.expr) {
+                // It is a selection also where the environment has a variable or a type of this name.
+                Some(Expr::Select(select)) => Ok(NodeKind::Select {
+                    operand: self.boxed(*select.operand, deeper(depth)?)?,
+                    field: select.field,
+                    how: Selection::Test,
+                }),
                 _ => self.fault(id, "invalid argument to has() macro"),
             },
             (op::OPT_SELECT, 2) => {
@@ -303,6 +351,21 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     })
 }
 
+/// The reference's error for a type whose name a macro hides: it finds the type when it checks the expression, and not when it
+/// plans it.
+fn hidden_type(name: &str) -> CompileFault {
+    CompileFault::of_whole(format!("program instantiation failed: reference to undefined type: .{name}"))
+}
+
+/// The next level of nesting.
+fn deeper(depth: u16) -> Result<u16, CompileFault> {
+    if depth < MAX_NESTING {
+        Ok(depth + 1)
+    } else {
+        Err(CompileFault::unplaced("max recursion depth exceeded"))
+    }
+}
+
 /// The operators that the limit of nesting counts; `!`, `-`, `&&` and `||` are not among them.
 const NESTED: [&str; 16] = [
     op::CONDITIONAL,
@@ -332,8 +395,9 @@ fn nests(tree: &Expr) -> bool {
     }
 }
 
-/// `a.b.c`, if it consists of a few names only, as the names of variables, types and functions do.
-fn qualified(tree: &Expr) -> Option<String> {
+/// `a.b.c`, if it consists of a few names only, as the names of variables, types and functions do; and the first of them,
+/// with its leading dot.
+fn qualified(tree: &Expr) -> Option<(&str, String)> {
     let mut fields = Vec::new();
     let mut tree = tree;
     while let Expr::Select(select) = tree {
@@ -346,7 +410,7 @@ fn qualified(tree: &Expr) -> Option<String> {
     let Expr::Ident(name) = tree else { return None };
     fields.push(name.trim_start_matches('.'));
     fields.reverse();
-    Some(fields.join("."))
+    Some((name, fields.join(".")))
 }
 
 fn constant(literal: &LiteralValue) -> Datum {

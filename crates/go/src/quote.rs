@@ -12,28 +12,43 @@ pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&QuotedBytes(self.0.as_bytes()), f)
+    }
+}
+
+/// Shows bytes as [`Quoted`] shows a text: those that are not UTF-8 as `\x..`.
+#[derive(Debug, Clone, Copy)]
+pub struct QuotedBytes<'a>(pub &'a [u8]);
+
+impl fmt::Display for QuotedBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' | '\\' => {
-                    f.write_char('\\')?;
-                    f.write_char(c)?;
-                }
-                ' '..='~' => f.write_char(c)?,
-                '\u{7}' => f.write_str("\\a")?,
-                '\u{8}' => f.write_str("\\b")?,
-                '\u{c}' => f.write_str("\\f")?,
-                '\n' => f.write_str("\\n")?,
-                '\r' => f.write_str("\\r")?,
-                '\t' => f.write_str("\\t")?,
-                '\u{b}' => f.write_str("\\v")?,
-                '\0'..='\u{1f}' | '\u{7f}' => write!(f, "\\x{:02x}", u32::from(c))?,
-                c if is_printable(c) => f.write_char(c)?,
-                '\0'..='\u{ffff}' => write!(f, "\\u{:04x}", u32::from(c))?,
-                _ => write!(f, "\\U{:08x}", u32::from(c))?,
-            }
+        for chunk in self.0.utf8_chunks() {
+            chunk.valid().chars().try_for_each(|c| write_escaped(f, c))?;
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
         }
         f.write_char('"')
+    }
+}
+
+fn write_escaped(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
+    match c {
+        '"' | '\\' => {
+            f.write_char('\\')?;
+            f.write_char(c)
+        }
+        ' '..='~' => f.write_char(c),
+        '\u{7}' => f.write_str("\\a"),
+        '\u{8}' => f.write_str("\\b"),
+        '\u{c}' => f.write_str("\\f"),
+        '\n' => f.write_str("\\n"),
+        '\r' => f.write_str("\\r"),
+        '\t' => f.write_str("\\t"),
+        '\u{b}' => f.write_str("\\v"),
+        '\0'..='\u{1f}' | '\u{7f}' => write!(f, "\\x{:02x}", u32::from(c)),
+        c if is_printable(c) => f.write_char(c),
+        '\0'..='\u{ffff}' => write!(f, "\\u{:04x}", u32::from(c)),
+        _ => write!(f, "\\U{:08x}", u32::from(c)),
     }
 }
 
@@ -87,5 +102,6 @@ mod tests {
         for (text, quoted) in CASES {
             assert_eq!(Quoted(text).to_string(), *quoted, "{text:?}");
         }
+        assert_eq!(QuotedBytes(b"%\xf0\x9f\xc3\xa9\xff").to_string(), r#""%\xf0\x9fé\xff""#);
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 use super::hex;
 use super::netip::{self, ParseError};
 use super::octets::{Octets, octets};
-use super::quote::Quoted;
+use super::quote::{Quoted, QuotedBytes};
 
 pub mod query;
 
@@ -18,8 +18,8 @@ pub mod query;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// A percent sign that two hexadecimal digits do not follow, or an octet that may not be escaped here.
-    #[error("invalid URL escape {}", Quoted(.0))]
-    Escape(String),
+    #[error("invalid URL escape {}", QuotedBytes(.0))]
+    Escape(Vec<u8>),
     /// A character that a host cannot contain.
     #[error("invalid character {} in host name", Quoted(.0))]
     HostCharacter(String),
@@ -147,7 +147,7 @@ pub fn unescape_bytes(text: &str, part: Part) -> Result<Option<Vec<u8>>, UrlErro
                 let octet = escaped_octet(rest).filter(|octet| part.takes_escaped(*octet));
                 let Some(octet) = octet else {
                     let shown = rest.get(..2).unwrap_or(rest);
-                    return Err(UrlError::Escape(format!("%{}", to_text(shown.to_vec()))));
+                    return Err(UrlError::Escape([b"%", shown].concat()));
                 };
                 rest = rest.get(2..).unwrap_or_default();
                 octet

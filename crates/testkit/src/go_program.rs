@@ -20,47 +20,61 @@ pub struct GoProgram(PathBuf);
 impl GoProgram {
     /// Builds `tests/go/NAME`, once in a process. Without Go, prints that the test is skipped and returns `None`.
     pub fn build(name: &str) -> Option<Self> {
+        Self::build_with(name, None)
+    }
+
+    /// As [`Self::build`], with the modules of `tests/go/releases/RELEASE.mod` instead of those of `tests/go/go.mod`.
+    pub fn build_of(name: &str, release: &str) -> Option<Self> {
+        Self::build_with(name, Some(release))
+    }
+
+    fn build_with(name: &str, release: Option<&str>) -> Option<Self> {
         static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
         // A test that fails to build another program has poisoned no entry.
         let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(program) = built.get(name) {
+        let file = release.map_or_else(|| name.to_owned(), |release| format!("{name}-{release}"));
+        if let Some(program) = built.get(&file) {
             return Some(Self(program.clone()));
         }
-        let program = Self::compile(name)?;
-        built.insert(name.to_owned(), program.clone());
+        let program = Self::compile(name, release, &file)?;
+        built.insert(file, program.clone());
         Some(Self(program))
     }
 
-    fn compile(name: &str) -> Option<PathBuf> {
+    fn compile(name: &str, release: Option<&str>, file: &str) -> Option<PathBuf> {
         // `.ci/run` builds all programs in advance, with the same flags into the same directory.
         let directory = paths::temporary_dir().join("go");
         std::fs::create_dir_all(&directory).unwrap();
-        let program = directory.join(name);
+        let program = directory.join(file);
         // Another test program may run the program that this one would replace.
-        let lock = File::create(program.with_extension("lock")).unwrap();
+        let lock = File::create(directory.join(format!("{file}.lock"))).unwrap();
         lock.lock().unwrap();
         let mut build = Command::new("go");
         // Builds also in a checkout of another owner, below another module.
-        build.args(["build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]).arg(&program).arg(".");
-        build.env("CGO_ENABLED", "0").env("GOWORK", "off");
+        build.args(["build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w"]);
+        if let Some(release) = release {
+            let modules = paths::go_module().join("releases").join(format!("{release}.mod"));
+            build.arg(format!("-modfile={}", modules.display()));
+        }
+        build.arg("-o").arg(&program).arg(".").env("CGO_ENABLED", "0").env("GOWORK", "off");
         let started = (!program.is_file()).then(Instant::now);
         if started.is_some() {
             real::note(&format!(
-                "building tests/go/{name} with Go (once; the first takes minutes, others seconds)"
+                "building tests/go/{file} with Go (once; the first takes minutes, others seconds)"
             ));
         }
         // A few programs are modules of their own.
         match build.current_dir(paths::go_module().join(name)).status() {
             Ok(status) => {
-                assert!(status.success(), "tests/go/{name} does not build");
+                assert!(status.success(), "tests/go/{file} does not build");
                 if let Some(started) = started {
-                    real::note(&format!("tests/go/{name} is built ({} s)", started.elapsed().as_secs()));
+                    real::note(&format!("tests/go/{file} is built ({} s)", started.elapsed().as_secs()));
                 }
                 Some(program)
             }
             Err(error) => {
                 assert!(!real::is_required(), "Go is required here: {error}");
-                eprintln!("SKIPPED: nothing is compared with tests/go/{name}, because there is no `go` here");
+                eprintln!("SKIPPED: nothing is compared with tests/go/{file}, because there is no `go` here");
                 None
             }
         }

@@ -3,7 +3,8 @@
 //
 // It reads one case per line as JSON from standard input and writes one line for each: the compile error, if any, and
 // the value of the expression. With the argument "functions", it lists the overloads of this release's type checker
-// instead, in the order in which the type checker tries them; with "loop", it measures the evaluations of one expression.
+// instead, in the order in which the type checker tries them, those of new objects with "functions new"; with "loop",
+// it measures the evaluations of one expression.
 package main
 
 import (
@@ -58,6 +59,9 @@ type testCase struct {
 		Groups   []string            `json:"groups"`
 		Extra    map[string][]string `json:"extra"`
 	} `json:"user"`
+	// New selects the environment of expressions in new objects, for the purposes of admission. Without it, the
+	// environment is that of stored ones, which is the only one of authentication and authorization.
+	New bool `json:"new"`
 	// Iterations is the number of evaluations, with the argument "loop".
 	Iterations int `json:"iterations"`
 	// Variables are those of the purposes "review" and "admission", other than the authorizer.
@@ -160,7 +164,7 @@ func (c compilers) compile(q testCase) (program, error) {
 		return program{result.Program, result.AST.OutputType(), named("claims", newClaimsValue(q.Claims))}, nil
 	}
 	admission := func(options admissioncel.OptionalVariableDeclarations) (program, error) {
-		result := c.admission.CompileCELExpression(anyExpression(q.Expression), options, environment.StoredExpressions)
+		result := c.admission.CompileCELExpression(anyExpression(q.Expression), options, environments(q.New))
 		if result.Error != nil {
 			return program{}, result.Error
 		}
@@ -345,8 +349,15 @@ func (c compilers) loop(q testCase) {
 	fmt.Println(time.Since(started).Nanoseconds())
 }
 
-func functions(write func(any)) {
-	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Env(environment.StoredExpressions)
+func environments(ofNew bool) environment.Type {
+	if ofNew {
+		return environment.NewExpressions
+	}
+	return environment.StoredExpressions
+}
+
+func functions(kind environment.Type, write func(any)) {
+	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Env(kind)
 	if err != nil {
 		panic(err)
 	}
@@ -378,7 +389,7 @@ func main() {
 		}
 	}
 	if len(os.Args) > 1 && os.Args[1] == "functions" {
-		functions(write)
+		functions(environments(len(os.Args) > 2 && os.Args[2] == "new"), write)
 		return
 	}
 	compilers := newCompilers()

@@ -19,9 +19,12 @@ pub(super) enum Reached {
 impl Reached {
     /// The start of a chain. An optional that is computed, and not selected from a variable, holds a plain value: its keys
     /// have no escapes.
-    pub(super) fn root(value: Datum) -> Self {
+    ///
+    /// `converts`: whether the reference converts what an optional holds to a value of Go and back.
+    pub(super) fn root(value: Datum, converts: bool) -> Self {
+        let opened = |held: Datum| if converts { held.opened() } else { held };
         match value {
-            Datum::Optional(held) => Self::Optional(held.map(|held| Arc::unwrap_or_clone(held).opened())),
+            Datum::Optional(held) => Self::Optional(held.map(Arc::unwrap_or_clone).map(opened)),
             value => Self::Value(value),
         }
     }

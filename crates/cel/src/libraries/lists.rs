@@ -35,6 +35,7 @@ flatten | list(list(T)).() -> list(T) | list(dyn).(int) -> list(dyn)
 lists.range | (int) -> list(int)
 first | list(V).() -> optional_type(V)
 last | list(V).() -> optional_type(V)
+includes | dyn.(dyn) -> bool
 ";
 
 impl Library for Lists {
@@ -47,11 +48,16 @@ impl Library for Lists {
         let first = call.size(0);
         let is_typed = call.only.is_some();
         Price::Units(match call.function {
-            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" => return Price::Traversal,
-            "lists.range" => 1 + LIST + count(call.values.first()),
+            "isSorted" | "sum" | "min" | "max" | "indexOf" | "lastIndexOf" | "includes" => {
+                return Price::Traversal;
+            }
+            "lists.range" => 1 + LIST + count(call),
             "slice" => 1 + LIST + taken(call.values).unwrap_or(1),
-            "reverse" => 1 + LIST + first,
-            "flatten" => flattened(first, call.values.get(1)),
+            // One for an error.
+            "reverse" => {
+                1 + LIST + if matches!(call.values.first(), Some(Datum::List(_))) { first } else { 1 }
+            }
+            "flatten" => flattened(first, call),
             "distinct" => pairs(call.values.first()),
             "sort" if is_typed => pairs(call.values.first()),
             "@sortByAssociatedKeys" if is_typed => pairs(call.values.get(1)),
@@ -64,6 +70,8 @@ impl Library for Lists {
     fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
         match (call.function, call.values, call.only) {
             ("sum", [Datum::List(list)], Some(only)) if list.items.is_empty() => Ok(zero(&only.result)),
+            ("lists.range", [Datum::Int(count)], _) => range(*count, call.rules.longest_range),
+            ("includes", [target, item], _) => includes(evaluation, target, item),
             (function, values, _) => run(evaluation, function, values),
         }
     }
@@ -90,10 +98,6 @@ impl Library for Lists {
 }
 
 fn run(evaluation: &mut Evaluation<'_>, function: &str, values: &[Datum]) -> EvalResult {
-    if let ("lists.range", [Datum::Int(count)]) = (function, values) {
-        let count = usize::try_from(*count).unwrap_or(0);
-        return Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()));
-    }
     let Some((Datum::List(list), arguments)) = values.split_first() else { return Err(Halt::Unsuited) };
     let items = list.items.as_slice();
     match (function, arguments) {
@@ -138,6 +142,35 @@ fn run(evaluation: &mut Evaluation<'_>, function: &str, values: &[Datum]) -> Eva
         }
         _ => Err(Halt::Unsuited),
     }
+}
+
+/// The numbers up to a count, which may have a limit.
+// cel-go: ext/lists.go — genRange
+fn range(count: i64, longest: Option<i64>) -> EvalResult {
+    match longest {
+        Some(_) if count < 0 => error(format!("lists.range: size must be non-negative, got {count}")),
+        Some(longest) if count > longest => {
+            error(format!("lists.range: size {count} exceeds maximum allowed ({longest})"))
+        }
+        _ => {
+            let count = usize::try_from(count).unwrap_or(0);
+            Ok(Datum::list((0..count).map(|at| Datum::Int(length(at))).collect()))
+        }
+    }
+}
+
+/// Whether a list has an item, or a value of another type equals it.
+// apiserver: pkg/cel/library/lists.go — includes
+fn includes(evaluation: &mut Evaluation<'_>, target: &Datum, item: &Datum) -> EvalResult {
+    let Datum::List(list) = target else {
+        return if_comparable(same(evaluation, target, item), false).map(Datum::Bool);
+    };
+    for known in list.items.iter() {
+        if if_comparable(same(evaluation, known, item), false)? {
+            return Ok(Datum::Bool(true));
+        }
+    }
+    Ok(Datum::Bool(false))
 }
 
 fn position<'a>(
@@ -308,13 +341,13 @@ fn taken(values: &[Datum]) -> Option<usize> {
     if to > list.items.len() { None } else { to.checked_sub(from) }
 }
 
-/// The price of `flatten`: the elements at each depth. As in the reference, a negative depth gives a negative price, and one
-/// below zero is beyond the limit.
+/// The price of `flatten`: the elements at each depth. Where the reference gives a negative depth a negative price, one below
+/// zero is beyond the limit.
 // cel-go: ext/lists.go — trackListFlatten
-fn flattened(length: usize, depth: Option<&Datum>) -> usize {
+fn flattened(length: usize, call: &Call<'_>) -> usize {
     let base = 1 + LIST;
-    match depth {
-        Some(Datum::Int(depth)) => {
+    match call.values.get(1) {
+        Some(Datum::Int(depth)) if *depth >= 0 || call.rules.negative_depth_counts => {
             let work = length.saturating_mul(usize::try_from(depth.unsigned_abs()).unwrap_or(usize::MAX));
             if *depth < 0 { base.checked_sub(work).unwrap_or(usize::MAX) } else { base.saturating_add(work) }
         }
@@ -322,10 +355,11 @@ fn flattened(length: usize, depth: Option<&Datum>) -> usize {
     }
 }
 
-/// A number of elements; one instead of an error.
-fn count(value: Option<&Datum>) -> usize {
-    match value {
-        Some(Datum::Int(count)) => usize::try_from(*count).unwrap_or(0),
+/// The number of elements of a range; one instead of an error.
+fn count(call: &Call<'_>) -> usize {
+    match (call.values.first(), call.rules.longest_range) {
+        (Some(Datum::Int(count)), Some(longest)) if !(0..=longest).contains(count) => 1,
+        (Some(Datum::Int(count)), _) => usize::try_from(*count).unwrap_or(0),
         _ => 1,
     }
 }

@@ -1,9 +1,9 @@
 //! Quantities of resources, such as `500m` and `2Gi`.
 //!
-//! Follows `k8s.io/apievaluationry/pkg/api/resource`: a quantity is a 64-bit integer with a decimal exponent as long as
+//! Follows `k8s.io/apimachinery/pkg/api/resource`: a quantity is a 64-bit integer with a decimal exponent as long as
 //! possible, and then a number of any size. Only the first has a value as an integer.
 //!
-//! As there, `add` and `sub` change a large quantity: `[quantity('1.5Gi')].all(q, q.add(q) == q)` is true. Comparing a
+//! In 0.26, `add` and `sub` change a large quantity: `[quantity('1.5Gi')].all(q, q.add(q) == q)` is true. Comparing a
 //! small quantity with a large one makes it large.
 
 mod amount;
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use amount::Amount;
 
+use crate::cel_go::Rules;
 use crate::evaluation::{EvalResult, Evaluation, Halt, error};
 use crate::library::{Call, Library};
 use crate::native::{Native, unconvertible};
@@ -124,8 +125,8 @@ fn binary(evaluation: &mut Evaluation<'_>, function: &str, left: &Quantity, righ
         "compareTo" => Datum::Int(number::signum(left.compare(right))),
         "isLessThan" => Datum::Bool(left.compare(right).is_lt()),
         "isGreaterThan" => Datum::Bool(left.compare(right).is_gt()),
-        "add" => Datum::of_native(left.sum(right, Amount::plus)),
-        "sub" => Datum::of_native(left.sum(right, Amount::minus)),
+        "add" => Datum::of_native(left.sum(evaluation.rules(), right, Amount::plus)),
+        "sub" => Datum::of_native(left.sum(evaluation.rules(), right, Amount::minus)),
         _ => return Err(Halt::Unsuited),
     })
 }
@@ -140,7 +141,7 @@ impl Quantity {
         self.amount.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // apievaluationry: pkg/api/resource/quantity.go — Cmp
+    // apimachinery: pkg/api/resource/quantity.go — Cmp
     fn compare(&self, right: &Amount) -> Ordering {
         let mut left = self.lock();
         if matches!(right, Amount::Large { .. }) {
@@ -150,12 +151,12 @@ impl Quantity {
         left.compare(right)
     }
 
-    /// The result of `add` or `sub`, which shares a large amount with the left operand.
-    // apievaluationry: pkg/api/resource/quantity.go — Add, Sub
-    fn sum(&self, right: &Amount, sum: fn(&Amount, &Amount) -> Amount) -> Self {
+    /// The result of `add` or `sub`, which may share a large amount with the left operand.
+    // apimachinery: pkg/api/resource/quantity.go — Add, Sub
+    fn sum(&self, rules: &Rules, right: &Amount, sum: fn(&Amount, &Amount) -> Amount) -> Self {
         let mut left = self.lock();
         let result = sum(&left, right);
-        if matches!(*left, Amount::Small { .. }) {
+        if matches!(*left, Amount::Small { .. }) || !rules.sums_change_quantities {
             return Self::new(result, true);
         }
         *left = result;

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use crate::arithmetic::{self, integer, unsigned};
 use crate::equality::{equal, if_comparable, order, same};
-use crate::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload};
+use crate::evaluation::{EvalResult, Evaluation, Halt, error};
 use crate::float;
 use crate::library::{Call, Library};
 use crate::number::{self, length};
@@ -85,9 +85,6 @@ impl Library for Standard {
             ("-_", [Datum::Double(value)]) => Ok(Datum::Double(-value)),
             // Values of no known type alone reach it.
             ("-_", [Datum::Duration(value)]) => arithmetic::duration(value.0.checked_neg()),
-            ("_==_", [Datum::Root(_), right]) if !matches!(right, Datum::Root(_) | Datum::Null) => {
-                no_such_overload()
-            }
             ("_==_", [left, right]) => Ok(Datum::Bool(same(evaluation, left, right)?)),
             ("_!=_", [left, right]) => Ok(Datum::Bool(!if_comparable(same(evaluation, left, right), false)?)),
             ("_<_", [left, right]) => ordered(left, right, Ordering::is_lt),

@@ -48,8 +48,8 @@ impl Library for Strings {
         let typed = |price: usize| if call.only.is_some() { price } else { price.max(1) };
         Price::Units(match call.function {
             "indexOf" | "lastIndexOf" => return Price::Traversal,
-            "startsWith" | "endsWith" | "strings.quote" | "lowerAscii" | "upperAscii" | "substring"
-            | "trim" => typed(tenth(first)),
+            "startsWith" | "endsWith" => typed(tenth(call.size(call.rules.affix_price))),
+            "strings.quote" | "lowerAscii" | "upperAscii" | "substring" | "trim" => typed(tenth(first)),
             "contains" => typed(tenth(first).saturating_mul(tenth(second))),
             "matches" | "find" | "findAll" => tenth(first.saturating_add(1))
                 .saturating_mul(second.div_ceil(4))
@@ -70,6 +70,11 @@ impl Library for Strings {
 
     fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult {
         match (call.function, call.values) {
+            ("indexOf" | "lastIndexOf", [Datum::String(text), Datum::String(part), Datum::Int(from)])
+                if part.is_empty() && call.rules.empty_needle_is_placed =>
+            {
+                place(text, *from)
+            }
             ("join", [Datum::List(list)]) => join(evaluation, &list.items, ""),
             ("join", [Datum::List(list), Datum::String(separator)]) => {
                 join(evaluation, &list.items, separator)
@@ -209,6 +214,12 @@ fn substring(text: &str, from: i64, to: i64) -> EvalResult {
     let Some(start) = byte_offset(text, from) else { return out_of_range(from) };
     let Some(end) = byte_offset(text, to) else { return out_of_range(to) };
     Ok(Datum::string(text.get(start..end).unwrap_or_default()))
+}
+
+/// The position that an empty text is found at.
+// cel-go: ext/strings.go — indexOfOffset, lastIndexOfOffset
+fn place(text: &str, from: i64) -> EvalResult {
+    if from < 0 { out_of_range(from) } else { Ok(Datum::Int(from.min(length(text.chars().count())))) }
 }
 
 fn index_of(evaluation: &mut Evaluation<'_>, text: &str, part: &str, from: i64) -> EvalResult {

@@ -70,7 +70,7 @@ fn duration(evaluation: &mut Evaluation<'_>, value: &Datum) -> EvalResult {
             }
         }
         // The reference declares this conversion, and does not implement it.
-        Datum::Int(_) => unconverted("int", "google.protobuf.Duration"),
+        Datum::Int(_) if evaluation.rules().duration_of_int => unconverted("int", "google.protobuf.Duration"),
         _ => Err(Halt::Unsuited),
     }
 }

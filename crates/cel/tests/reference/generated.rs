@@ -107,13 +107,13 @@ struct Pool {
 fn pool(meant: Meant) -> Pool {
     match meant {
         Meant::Text => Pool {
-            claims: "claims.sub ; claims.email ; claims.nope ; claims.empty ; claims.name ; claims.groups[0] ; x",
-            user: "user.username ; user.uid ; user.groups[0] ; user.groups[5] ; user.extra.dotted__dot__key[1] ; x",
+            claims: "claims.sub ; claims.email ; claims.nope ; claims.empty ; claims.name ; claims.groups[0] ; x ; .claims.sub ; claims.`email`",
+            user: "user.username ; user.uid ; user.groups[0] ; user.groups[5] ; user.extra.dotted__dot__key[1] ; x ; .user.uid ; user.extra.`dotted.key`[0]",
             literals: "'a' ; '' ; 'dev' ; 'é' ; '1,2' ; x ; y ; '12'",
             composed: "T + T ; T.trim() ; T.lowerAscii() ; T.replace(T, T) ; T.substring(W) ; T.substring(W, W) \
                 ; L.join(T) ; L[W] ; T.charAt(W) ; B ? T : T ; O.orValue(T) ; O.value() ; string(W) ; string(R) \
                 ; T.find(T) ; L.min() ; string(B) ; strings.quote(T) ; T.split(T)[W] ; T.upperAscii() ; L.join() \
-                ; T.replace(T, T, W) ; L.max() ; string(bytes(T)) ; M.a ; dyn(A) ; L.first().orValue(T)",
+                ; T.replace(T, T, W) ; L.max() ; string(bytes(T)) ; M.a ; dyn(A) ; L.first().orValue(T) ; {'a-b': T}.`a-b` ; A.orValue(T)",
         },
         Meant::Whole => Pool {
             claims: "size(claims.groups) ; int(claims.one) ; int(claims.sub) ; int(claims.negative)",
@@ -121,7 +121,7 @@ fn pool(meant: Meant) -> Pool {
             literals: "0 ; 1 ; -1 ; 2 ; 5 ; 9223372036854775807 ; x",
             composed: "W + W ; W - W ; W * W ; W / W ; W % W ; -W ; size(T) ; L.size() ; N.sum() ; N.min() \
                 ; T.indexOf(T) ; T.lastIndexOf(T) ; T.indexOf(T, W) ; T.lastIndexOf(T, W) ; L.indexOf(T) ; N[W] \
-                ; B ? W : W ; int(T) ; int(R) ; N.max() ; size(M) ; N.lastIndexOf(W) ; int(A)",
+                ; B ? W : W ; int(T) ; int(R) ; N.max() ; size(M) ; N.lastIndexOf(W) ; int(A) ; A.indexOf(T) ; T.indexOf('', W) ; T.lastIndexOf('', W)",
         },
         Meant::Real => Pool {
             claims: "claims.one ; claims.half ; claims.exp ; claims.zero ; claims.nope ; claims.numbers[0]",
@@ -138,7 +138,8 @@ fn pool(meant: Meant) -> Pool {
                 ; L.all(V, V == T) ; L.exists(V, V.size() > W) ; N.exists_one(V, V > W) ; N.all(V, B) ; O == O \
                 ; L.isSorted() ; O.hasValue() ; sets.contains(L, L) ; sets.intersects(N, N) ; sets.equivalent(L, L) \
                 ; M.all(x, y, y == A) ; M.exists(V, V == T) ; L.exists(x, y, x == W) ; B ? B : B ; type(A) == type(A) \
-                ; bool(T) ; T in M ; has(M.a) ; A < A ; L == L ; M == M ; A in A ; A.all(V, V == A) ; L.all(V, B)",
+                ; bool(T) ; T in M ; has(M.a) ; A < A ; L == L ; M == M ; A in A ; A.all(V, V == A) ; L.all(V, B) ; L.includes(T) ; A.includes(A) ; N.includes(A) ; has(M.`a-b`) \
+                ; matches(T, T)",
         },
         Meant::Texts => Pool {
             claims: "dyn(claims.groups) ; claims.groups ; dyn(claims.aud) ; claims.emptyList",
@@ -154,13 +155,13 @@ fn pool(meant: Meant) -> Pool {
             user: "[size(user.groups)] ; user.groups.map(g, g.size())",
             literals: "[] ; [1] ; [3, 1, 2] ; lists.range(3)",
             composed: "[W, W] ; N + N ; N.map(V, V * W) ; N.filter(V, V > W) ; L.map(V, V.size()) ; N.sort() \
-                ; N.distinct() ; lists.range(size(T)) ; N.reverse() ; N.sortBy(V, -V) ; N.slice(W, W) ; [N, N].flatten()",
+                ; N.distinct() ; lists.range(size(T)) ; lists.range(size(T) - W % 5) ; N.reverse() ; N.sortBy(V, -V) ; N.slice(W, W) ; [N, N].flatten() ; [N, N].flatten(W % 4)",
         },
         Meant::Anything => Pool {
             claims: "claims.none ; claims.mixed ; claims.nested ; claims.list ; claims.nope",
             user: "user.groups ; user.username ; user.unknown",
             literals: "null ; 1u ; b'a' ; int ; optional.none() ; {} ; [null] ; dyn(1) ; [1, dyn('a')] ; 1.0 ; x",
-            composed: "T ; W ; R ; B ; L ; N ; M ; O ; dyn(A) ; [A, A] ; A[A] ; A.a ; A.?a ; A[?A] ; A + A ; A == A \
+            composed: "T ; W ; R ; B ; L ; N ; M ; O ; dyn(A) ; [A, A] ; A[A] ; A.a ; A.?a ; A.`a-b` ; A.?`a` ; [1].map(claims, .claims.sub) ; [A].map(user, .user.uid) ; true ? O : O ; A[?A] ; A + A ; A == A \
                 ; optional.of(A) ; O.or(A) ; A.map(V, A) ; A.transformMap(x, y, A) ; type(A) ; A ? A : A ; -A \
                 ; A.orValue(A) ; A.optMap(V, A) ; A.first() ; A.sum() ; A.min() ; A.flatten() ; A.sort() ; A - A \
                 ; optional.ofNonZeroValue(A) ; A.filter(V, A) ; A.exists(V, A) ; size(A) ; uint(A) ; A.sortBy(V, A) \

@@ -20,7 +20,8 @@ pub(super) fn expressions(seed: u64, count: usize) -> Vec<Case> {
             let kind = if number % 2 == 0 { "bool" } else { rng.pick(GRAMMAR).name };
             let depth = 1 + rng.below(4);
             let text = Writer { rng: &mut rng, spoilt: number % 3 == 0 }.write(kind, depth);
-            case(Purpose::Admission, &text)
+            // The functions that a release adds are those of stored objects.
+            case(if number % 4 == 1 { Purpose::Policy } else { Purpose::Admission }, &text)
         })
         .collect()
 }
@@ -103,6 +104,14 @@ const GRAMMAR: &[Kind] = &[
             "«whole» < «whole»",
             "«whole» == «whole»",
             "«text» in «texts»",
+            "«texts».includes(«text»)",
+            "«any».includes(«any»)",
+            "[«any»].includes(«any»)",
+            "«text».startsWith(«text»)",
+            "«text».endsWith(«text»)",
+            "matches(«text», '[a-z]+')",
+            "has(object.metadata.labels.`tier.example.com/x`)",
+            "[«any»].all(request, .request.dryRun)",
             "«texts».exists(x, x == «text»)",
             "[«duration», «duration»].isSorted()",
             "«duration» in [«duration», «duration»]",
@@ -151,6 +160,11 @@ const GRAMMAR: &[Kind] = &[
             "«format».validate(«text»).orValue([]).join(', ')",
             "«url».getQuery().a[0]",
             "«text».lowerAscii()",
+            "object.metadata.labels.`tier.example.com/x`",
+            "{'a/b': «text»}.`a/b`",
+            "object.metadata.?labels.?`none.example.com/x`.orValue(«text»)",
+            "[«any»].map(object, .object.metadata.name)[0]",
+            "«any».orValue(«text»)",
         ],
     },
     Kind {
@@ -204,6 +218,11 @@ const GRAMMAR: &[Kind] = &[
             "«semver».patch()",
             "«semver».compareTo(«semver»)",
             "size(«texts»)",
+            "«text».indexOf('', «whole»)",
+            "«text».lastIndexOf('', «whole»)",
+            "«any».indexOf(«any»)",
+            "lists.range(«whole» % 40).size()",
+            "[[1], [2, 3]].flatten(«whole» % 5).size()",
         ],
     },
     Kind {
@@ -425,6 +444,9 @@ const GRAMMAR: &[Kind] = &[
             "«whole»",
             "«real»",
             "«bool»",
+            "optional.of(«any»).?a",
+            "true ? optional.of(«any») : optional.none()",
+            "«any».or(optional.of(«any»))",
             "«duration»",
             "«time»",
             "«ip»",

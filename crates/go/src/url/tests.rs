@@ -98,6 +98,8 @@ fn paths_are_decoded_as_go_decodes_them() {
         ("/%4", Err("invalid URL escape \"%4\"")),
         ("/%zz/a", Err("invalid URL escape \"%zz\"")),
         ("/%4g", Err("invalid URL escape \"%4g\"")),
+        ("/%é", Err("invalid URL escape \"%é\"")),
+        ("/%4é", Err("invalid URL escape \"%4\\xc3\"")),
     ];
     for (raw, expected) in CASES {
         let decoded = decode_path(raw).map(Cow::into_owned).map_err(|error| error.to_string());

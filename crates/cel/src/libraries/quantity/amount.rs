@@ -62,7 +62,7 @@ impl Amount {
         left.cmp(&right)
     }
 
-    // apievaluationry: pkg/api/resource/quantity.go — Add
+    // apimachinery: pkg/api/resource/quantity.go — Add
     pub(super) fn plus(&self, other: &Self) -> Self {
         self.small_sum(other).unwrap_or_else(|| {
             let (left, right, exponent) = self.aligned(other);
@@ -70,7 +70,7 @@ impl Amount {
         })
     }
 
-    // apievaluationry: pkg/api/resource/quantity.go — Sub
+    // apimachinery: pkg/api/resource/quantity.go — Sub
     pub(super) fn minus(&self, other: &Self) -> Self {
         let negated = match other {
             // Go negates the smallest integer to itself.
@@ -86,7 +86,7 @@ impl Amount {
     }
 
     /// The sum of two 64-bit integers, if it is one.
-    // apievaluationry: pkg/api/resource/amount.go — int64Amount.Add
+    // apimachinery: pkg/api/resource/amount.go — int64Amount.Add
     fn small_sum(&self, other: &Self) -> Option<Self> {
         let (Self::Small { value: left, exponent: left_exponent }, Self::Small { value: right, exponent }) =
             (self, other)
@@ -105,7 +105,7 @@ impl Amount {
         Some(Self::Small { value, exponent: lower })
     }
 
-    // apievaluationry: pkg/api/resource/amount.go — int64Amount.AsInt64
+    // apimachinery: pkg/api/resource/amount.go — int64Amount.AsInt64
     pub(super) fn as_integer(&self) -> Option<i64> {
         match self {
             Self::Small { value, exponent } => {
@@ -117,7 +117,7 @@ impl Amount {
         }
     }
 
-    // apievaluationry: pkg/api/resource/quantity.go — AsApproximateFloat64
+    // apimachinery: pkg/api/resource/quantity.go — AsApproximateFloat64
     pub(super) fn as_float(&self) -> f64 {
         let (unscaled, exponent) = self.parts();
         let base = unscaled.to_f64().unwrap_or(f64::NAN);
