@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use clap::Args;
 use portcullis_go::duration::parse_duration;
+use portcullis_cel::CelGo;
 use portcullis_kubernetes::release::Release;
 use portcullis_pki::x509::certificate::Certificate;
 use serde::Serialize;
@@ -247,6 +248,11 @@ impl ConfigResolver<'_> {
     fn warn_of_no_effect<T>(&mut self, given: &MergedSection<T>, flag: &str, other: &str) {
         let (flag, other) = (given.key(flag), given.key(other));
         self.warnings.push(format!("{flag} has no effect without {other}"));
+    }
+
+    /// The release of CEL in the release that the gateway emulates.
+    fn cel_go(&self) -> CelGo {
+        CelGo::of_kubernetes(self.release.minor())
     }
 
     /// The release of Kubernetes that the gateway emulates.

@@ -12,7 +12,7 @@ pub use warnings::FieldWarning;
 
 use std::collections::BTreeMap;
 
-use portcullis_cel::{CompileError, Environment, Expression, ResultType};
+use portcullis_cel::{CelGo, CompileError, Environment, Expression, ResultType};
 use portcullis_kubernetes::field::FieldError;
 use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::strict::{self, DecodeError};
@@ -75,11 +75,15 @@ impl ValidationContext {
         Self { release, expressions: BTreeMap::new() }
     }
 
+    fn environment(&self) -> Environment {
+        Environment::ADMISSION.of(CelGo::of_kubernetes(self.release.minor()))
+    }
+
     fn compile(&mut self, text: &str) -> Result<Expression, CompileError> {
         if let Some(known) = self.expressions.get(text) {
             return known.clone();
         }
-        let compiled = Expression::compile(text, Environment::ADMISSION, ResultType::Bool);
+        let compiled = Expression::compile(text, self.environment(), ResultType::Bool);
         self.expressions.insert(text.to_owned(), compiled.clone());
         compiled
     }

@@ -34,6 +34,12 @@ impl CelGo {
     /// The release that this crate is equal to, unless another is chosen.
     pub const REFERENCE: Self = Self::V0_29;
 
+    /// The release in kube-apiserver 1.`minor`.
+    // kubernetes: go.mod
+    pub const fn of_kubernetes(minor: u32) -> Self {
+        if minor < 37 { Self::V0_26 } else { Self::V0_29 }
+    }
+
     /// All releases.
     pub const ALL: [Self; 2] = [Self::V0_26, Self::V0_29];
 

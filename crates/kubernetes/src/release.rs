@@ -85,8 +85,8 @@ impl Release {
     /// All, from the oldest to the newest.
     pub const ALL: [Self; 4] = [Self::V1_34, Self::V1_35, Self::V1_36, Self::V1_37];
 
-    /// The number of the minor release.
-    const fn minor(self) -> u32 {
+    /// The number of the minor release. CEL has rules of its own by it.
+    pub const fn minor(self) -> u32 {
         match self {
             Self::V1_34 => 34,
             Self::V1_35 => 35,

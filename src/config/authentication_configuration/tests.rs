@@ -6,6 +6,7 @@ mod decode;
 mod issuer;
 mod rules;
 
+use portcullis_cel::CelGo;
 use portcullis_openid::jwt::keys::JwsAlgorithm;
 use serde_json::{Value, json};
 
@@ -50,7 +51,7 @@ fn read(fields: &Value, disallowed: &[&str]) -> Result<Vec<JwtAuthenticator>, St
     let (configuration, _) = decode::<AuthenticationConfiguration>(document.to_string().as_bytes())
         .map_err(|error| error.problem)?;
     let disallowed: Vec<String> = disallowed.iter().map(|&issuer| issuer.to_owned()).collect();
-    validate(&configuration, &disallowed, &JwsAlgorithm::ALL).map_err(|errors| {
+    validate(&configuration, &disallowed, &JwsAlgorithm::ALL, CelGo::REFERENCE).map_err(|errors| {
         assert!(errors.iter().all(|error| !error.fix.is_empty()), "every error needs a fix: {errors:?}");
         // apimachinery: pkg/util/errors/errors.go, aggregate.Error
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();

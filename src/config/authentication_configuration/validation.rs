@@ -6,7 +6,7 @@ mod extra;
 
 use std::collections::BTreeSet;
 
-use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_cel::{CelGo, Environment, Expression, ResultType};
 use portcullis_openid::jwt::keys::JwsAlgorithm;
 
 use super::{
@@ -30,6 +30,7 @@ pub(in crate::config) fn validate(
     configuration: &AuthenticationConfiguration,
     disallowed: &[String],
     algorithms: &[JwsAlgorithm],
+    cel_go: CelGo,
 ) -> Result<Vec<settings::JwtAuthenticator>, Vec<FieldError>> {
     let AuthenticationConfiguration { jwt, anonymous, .. } = configuration;
     if jwt.len() > MAX_JWT_ISSUERS {
@@ -41,9 +42,9 @@ pub(in crate::config) fn validate(
     let mut urls = BTreeSet::new();
     let mut discovery_urls = BTreeSet::new();
     for (index, authenticator) in jwt.iter().enumerate() {
-        let mut validator = Validator { field: format!("jwt[{index}]"), errors };
+        let mut validator = Validator { cel_go, field: format!("jwt[{index}]"), errors };
         issuers.extend(validator.authenticator(authenticator, disallowed, algorithms));
-        let Validator { field, errors: found } = validator;
+        let Validator { field, errors: found, .. } = validator;
         errors = found;
         let issuer = &authenticator.issuer;
         if !urls.insert(&issuer.url) {
@@ -72,6 +73,8 @@ pub(in crate::config) fn validate(
 
 /// Validates one issuer.
 struct Validator {
+    /// By whose rules expressions are compiled.
+    cel_go: CelGo,
     /// The path of the issuer.
     field: String,
     errors: Vec<FieldError>,
@@ -279,7 +282,7 @@ impl Validator {
         result: ResultType,
         field: &str,
     ) -> Option<Expression> {
-        match Expression::compile(text, environment, result) {
+        match Expression::compile(text, environment.of(self.cel_go), result) {
             Ok(expression) => Some(expression),
             Err(error) => {
                 let variable = if environment == Environment::USER { "user" } else { "claims" };

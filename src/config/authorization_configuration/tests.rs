@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use portcullis_cel::CelGo;
 use serde_json::{Value, json};
 
 use super::AuthorizationConfiguration;
@@ -28,7 +29,7 @@ fn read(authorizers: &Value) -> Result<Vec<ValidAuthorizer>, String> {
         Some("/directory") => Some("must be a regular file".to_owned()),
         _ => None,
     };
-    validate(&configuration, problem).map_err(|errors| {
+    validate(&configuration, CelGo::REFERENCE, problem).map_err(|errors| {
         assert!(errors.iter().all(|error| !error.fix.is_empty()), "every error needs a fix: {errors:?}");
         let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
         texts.join("\n")

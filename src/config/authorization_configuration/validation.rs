@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use portcullis_cel::{Environment, Expression, ResultType};
+use portcullis_cel::{CelGo, Environment, Expression, ResultType};
 use portcullis_go::duration::format_duration;
 use portcullis_kubernetes::names::dns_subdomain_problems;
 
@@ -60,9 +60,10 @@ pub(in crate::config) struct ValidWebhook {
 /// Validates a configuration. `file_problem` returns why a path is not that of a regular file.
 pub(in crate::config) fn validate(
     configuration: &AuthorizationConfiguration,
+    cel_go: CelGo,
     file_problem: impl FnMut(&Path) -> Option<String>,
 ) -> Result<Vec<ValidAuthorizer>, Vec<FieldError>> {
-    let mut validator = Validator { file_problem, errors: Vec::new() };
+    let mut validator = Validator { cel_go, file_problem, errors: Vec::new() };
     let authorizers = validator.authorizers(&configuration.authorizers);
     let mut errors = validator.errors;
     if errors.is_empty() {
@@ -94,6 +95,8 @@ fn name_problems(configuration: &AuthorizationConfiguration) -> Vec<FieldError> 
 }
 
 struct Validator<F> {
+    /// By whose rules expressions are compiled.
+    cel_go: CelGo,
     file_problem: F,
     errors: Vec<FieldError>,
 }
@@ -321,7 +324,8 @@ impl<F: FnMut(&Path) -> Option<String>> Validator<F> {
             } else if !seen.insert(text) {
                 self.errors.push(FieldError::duplicate(field, text));
             } else {
-                match Expression::compile(text, Environment::SUBJECT_ACCESS_REVIEW, ResultType::Bool) {
+                let environment = Environment::SUBJECT_ACCESS_REVIEW.of(self.cel_go);
+                match Expression::compile(text, environment, ResultType::Bool) {
                     Ok(expression) => compiled.push(expression),
                     Err(error) => {
                         let fix = error.fix().unwrap_or(fix).to_owned();

@@ -113,7 +113,7 @@ impl ConfigResolver<'_> {
             ConfigError::new(&place.key, problem).in_file(file).fix(error.fix)
         });
         let (configuration, lines) = self.ok(decoded)?;
-        let validated = validate(&configuration, |file| kubeconfig_problem(file, self.inputs));
+        let validated = validate(&configuration, self.cel_go(), |file| kubeconfig_problem(file, self.inputs));
         let (authorizers, mut errors) = match validated {
             Ok(authorizers) => (authorizers, Vec::new()),
             Err(errors) => (Vec::new(), errors),

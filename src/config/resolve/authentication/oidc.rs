@@ -97,7 +97,7 @@ impl ConfigResolver<'_> {
             invalid(&place.key, error).in_file(file).fix(fix)
         };
         // As in kube-apiserver, the key determines the algorithm, so all are allowed.
-        let issuers = match validate(&configuration, disallowed, &JwsAlgorithm::ALL) {
+        let issuers = match validate(&configuration, disallowed, &JwsAlgorithm::ALL, self.cel_go()) {
             Ok(issuers) => issuers,
             Err(errors) => {
                 self.errors.extend(errors.iter().map(config_error));
@@ -167,7 +167,7 @@ impl ConfigResolver<'_> {
             user_validation_rules: Vec::new(),
         };
         let configuration = AuthenticationConfiguration { jwt: vec![authenticator], ..Default::default() };
-        match validate(&configuration, &flags.service_account_issuer, &algorithms?) {
+        match validate(&configuration, &flags.service_account_issuer, &algorithms?, self.cel_go()) {
             Ok(issuers) => Some(issuers.into_iter().map(Arc::new).collect()),
             Err(errors) => {
                 self.errors.extend(errors.iter().map(|error| {
