@@ -599,6 +599,26 @@ async fn request_level_shows_what_the_client_has_sent() {
 /// A request for the object of a name, and why it is refused.
 type CreationCase<'a> = (Method, &'a str, &'a [(&'a str, &'a str)], Option<&'a str>);
 
+/// A webhook that is away with `failurePolicy: Fail` locks no user out, except as in older releases.
+#[tokio::test]
+async fn reviews_are_shown_to_webhooks_only_in_older_releases() {
+    let admitting = Admitting::start(|_| Some(respond(StatusCode::OK, &json!({})))).await;
+    admitting.write("Fail", 5);
+    let body =
+        json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {}});
+    for (more, expected) in [
+        (&[][..], StatusCode::CREATED),
+        (&["--emulated-version=kube=1.37"], StatusCode::CREATED),
+        (&["--emulated-version=1.36"], StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let gateway = admitting.gateway_with("requestLevel", more);
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        let (code, text) = send(&gateway, Method::POST, path, &[JSON], body.to_string()).await;
+        assert_eq!(code, expected, "{more:?}: {text}");
+        assert_eq!(admitting.reviews() > 0, expected != StatusCode::CREATED, "{more:?}");
+    }
+}
+
 /// With `requestLevel` and `Ignore`, a client cannot create an object by a form that webhooks are not shown.
 #[tokio::test]
 async fn a_creation_is_shown_to_webhooks_or_refused() {
