@@ -215,7 +215,7 @@ func (s *server) request(q question) answer {
 	}
 	versioned := &admission.VersionedAttributes{
 		Attributes: record, VersionedKind: kind,
-		VersionedObject: object(a.Object), VersionedOldObject: object(a.OldObject),
+		VersionedObject: admission.NewLazyObject(object(a.Object)), VersionedOldObject: admission.NewLazyObject(object(a.OldObject)),
 	}
 	_, request, response, err := webhookrequest.CreateAdmissionObjects(versioned, invocation)
 	if err != nil {
