@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use portcullis_go::duration::parse_duration;
 use portcullis_cel::CelGo;
+use portcullis_go::duration::parse_duration;
 use portcullis_kubernetes::release::Release;
 use portcullis_pki::x509::certificate::Certificate;
 use serde::Serialize;

@@ -121,7 +121,9 @@ func build(configuration line) cluster {
 		}
 	}
 	getter := getters.NewGetterFromClient(client, listers.NewSecretLister(secrets), listers.NewServiceAccountLister(accounts),
-		listers.NewPodLister(pods), listers.NewNodeLister(nodes))
+		listers.NewPodLister(pods), listers.NewNodeLister(nodes),
+		// Asked with the feature gate for tokens that are bound to a webhook configuration alone.
+		nil, nil)
 	parsed, err := keyutil.ParsePublicKeysPEM([]byte(configuration.Keys))
 	if err != nil {
 		panic(err)

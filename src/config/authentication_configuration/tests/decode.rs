@@ -1,6 +1,7 @@
 //! Errors of files that cannot be decoded. The cases are those of `TestLoadAuthenticationConfig` in
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/authentication_test.go`, and more.
 
+use portcullis_cel::CelGo;
 use portcullis_kubernetes::yaml::KeyLines;
 use portcullis_openid::jwt::keys::JwsAlgorithm;
 use proptest::prelude::*;
@@ -197,7 +198,7 @@ proptest! {
         for text in [text.as_bytes(), &any] {
             match decode(text) {
                 Err(error) => prop_assert!(!error.problem.is_empty() && !error.fix.is_empty()),
-                Ok((configuration, _)) => match validate(&configuration, &[], &JwsAlgorithm::ALL) {
+                Ok((configuration, _)) => match validate(&configuration, &[], &JwsAlgorithm::ALL, CelGo::REFERENCE) {
                     Ok(issuers) => prop_assert_eq!(issuers.len(), configuration.jwt.len()),
                     Err(errors) => prop_assert!(!errors.is_empty()),
                 },

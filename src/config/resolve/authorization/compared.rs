@@ -1,5 +1,7 @@
 //! The errors of an `AuthorizationConfiguration`, for tests that compare them with kube-apiserver's own.
 
+use portcullis_cel::CelGo;
+
 use super::{AuthorizationConfiguration, InputReader, decode, kubeconfig_problem, validate};
 
 /// The error with which kube-apiserver would reject the content of a file; `None` if it accepts it. Leaves out the rules
@@ -13,7 +15,8 @@ pub fn authorization_configuration_error(text: &[u8]) -> Option<String> {
         }
     };
     let mut inputs = InputReader::default();
-    let errors = validate(&configuration, |file| kubeconfig_problem(file, &mut inputs)).err()?;
+    let errors =
+        validate(&configuration, CelGo::REFERENCE, |file| kubeconfig_problem(file, &mut inputs)).err()?;
     // apimachinery: pkg/util/errors/errors.go, aggregate.Error
     let mut texts: Vec<String> = Vec::with_capacity(errors.len());
     for text in errors.iter().map(ToString::to_string) {
