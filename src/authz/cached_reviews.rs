@@ -72,7 +72,7 @@ type DecisionResult = Result<Arc<ReviewDecision>, ReviewError>;
 type DecisionLookup = Lookup<ReviewKey, DecisionResult, Flow>;
 
 /// The status of a `SubjectAccessReview`; an evaluation error does not count.
-// kubernetes: staging/src/k8s.io/api/authorization/v1/types.go, SubjectAccessReviewStatus
+// api: authorization/v1/types.go, SubjectAccessReviewStatus
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AccessReviewStatus {
     pub(crate) allowed: bool,

@@ -41,7 +41,7 @@ pub(crate) use wanted::{BadImpersonation, WantedUser};
 /// The group that no constrained mode lets a user act as.
 const NODES: &str = "system:nodes";
 /// From this many groups, or extra keys or values, on, a constrained mode first asks for all of them at once.
-// apiserver: impersonation/mode.go, manyAuthorizationChecksInLoop
+// apiserver: pkg/endpoints/filters/impersonation/mode.go, manyAuthorizationChecksInLoop
 const MANY: usize = 4;
 /// Concurrent access reviews of one request.
 const CONCURRENT_REVIEWS: usize = 8;

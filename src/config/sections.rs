@@ -21,7 +21,7 @@ use super::management_cluster::below;
 use advice::{meaning, plain, suggestion};
 
 /// The acronyms that keys write in capitals, except at their beginning.
-// kubernetes: contributors/devel/sig-architecture/api-conventions.md, naming conventions
+// community: contributors/devel/sig-architecture/api-conventions.md, naming conventions
 const ACRONYMS: [&str; 9] = ["ca", "crl", "id", "jwks", "sni", "ttl", "uid", "uri", "url"];
 
 /// The key of a flag in the configuration file: `client-ca-file` is `clientCAFile`. The prefix `backend-` is omitted,

@@ -65,7 +65,7 @@ impl fmt::Display for ControllerName {
 
 /// The controllers that a list enables: `name` enables a controller, `-name` disables it, and `*` enables those that
 /// are on by default. The first entry for a controller counts. Returns unknown names as the error.
-// kubernetes: k8s.io/controller-manager/app/helper.go, IsControllerEnabled
+// controller-manager: app/helper.go, IsControllerEnabled
 pub(crate) fn selected(list: &[String]) -> Result<BTreeSet<ControllerName>, Vec<String>> {
     let (mut explicit, mut unknown) = (BTreeMap::new(), Vec::new());
     let mut star = false;

@@ -82,7 +82,7 @@ impl fmt::Debug for SignerSettings {
 }
 
 /// Leader election among replicas. The defaults are those of the flags, in `config::controller_flags`.
-// kubernetes: k8s.io/component-base/config/options/leaderelectionconfig.go
+// component-base: config/options/leaderelectionconfig.go
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaderElectionSettings {
     /// How long other replicas wait after the last renewal.

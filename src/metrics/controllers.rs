@@ -1,6 +1,6 @@
 //! Metrics of controllers, under kube-controller-manager's names where it has the same metric, with a label for the
 //! cluster.
-// kubernetes: k8s.io/component-base/metrics/prometheus/{workqueue,clientgo/leaderelection}
+// component-base: metrics/prometheus/{workqueue,clientgo/leaderelection}
 
 use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec, exponential_buckets};
 

@@ -163,7 +163,7 @@ fn take_bearer_protocol(headers: &mut HeaderMap) -> Vec<String> {
 }
 
 /// Whether the request is a WebSocket handshake. Like kube-apiserver it searches `Connection` for a substring.
-// apimachinery: pkg/util/httpstream/wsstream/conn.go, IsWebSocketRequest
+// streaming: pkg/httpstream/wsstream/conn.go, IsWebSocketRequest
 fn is_websocket_request(headers: &HeaderMap) -> bool {
     let upgrades = headers.get_all(CONNECTION).iter().any(|line| {
         line.as_bytes().to_ascii_lowercase().windows(b"upgrade".len()).any(|part| part == b"upgrade")

@@ -208,7 +208,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Lets a node join: it finds the cluster by its token, gets its certificate, and creates its Node.
-    // kubeadm: cmd/kubeadm/app/phases/bootstraptoken/node, cmd/kubeadm/app/discovery/token
+    // kubeadm: phases/bootstraptoken/node, cmd/kubeadm/app/discovery/token
     fn join(&self, administrator: &User<'_>, gateway: SocketAddr) -> Result<(), String> {
         const BOOTSTRAPPERS: &str = "system:bootstrappers:kubeadm:default-node-token";
         const AUTO_APPROVED: &str =

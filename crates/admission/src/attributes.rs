@@ -80,7 +80,7 @@ pub struct ServedResource {
 }
 
 /// The user who makes a request.
-// apimachinery: k8s.io/api/authentication/v1, UserInfo
+// api: authentication/v1, UserInfo
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct UserInfo {
     /// The name.

@@ -25,7 +25,7 @@ pub enum WebhookKind {
 }
 
 /// One webhook.
-// apimachinery: k8s.io/api/admissionregistration/v1, MutatingWebhook and ValidatingWebhook
+// api: admissionregistration/v1, MutatingWebhook and ValidatingWebhook
 #[derive(Debug, Clone, PartialEq)]
 pub struct Webhook {
     /// The name of its configuration object.

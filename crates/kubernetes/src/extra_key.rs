@@ -12,7 +12,7 @@ pub struct KeyNotText;
 
 /// Decodes the key of an extra header from the part of the header name after the prefix. With a malformed escape, that
 /// part is the key. A key that is not UTF-8 is refused: it could not be forwarded byte for byte.
-// apiserver: headerrequest/requestheader.go, newExtra and unescapeExtraKey
+// apiserver: pkg/authentication/request/headerrequest/requestheader.go, newExtra and unescapeExtraKey
 pub fn decode_extra_key(name: &str) -> Result<String, KeyNotText> {
     let lower = name.to_ascii_lowercase();
     match url::unescape_bytes(&lower, Part::Path) {

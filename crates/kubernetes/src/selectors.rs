@@ -33,7 +33,7 @@ pub fn parse_fields(selector: &str) -> Result<Vec<FieldRequirement<'_>>, Selecto
 }
 
 /// The value that a field selector requires of a field, if it is readable and requires one.
-// apimachinery: fields/selector.go, RequiresExactMatch
+// apimachinery: pkg/fields/selector.go, RequiresExactMatch
 pub fn required_field_value<'a>(requirements: &[FieldRequirement<'a>], field: &str) -> Option<Cow<'a, str>> {
     requirements
         .iter()
@@ -223,7 +223,7 @@ impl Lexer<'_> {
         }
     }
 
-    // apimachinery: labels/selector.go, Lexer — for which a NUL between tokens is the end of the text
+    // apimachinery: pkg/labels/selector.go, Lexer — for which a NUL between tokens is the end of the text
     fn next(&mut self) -> Token {
         let blanks = self.rest.iter().take_while(|byte| is_blank(**byte)).count();
         self.take(blanks);
@@ -292,7 +292,7 @@ impl Parser<'_> {
         expected(self.peek(), what)
     }
 
-    // apimachinery: labels/selector.go, parseRequirement and NewRequirement
+    // apimachinery: pkg/labels/selector.go, parseRequirement and NewRequirement
     fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
         let mut token = self.next();
         let negated = token == Token::Not;

@@ -267,7 +267,7 @@ impl Status {
     }
 
     /// 403. `reason` is the text of the authorizer; it may be empty.
-    // apiserver: responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
+    // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
     pub fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
         // kube-apiserver escapes only the attempt, not the reason, nor the name before it.
         let mut said = sanitize(&attempt.to_string());
@@ -294,28 +294,28 @@ impl Status {
     }
 
     /// 404 for a path that no handler serves.
-    // apimachinery: api/errors, NewGenericServerResponse
+    // apimachinery: pkg/api/errors, NewGenericServerResponse
     pub fn not_found() -> Self {
         let message = "the server could not find the requested resource";
         Self { details: Some(Details::default()), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 404 for an object.
-    // apimachinery: api/errors, NewNotFound
+    // apimachinery: pkg/api/errors, NewNotFound
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Self {
         let message = format!("{} {} not found", group_resource(group, resource), Quoted(name));
         Self { details: Some(about(group, resource, name)), ..Self::new(Reason::NotFound, message) }
     }
 
     /// 405.
-    // apimachinery: api/errors, NewGenericServerResponse
+    // apimachinery: pkg/api/errors, NewGenericServerResponse
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
         Self { details: Some(Details::default()), ..Self::new(Reason::MethodNotAllowed, message) }
     }
 
     /// 413.
-    // apimachinery: api/errors, NewRequestEntityTooLargeError
+    // apimachinery: pkg/api/errors, NewRequestEntityTooLargeError
     pub fn request_entity_too_large(message: &str) -> Self {
         Self::new(Reason::RequestEntityTooLarge, format!("Request entity is too large: {message}"))
     }
@@ -370,7 +370,7 @@ impl Status {
     }
 
     /// 500 as text, for a request that cannot even be understood or recorded. `target` is the request target as sent.
-    // apiserver: responsewriters/errors.go, InternalError
+    // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, InternalError
     pub fn internal_error_text(target: &str, message: &str) -> Self {
         let text = sanitize(&format!("Internal Server Error: {}: {message}", Quoted(target)));
         Self::text(Reason::InternalError, text)
@@ -388,7 +388,7 @@ impl Status {
     }
 
     /// The value of `Retry-After`, if the answer has one.
-    // apiserver: responsewriters/writers.go, ErrorNegotiated
+    // apiserver: pkg/endpoints/handlers/responsewriters/writers.go, ErrorNegotiated
     pub fn retry_after(&self) -> Option<u32> {
         match &self.details {
             Some(details) if details.retry_after_seconds > 0 => Some(details.retry_after_seconds),
@@ -397,7 +397,7 @@ impl Status {
     }
 }
 
-// apiserver: responsewriters/errors.go, forbiddenMessage
+// apiserver: pkg/endpoints/handlers/responsewriters/errors.go, forbiddenMessage
 impl std::fmt::Display for Attempt<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "User {} cannot {} ", Quoted(self.user), self.verb)?;
@@ -436,7 +436,7 @@ fn about(group: &str, resource: &str, name: &str) -> Details {
 }
 
 /// Escapes HTML characters in a text.
-// apiserver: responsewriters/errors.go, sanitizer
+// apiserver: pkg/endpoints/handlers/responsewriters/errors.go, sanitizer
 fn sanitize(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {

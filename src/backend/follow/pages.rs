@@ -182,7 +182,7 @@ impl PagedList {
 }
 
 /// kube-apiserver's token.
-// kubernetes: staging/src/k8s.io/apiserver/pkg/storage/continue.go, continueToken
+// apiserver: pkg/storage/continue.go, continueToken
 #[derive(Debug, Deserialize, Serialize)]
 struct ContinueToken<'a> {
     v: Cow<'a, str>,

@@ -94,7 +94,7 @@ impl ConfigResolver<'_> {
         let errors = self.errors.len();
         let names = selected(&super::listed(&flags.controllers)).map_err(|unknown| {
             let known: Vec<&str> = ControllerName::ALL.iter().map(|name| name.alias()).collect();
-            // kubernetes: k8s.io/controller-manager/options/generic.go, Validate
+            // controller-manager: options/generic.go, Validate
             let problems =
                 unknown.iter().map(|name| format!("{name:?} is not in the list of known controllers"));
             ConfigError::new(given.key("controllers"), problems.collect::<Vec<_>>().join(", "))

@@ -1,5 +1,5 @@
 //! The wire types of `admissionregistration.k8s.io/v1`. Serializing writes every field, as strict decoding needs it.
-// apimachinery: k8s.io/api/admissionregistration/v1/types.go
+// api: admissionregistration/v1/types.go
 
 use std::fmt;
 

@@ -60,7 +60,7 @@ pub enum UnencodableIdentity {
 }
 
 /// Encodes `user`.
-// kubernetes: staging/src/k8s.io/client-go/transport/round_trippers.go, SetAuthProxyHeaders
+// client-go: transport/round_trippers.go, SetAuthProxyHeaders
 pub(super) fn encode(
     user: &UserInfo,
     mode: IdentityMode,

@@ -45,7 +45,7 @@ impl<'a> Negotiation<'a> {
         Self { accept: first(header::ACCEPT), query, user_agent: first(header::USER_AGENT) }
     }
 
-    // apiserver: negotiation/negotiate.go, NegotiateOutputMediaType
+    // apiserver: pkg/endpoints/handlers/negotiation/negotiate.go, NegotiateOutputMediaType
     fn encoding(&self) -> Encoding {
         if self.accept.is_empty() {
             return if self.human() { Encoding::PrettyJson } else { Encoding::Json };
@@ -63,7 +63,7 @@ impl<'a> Negotiation<'a> {
     }
 
     /// Whether the response is indented for a person.
-    // apiserver: negotiation/negotiate.go, isPrettyPrint
+    // apiserver: pkg/endpoints/handlers/negotiation/negotiate.go, isPrettyPrint
     fn human(&self) -> bool {
         if let Some(raw) = self.query
             && raw.contains("pretty")
@@ -262,7 +262,7 @@ fn parse_clause(clause: &str) -> Option<Clause<'_>> {
 }
 
 /// The parameters of a clause; of a repeated one the last counts.
-// apiserver: negotiation/negotiate.go, acceptMediaTypeOptions
+// apiserver: pkg/endpoints/handlers/negotiation/negotiate.go, acceptMediaTypeOptions
 #[derive(Default)]
 struct Parameters<'a> {
     converts: bool,

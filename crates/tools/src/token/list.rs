@@ -71,7 +71,7 @@ fn table(tokens: &[TokenDescription], now: UnixTime) -> String {
 }
 
 /// The remaining time, in the largest unit.
-// apimachinery: util/duration/duration.go, ShortHumanDuration
+// apimachinery: pkg/util/duration/duration.go, ShortHumanDuration
 fn left(remaining: Option<Duration>, end: UnixTime, now: UnixTime) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_remaining_time_is_rounded_to_one_unit() {
-        // apimachinery: util/duration/duration_test.go, TestShortHumanDuration
+        // apimachinery: pkg/util/duration/duration_test.go, TestShortHumanDuration
         let at = |seconds: u64| {
             let end = NOW + Duration::from_secs(seconds);
             left((seconds > 0).then(|| Duration::from_secs(seconds)), end, NOW)

@@ -1,5 +1,5 @@
 //! Resolves the settings of leader election.
-// kubernetes: k8s.io/component-base/config/validation/validation.go, ValidateLeaderElectionConfiguration; client-go:
+// component-base: config/validation/validation.go, ValidateLeaderElectionConfiguration; client-go:
 // tools/leaderelection/leaderelection.go, NewLeaderElector
 
 use std::time::Duration;
