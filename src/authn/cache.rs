@@ -252,6 +252,7 @@ impl CacheState {
 
     /// A place for a check; `None` if the queue is full, [`QUEUE_TIMEOUT`] expires or the token is long. A token whose last verdict was a
     /// success does not wait behind unknown tokens.
+    // threat: large-tokens
     async fn place(&self, owner: &Owner, token: &BearerToken, was_good: bool) -> Option<Permit> {
         let weight = token.expose().len().div_ceil(MAX_WAITING_BYTES).max(1);
         if let Some(place) = self.places.try_acquire(owner.clone(), weight) {

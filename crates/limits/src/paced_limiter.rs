@@ -68,6 +68,7 @@ impl<O: OwnerKey> PacedLimiter<O> {
     }
 
     /// Begins, or waits. Within a runtime of Tokio.
+    // threat: tenant-requests
     pub fn begin(&self, owner: O) -> Result<Beginning<'_, O>, Refused> {
         Ok(match self.places.enter(owner, 1)? {
             Entry::Permit(permit) => {
