@@ -273,6 +273,10 @@ impl Pools {
                 // A connection may take seconds. Another process may listen there since.
                 // threat: backend-ignores-identity
                 Ok(_) if !endpoint.is_trusted_since(trust) => skipped.endpoints.push(endpoint),
+                // Its name may have an older address since.
+                Ok(_) if attempt.is_constrained && !endpoint.has_constrained_impersonation() => {
+                    skipped.endpoints.push(endpoint);
+                }
                 Ok(_) if !attempt.author.is_current(backend) => return Err(SendError::NotTrusted),
                 outcome => return outcome,
             }

@@ -174,6 +174,11 @@ impl Budget {
 }
 
 impl BudgetPermit {
+    /// Their number.
+    pub fn places(&self) -> usize {
+        self.places
+    }
+
     /// Whose places they are.
     pub fn owner(&self) -> &Owner {
         &self.holder.owner

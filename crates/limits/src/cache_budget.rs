@@ -64,6 +64,11 @@ impl CacheShare {
 pub struct CacheMemory(Option<BudgetPermit>);
 
 impl CacheMemory {
+    /// The bytes that it may hold without asking for more.
+    fn held(&self) -> usize {
+        self.0.as_ref().map_or(usize::MAX, BudgetPermit::places)
+    }
+
     /// The cache holds at most so many bytes now.
     pub fn lower(&mut self, bytes: usize) {
         if let Some(permit) = &mut self.0 {
@@ -102,7 +107,10 @@ impl<K: Hash + Eq, V, S: BuildHasher> SharedLru<K, V, S> {
     // threat: tenant-caches
     pub fn put(&mut self, key: K, value: V, weight: usize, until: Instant, now: Instant) {
         self.entries.put(key, value, weight, until, now);
-        while !self.memory.set(self.entries.weight()) && self.entries.evict() {}
+        if !self.memory.set(self.entries.weight()) {
+            // What the cache has stays its own: other caches do not get what one entry leaves to another.
+            while self.entries.weight() > self.memory.held() && self.entries.evict() {}
+        }
     }
 
     /// The number of entries, among them some that have ended.
@@ -170,7 +178,8 @@ mod tests {
                 let held = |cache: &SharedLru<u32, ()>| cache.entries.weight();
                 let all: Vec<usize> = caches.chunks(3).map(|of_one| of_one.iter().map(held).sum()).collect();
                 prop_assert!(all.iter().all(|held| *held <= 90), "{all:?}");
-                prop_assert!(all.iter().sum::<usize>() <= 200 && budget.bytes_of_tenants() == all.iter().sum::<usize>());
+                let counted = budget.bytes_of_tenants();
+                prop_assert!(all.iter().sum::<usize>() <= counted && counted <= 200, "{counted}");
             }
         }
     }

@@ -22,6 +22,9 @@ const MAX_LENGTH: usize = 64;
 #[serde(rename_all = "camelCase")]
 struct Info {
     git_version: String,
+    /// Of the release whose feature gates it has (`--emulated-version`), from 1.34 on.
+    emulation_major: Option<String>,
+    emulation_minor: Option<String>,
 }
 
 /// Reads the version as the user of the self-check, whom every cluster allows to read it by default; `None` if the API
@@ -33,9 +36,24 @@ pub(super) async fn read(client: &ProbeClient, user: &UserInfo) -> Option<String
 }
 
 fn parse(body: &[u8]) -> Option<String> {
-    let version = serde_json::from_slice::<Info>(body).ok()?.git_version;
+    let Info { git_version: version, emulation_major, emulation_minor } =
+        serde_json::from_slice(body).ok()?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".+-_".contains(&byte);
-    (!version.is_empty() && version.len() <= MAX_LENGTH && version.bytes().all(is_plain)).then_some(version)
+    if version.is_empty() || version.len() > MAX_LENGTH || !version.bytes().all(is_plain) {
+        return None;
+    }
+    // What it does by an older release counts, and not what it is.
+    // threat: unauthorized-impersonation
+    let [major, minor] =
+        [emulation_major, emulation_minor].map(|number| number.filter(|number| !number.is_empty()));
+    let emulated = match (major.as_deref(), minor) {
+        (None, None) => return Some(version),
+        (Some("1"), Some(minor)) => minor.parse::<u32>().ok()?,
+        _ => return None,
+    };
+    let own = version.strip_prefix("v1.").and_then(|rest| rest.split_once('.')).map(|(minor, _)| minor);
+    let is_older = own.and_then(|own| own.parse::<u32>().ok()).is_none_or(|own| emulated < own);
+    Some(if is_older { format!("v1.{emulated}.0+emulated.by.{version}") } else { version })
 }
 
 #[cfg(test)]
@@ -52,6 +70,14 @@ mod tests {
             (r#"{"gitVersion":1}"#, None),
             ("ok", None),
             (&long, None),
+            (r#"{"gitVersion":"v1.37.2","emulationMajor":"1","emulationMinor":"37"}"#, Some("v1.37.2")),
+            (
+                r#"{"gitVersion":"v1.37.2","emulationMajor":"1","emulationMinor":"35"}"#,
+                Some("v1.35.0+emulated.by.v1.37.2"),
+            ),
+            (r#"{"gitVersion":"v1.35.2","emulationMajor":"1","emulationMinor":"37"}"#, Some("v1.35.2")),
+            (r#"{"gitVersion":"v1.37.2","emulationMajor":"1","emulationMinor":"x"}"#, None),
+            (r#"{"gitVersion":"v1.37.2","emulationMinor":"37"}"#, None),
         ];
         for (body, expected) in cases {
             assert_eq!(parse(body.as_bytes()).as_deref(), expected, "{body}");
