@@ -88,18 +88,31 @@ pub(super) fn as_json(
     Ok(Some(object.into()))
 }
 
-/// A patch as JSON; the reason, if it is not shown. The API server refuses one that it cannot decode, before it records it.
+/// A patch as JSON; the reason, if it is not shown. The API server refuses one that it cannot decode, before it records it. YAML that it
+/// may decode, and this does not, is shown as its text.
 // apiserver: pkg/endpoints/handlers/patch.go, validateAndTranscodePatch
 pub(super) fn patch(encoding: Encoding, body: &[u8]) -> Result<Arc<RawValue>, &'static str> {
     let text = match encoding {
         // apimachinery: pkg/util/yaml/decoder.go, IsJSONBuffer
-        Encoding::Yaml if !body.trim_ascii_start().starts_with(b"{") => {
-            yaml_as_json(body).ok_or(UNREADABLE_YAML)?
-        }
+        Encoding::Yaml if serde_json::from_slice::<&RawValue>(body).is_err() => match yaml_as_json(body) {
+            Some(json) => json,
+            None if may_be_read_elsewhere(body) => yaml_text(body)?,
+            None => return Err(UNREADABLE_YAML),
+        },
         Encoding::Json | Encoding::Yaml => String::from_utf8_lossy(body).into_owned(),
         Encoding::Protobuf | Encoding::Other => return Err("an encoding that is not read"),
     };
     RawValue::from_string(text).map(Into::into).map_err(|_| "a patch that is no JSON")
+}
+
+/// Whether YAML that is not read here may be read by the API server: it is long, or has aliases.
+fn may_be_read_elsewhere(body: &[u8]) -> bool {
+    body.len() > MAX_YAML_BYTES || body.contains(&b'*')
+}
+
+fn yaml_text(body: &[u8]) -> Result<String, &'static str> {
+    let text = std::str::from_utf8(body).map_err(|_| UNREADABLE_YAML)?;
+    serde_json::to_string(text).map_err(|_| UNREADABLE_YAML)
 }
 
 /// The bytes of a compressed body.
