@@ -110,19 +110,18 @@ impl Cluster {
         if let (Some(crls), Some(before)) = (&authentication.revocation.crls, crls_before) {
             crls.check_replaces(before)?;
         }
-        let caches = deps.dials.caches().of(&settings.owner());
+        let owner = settings.owner();
+        let dials = deps.dials.of(owner.clone());
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {
                 let before = before.and_then(|before| before.authorizer.as_deref());
                 let ClusterDeps { reviews, provider, metrics, .. } = deps;
-                let deps = AuthorizerDeps { provider, runtime: reviews, metrics, caches: &caches };
+                let deps = AuthorizerDeps { provider, runtime: reviews, metrics, caches: &dials.caches };
                 Some(Arc::new(Authorizer::build(authorization, release, before, &deps)?))
             }
         };
         let timings = || deps.metrics.backend.timings(name);
-        let owner = settings.owner();
-        let dials = deps.dials.of(owner.clone());
         let (backend, pending_backend) = backends(backend, provider, (timings, dials), before)?;
         let authn_before = before.map(|before| &before.authn);
         let authn = ClusterAuthn::build(all, &backend, authn_before, deps)?;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::HeaderName;
 use portcullis_http::identity_headers::RequestHeaderNames;
 use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_system::clock::Clock;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -172,14 +173,14 @@ impl ClusterAuthn {
                 let same = known.filter(|known| known.is_for(webhook, &settings.audiences));
                 Some(match same {
                     Some(known) => known.clone(),
-                    None => TokenWebhook::new(cluster, webhook, &settings.audiences, deps)?,
+                    None => TokenWebhook::new(name, webhook, &settings.audiences, backend.caches(), deps)?,
                 })
             }
             None => None,
         };
         let tokens = token_authenticators(settings, token_objects.as_ref(), &issuers, webhook.as_ref(), deps);
         Ok(Self {
-            chain: chain(cluster, tokens, deps)?,
+            chain: chain(cluster, tokens, backend.caches(), deps)?,
             audiences: settings.audiences.clone(),
             ends_streams: settings.ends_streams,
             front_proxy_headers: settings.request_header.as_ref().map(|proxies| proxies.headers.clone()),
@@ -226,6 +227,7 @@ fn token_objects(
 fn chain(
     cluster: &settings::Cluster,
     tokens: Vec<Box<dyn TokenAuthenticator>>,
+    caches: &CacheShare,
     deps: &ClusterDeps,
 ) -> Result<AuthnChain, EmptyChain> {
     let settings = &cluster.authentication;
@@ -251,7 +253,7 @@ fn chain(
         deps.checks.of_cluster(&cluster.name),
         &deps.metrics.token_cache,
         if is_of_tenant { CacheLimits::TENANT } else { CacheLimits::CLUSTER },
-        &deps.dials.caches().of(&cluster.owner()),
+        caches,
     );
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(cached);
     members.push(Box::new(BearerAuthenticator::new(Box::new(Arc::clone(&tokens)))));
@@ -298,15 +300,15 @@ fn token_authenticators(
 
 impl TokenWebhook {
     fn new(
-        cluster: &settings::Cluster,
+        cluster: &str,
         settings: &Arc<WebhookSettings>,
         audiences: &[Audience],
+        caches: &CacheShare,
         deps: &ClusterDeps,
     ) -> Result<Self, rustls::Error> {
-        let (checks, metrics) = (deps.checks.of_cluster(&cluster.name), &deps.metrics);
-        let share = deps.dials.caches().of(&cluster.owner());
+        let (checks, metrics) = (deps.checks.of_cluster(cluster), &deps.metrics);
         let authenticator =
-            webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics, &share)?;
+            webhook::cached(settings, audiences.to_vec(), &deps.provider, checks, metrics, caches)?;
         Ok(Self {
             settings: Arc::clone(settings),
             audiences: audiences.to_vec(),

@@ -47,11 +47,11 @@ impl TenantRequests {
     /// and all tenants together as much. Returns how many of one tenant may wait.
     pub(super) fn apply(&self, max_buffered_bytes: usize) -> usize {
         let each = (max_buffered_bytes / REQUEST_BYTES).max(MIN_REQUESTS);
-        let shares = |each: usize| BudgetShares::new(usize::MAX).with_tenants(each, each.saturating_mul(2));
-        self.open.set_shares(shares(each));
         let waiting = each / OPEN_PER_WAITING;
-        // The queue of each tenant is bounded by its pace, which then evicts a request of its longest flow; here all of them are.
-        self.waiting.set_shares(shares(waiting).with_tenants(usize::MAX, waiting.saturating_mul(2)));
+        let of_tenants = |each, together: usize| BudgetShares::new(usize::MAX).with_tenants(each, together);
+        self.open.set_shares(of_tenants(each, each.saturating_mul(2)));
+        // Only all of them: the pace of a tenant bounds its own queue, and evicts a request of the longest flow there.
+        self.waiting.set_shares(of_tenants(usize::MAX, waiting.saturating_mul(2)));
         waiting
     }
 

@@ -50,15 +50,6 @@ impl CelGo {
             Self::V0_29 => &RULES_0_29,
         }
     }
-
-    /// The functions of the release.
-    pub(super) fn declared(self, origin: Origin) -> &'static Declared {
-        match (self, origin) {
-            (Self::V0_26, _) => &DECLARED_0_26,
-            (Self::V0_29, Origin::New) => &DECLARED_0_29_NEW,
-            (Self::V0_29, Origin::Stored) => &DECLARED_0_29_STORED,
-        }
-    }
 }
 
 /// Where kube-apiserver has an expression from.
@@ -77,7 +68,7 @@ pub(super) enum Origin {
 pub(super) struct Rules {
     /// Whether a field name may be in back quotes.
     pub(super) quoted_fields: bool,
-    /// Whether a name with a leading dot, or a qualified one, is told apart from the variables of macros.
+    /// Whether a name with a leading dot, or a qualified one, is that of the environment where a macro has a variable of the name.
     pub(super) distinct_global_names: bool,
     /// Whether an integer has a conversion to a duration, which always fails.
     pub(super) duration_of_int: bool,
@@ -142,7 +133,8 @@ impl Declared {
 const INCLUDES: (&str, &str) = ("includes", "dyn.(dyn) -> bool");
 const DURATION_OF_INT: (&str, &str) = ("duration", "(int) -> duration");
 
-static DECLARED_0_26: Declared = Declared { absent: &[INCLUDES], lists_come_last: false };
-static DECLARED_0_29_NEW: Declared =
+pub(super) static DECLARED_0_26: Declared = Declared { absent: &[INCLUDES], lists_come_last: false };
+pub(super) static DECLARED_0_29_NEW: Declared =
     Declared { absent: &[INCLUDES, DURATION_OF_INT], lists_come_last: false };
-static DECLARED_0_29_STORED: Declared = Declared { absent: &[DURATION_OF_INT], lists_come_last: true };
+pub(super) static DECLARED_0_29_STORED: Declared =
+    Declared { absent: &[DURATION_OF_INT], lists_come_last: true };

@@ -5,7 +5,7 @@
 
 use std::sync::LazyLock;
 
-use super::cel_go::{CelGo, Declared, Origin, Rules};
+use super::cel_go::{CelGo, DECLARED_0_26, DECLARED_0_29_NEW, DECLARED_0_29_STORED, Declared, Origin, Rules};
 use super::libraries;
 use super::registry::Registry;
 use super::signatures::read_type;
@@ -21,20 +21,17 @@ struct Functions {
 
 impl Functions {
     fn new(declared: &'static Declared) -> Self {
-        let order = if declared.lists_come_last { libraries::LISTS_LAST } else { libraries::BASE };
+        let base = || libraries::base(declared.lists_come_last);
         Self {
-            base: Registry::new(order, declared),
-            with_patches: Registry::new(order.into_iter().chain([libraries::PATCHES]), declared),
+            base: Registry::new(base(), declared),
+            with_patches: Registry::new(base().chain([libraries::PATCHES]), declared),
         }
     }
 }
 
-static FUNCTIONS_0_26: LazyLock<Functions> =
-    LazyLock::new(|| Functions::new(CelGo::V0_26.declared(Origin::Stored)));
-static FUNCTIONS_0_29_NEW: LazyLock<Functions> =
-    LazyLock::new(|| Functions::new(CelGo::V0_29.declared(Origin::New)));
-static FUNCTIONS_0_29_STORED: LazyLock<Functions> =
-    LazyLock::new(|| Functions::new(CelGo::V0_29.declared(Origin::Stored)));
+static FUNCTIONS_0_26: LazyLock<Functions> = LazyLock::new(|| Functions::new(&DECLARED_0_26));
+static FUNCTIONS_0_29_NEW: LazyLock<Functions> = LazyLock::new(|| Functions::new(&DECLARED_0_29_NEW));
+static FUNCTIONS_0_29_STORED: LazyLock<Functions> = LazyLock::new(|| Functions::new(&DECLARED_0_29_STORED));
 
 /// The variables that an expression may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

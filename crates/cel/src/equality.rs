@@ -36,7 +36,7 @@ pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum)
         (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
         (Datum::Optional(left), Datum::Optional(right)) => match (left, right) {
             (Some(left), Some(right)) => match (&**left, &**right) {
-                // Elsewhere, `null` is told apart before the value is asked.
+                // Outside of an optional, `null` is compared first.
                 (Datum::Native(_) | Datum::Root(_), Datum::Null) => return no_such_overload(),
                 (left, right) => same(evaluation, left, right)?,
             },

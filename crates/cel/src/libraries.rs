@@ -37,25 +37,14 @@ mod url;
 use super::library::Library;
 
 /// The libraries of all environments. Where two declare one function, its overloads are in their order.
-pub(super) const BASE: [&dyn Library; 13] = [
-    &standard::Standard,
-    &lists::Lists,
-    &strings::Strings,
-    &sets::Sets,
-    &optionals::Optionals,
-    &time::Times,
-    &ip::IpAddresses,
-    &url::Urls,
-    &quantity::Quantities,
-    &semver::Semvers,
-    &format::Format,
-    &named_formats::NamedFormats,
-    &authorizer::Authorizers,
-];
+pub(super) fn base(lists_come_last: bool) -> impl Iterator<Item = &'static dyn Library> {
+    let standard: &'static dyn Library = &standard::Standard;
+    let lists: &'static dyn Library = &lists::Lists;
+    let (before, after) = if lists_come_last { (None, Some(lists)) } else { (Some(lists), None) };
+    std::iter::once(standard).chain(before).chain(OTHERS).chain(after)
+}
 
-/// The same libraries, in another order.
-pub(super) const LISTS_LAST: [&dyn Library; 13] = [
-    &standard::Standard,
+const OTHERS: [&dyn Library; 11] = [
     &strings::Strings,
     &sets::Sets,
     &optionals::Optionals,
@@ -67,7 +56,6 @@ pub(super) const LISTS_LAST: [&dyn Library; 13] = [
     &format::Format,
     &named_formats::NamedFormats,
     &authorizer::Authorizers,
-    &lists::Lists,
 ];
 
 /// The library of the environments that patch objects.

@@ -119,7 +119,7 @@ impl Release {
     }
 
     /// The release of an API server by its `gitVersion`, such as `v1.36.3+k3s1`: of an older one than all that are known the
-    /// oldest, of a newer one the newest; `None` of what is no version of Kubernetes 1.
+    /// oldest, of a newer one the newest; `None` if it is not a version of Kubernetes 1.
     pub fn of_server(git_version: &str) -> Option<Self> {
         let (minor, _) = git_version.strip_prefix("v1.")?.split_once('.')?;
         let minor = number(minor)?;
@@ -171,7 +171,7 @@ fn flag_version(component: &str, version: &str) -> Result<(u32, u32), EmulatedVe
     }
 }
 
-/// Digits alone: `+1` is no number of a version.
+/// A number in a version has digits alone, and no sign.
 fn number(digits: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }

@@ -267,7 +267,7 @@ impl Status {
     }
 
     /// 403. `reason` is the text of the authorizer; it may be empty.
-    // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, ForbiddenStatusError; apimachinery: api/errors, NewForbidden
+    // apiserver: pkg/endpoints/handlers/responsewriters/errors.go, ForbiddenStatusError; apimachinery: pkg/api/errors, NewForbidden
     pub fn forbidden(attempt: &Attempt<'_>, reason: &str) -> Self {
         // kube-apiserver escapes only the attempt, not the reason, nor the name before it.
         let mut said = sanitize(&attempt.to_string());
@@ -363,7 +363,7 @@ impl Status {
     }
 
     /// 504: the request's time is up and nothing was written yet.
-    // apiserver: pkg/server/filters/timeout.go; apimachinery: api/errors, NewTimeoutError
+    // apiserver: pkg/server/filters/timeout.go; apimachinery: pkg/api/errors, NewTimeoutError
     pub fn timeout() -> Self {
         let message = "Timeout: request did not complete within the allotted timeout";
         Self { details: Some(Details::default()), form: Form::Untyped, ..Self::new(Reason::Timeout, message) }

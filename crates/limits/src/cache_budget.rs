@@ -27,11 +27,6 @@ impl CacheBudget {
         self.0.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, together));
     }
 
-    /// The bytes that the caches of all tenants' clusters hold.
-    pub fn bytes_of_tenants(&self) -> usize {
-        self.0.usage().tenants
-    }
-
     /// What the caches of a cluster may take: of one of the operator's, as much as each of them holds.
     pub fn of(&self, cluster: &ClusterOwner) -> CacheShare {
         let owner = cluster.is_of_tenant().then(|| Owner::Tenant(cluster.cluster().clone()));
@@ -149,7 +144,7 @@ mod tests {
         for key in 0..100 {
             assert!(put(&mut first, key, 10));
         }
-        assert_eq!((first.len(), budget.bytes_of_tenants()), (8, 80));
+        assert_eq!((first.len(), budget.0.usage().tenants), (8, 80));
         for key in 0..100 {
             assert!(put(&mut second, key, 10), "its own entries give way");
         }
@@ -161,7 +156,7 @@ mod tests {
         let mut own = cache(&ClusterOwner::operator("own"));
         assert!((0..8).all(|key| put(&mut own, key, 10)) && own.len() == 8);
         drop((first, second, third, calm));
-        assert_eq!(budget.bytes_of_tenants(), 0);
+        assert_eq!(budget.0.usage().tenants, 0);
     }
 
     proptest! {
@@ -178,7 +173,7 @@ mod tests {
                 let held = |cache: &SharedLru<u32, ()>| cache.entries.weight();
                 let all: Vec<usize> = caches.chunks(3).map(|of_one| of_one.iter().map(held).sum()).collect();
                 prop_assert!(all.iter().all(|held| *held <= 90), "{all:?}");
-                let counted = budget.bytes_of_tenants();
+                let counted = budget.0.usage().tenants;
                 prop_assert!(all.iter().sum::<usize>() <= counted && counted <= 200, "{counted}");
             }
         }

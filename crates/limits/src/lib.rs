@@ -10,7 +10,7 @@
 //! | [`budget`] | places without a queue, of owners of all kinds, such as descriptors | who is beyond the share of its kind is refused |
 //! | [`seats`] | places that are held for as long as one likes, such as connections | the owner with the most |
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
-//! | [`paced_limiter`] | beginnings in time, such as those of a tenant's requests | what comes faster waits; the owner with the fewest begins next |
+//! | [`paced_limiter`] | how often requests of a tenant begin | requests that come faster wait; the next one is of the owner that began the fewest |
 //! | [`poll_turns`] | processor time, for futures that compute much | each poll is a turn; owners take turns, in a group and between groups |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |

@@ -1,4 +1,4 @@
-//! How often something may begin: what comes faster waits, and the owners that wait take turns.
+//! How often something may begin, such as requests: those that come faster wait, and their owners take turns.
 //!
 //! A [`Rate`](crate::rate::Rate) refuses, or hands out times in the order of arrival: who floods it takes the turns of all who come
 //! later. Here a place in a short window is what is shared, by the rules of the [`FairLimiter`]: the next one to begin is of the
@@ -78,11 +78,6 @@ impl<O: OwnerKey> PacedLimiter<O> {
             Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, window: self.window }),
         })
     }
-
-    /// Whether nothing has begun in the last window, and nothing waits.
-    pub fn is_idle(&self) -> bool {
-        self.places.usage().owners == 0
-    }
 }
 
 impl<O: OwnerKey> WaitingTurn<'_, O> {
@@ -151,10 +146,10 @@ mod tests {
             assert!((2850..3150).contains(&of_each.as_millis()), "{of_each:?}");
         }
         sleep(Duration::from_secs(1)).await;
-        assert!(limiter.is_idle());
+        assert_eq!(limiter.places.usage().owners, 0, "nothing is kept of idle owners");
     }
 
-    // However many flood: whoever comes and waits has the next turn.
+    // The number of owners that flood does not matter: the next turn is of the owner with the fewest.
     #[tokio::test(start_paused = true)]
     async fn an_owner_within_its_part_waits_a_window_at_most() {
         let limiter = Arc::new(PacedLimiter::new(PACE));

@@ -92,27 +92,32 @@ pub(super) fn as_json(
 /// may decode, and this does not, is shown as its text.
 // apiserver: pkg/endpoints/handlers/patch.go, validateAndTranscodePatch
 pub(super) fn patch(encoding: Encoding, body: &[u8]) -> Result<Arc<RawValue>, &'static str> {
-    let text = match encoding {
+    let json = match encoding {
+        Encoding::Json => {
+            let text = String::from_utf8_lossy(body).into_owned();
+            return RawValue::from_string(text).map(Into::into).map_err(|_| "a patch that is no JSON");
+        }
+        // JSON stays as it is.
         // apimachinery: pkg/util/yaml/decoder.go, IsJSONBuffer
-        Encoding::Yaml if serde_json::from_slice::<&RawValue>(body).is_err() => match yaml_as_json(body) {
-            Some(json) => json,
-            None if may_be_read_elsewhere(body) => yaml_text(body)?,
-            None => return Err(UNREADABLE_YAML),
+        Encoding::Yaml => match serde_json::from_slice::<&RawValue>(body) {
+            Ok(json) => return Ok(json.to_owned().into()),
+            Err(_) => yaml_as_json(body),
         },
-        Encoding::Json | Encoding::Yaml => String::from_utf8_lossy(body).into_owned(),
         Encoding::Protobuf | Encoding::Other => return Err("an encoding that is not read"),
     };
-    RawValue::from_string(text).map(Into::into).map_err(|_| "a patch that is no JSON")
+    let shown = match json {
+        Some(json) => RawValue::from_string(json),
+        None if may_be_read_elsewhere(body) => {
+            to_raw_value(std::str::from_utf8(body).map_err(|_| UNREADABLE_YAML)?)
+        }
+        None => return Err(UNREADABLE_YAML),
+    };
+    shown.map(Into::into).map_err(|_| UNREADABLE_YAML)
 }
 
 /// Whether YAML that is not read here may be read by the API server: it is long, or has aliases.
 fn may_be_read_elsewhere(body: &[u8]) -> bool {
     body.len() > MAX_YAML_BYTES || body.contains(&b'*')
-}
-
-fn yaml_text(body: &[u8]) -> Result<String, &'static str> {
-    let text = std::str::from_utf8(body).map_err(|_| UNREADABLE_YAML)?;
-    serde_json::to_string(text).map_err(|_| UNREADABLE_YAML)
 }
 
 /// The bytes of a compressed body.
@@ -508,6 +513,12 @@ mod tests {
         // JSON is YAML; the API server passes it on as it is.
         let json = r#" {"b":1, "a":[2]}"#;
         assert_eq!(shown(Encoding::Yaml, json).unwrap(), json.trim());
+        assert_eq!(shown(Encoding::Yaml, "{a: b}").unwrap(), r#"{"a":"b"}"#);
+        // The API server may read these, and the gateway does not: an event without them would hide what was written.
+        let long = format!("a: b\n#{}", "x".repeat(MAX_YAML_BYTES));
+        for text in ["a: &x b\nc: *x\n", &long] {
+            assert_eq!(shown(Encoding::Yaml, text).unwrap(), serde_json::to_string(text).unwrap());
+        }
         for (encoding, body) in
             [(Encoding::Json, "{"), (Encoding::Yaml, "{"), (Encoding::Yaml, "a: ["), (Encoding::Other, "{}")]
         {

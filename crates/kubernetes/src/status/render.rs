@@ -191,7 +191,7 @@ const MAX_INSERTION_SORT: usize = 12;
 
 /// The first clause of an `Accept` header that we can answer, in Go's order. Malformed clauses are left out; a quality
 /// of zero is a quality like another.
-// goautoneg: ParseAccept; apiserver: negotiation/negotiate.go, NegotiateMediaTypeOptions
+// goautoneg: ParseAccept; apiserver: pkg/endpoints/handlers/negotiation/negotiate.go, NegotiateMediaTypeOptions
 fn best(header: &str) -> Option<(Clause<'_>, Encoding)> {
     let clauses = || header.split(',').filter_map(parse_clause);
     let mut few: Vec<_> = clauses().take(MAX_INSERTION_SORT + 1).collect();
