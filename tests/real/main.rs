@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     };
     let replicas = replicas::trials(&trial_of("replicas"));
     // Tests wait for servers, some of which they share. Those of replicas wait for each other, so that one runs beside others.
-    arguments.test_threads.get_or_insert(4 + replicas.len());
+    arguments.test_threads.get_or_insert(3 + replicas.len());
     let groups = [
         (replicas, absent.clone()),
         (admission::trials(&trial_of("admission")), without_admission),

@@ -19,9 +19,9 @@ use crate::Test;
 use crate::servers::RealServers;
 
 const AMOUNT: Amount =
-    Amount { readers: 8, writers: 6, watches: 200, tunnels: 20, pause: Duration::from_millis(100) };
+    Amount { readers: 8, writers: 6, watches: 100, tunnels: 20, pause: Duration::from_millis(150) };
 /// Clients that send one request after the other.
-const DENSE: Amount = Amount { readers: 16, writers: 16, watches: 0, tunnels: 0, pause: Duration::ZERO };
+const DENSE: Amount = Amount { readers: 8, writers: 8, watches: 0, tunnels: 0, pause: Duration::ZERO };
 const LAYOUT: Layout = Layout { servers: 3, gateways: 2, goaway_chance: 0.02 };
 /// Long enough for the gateways to notice that a process does not answer.
 const TIMING: Timing = Timing {

@@ -21,7 +21,7 @@ pub(crate) const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectrevi
 pub(crate) const REVIEW: &str = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
 
 /// How an API server is configured to read identities from headers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderFlags {
     Good,
     NoFrontProxies,
@@ -48,11 +48,9 @@ pub(crate) const FRONT_PROXY: Credential = Credential::Certificate { ca: "inner"
 /// The servers of one run. Each starts when the first test needs it.
 pub(crate) struct RealServers {
     shared: SharedServers<Environment>,
-    servers: Mutex<BTreeMap<HeaderFlags, StartedServer>>,
+    /// The one that is configured well, for all tests that need no other.
+    server: OnceLock<Result<Arc<ApiServer>, String>>,
 }
-
-/// A server that the first test starts.
-type StartedServer = Arc<OnceLock<Result<Arc<ApiServer>, String>>>;
 
 /// State that all servers share.
 struct Environment {
@@ -81,7 +79,7 @@ pub(crate) struct RealGateway {
 
 impl RealServers {
     pub(crate) fn new(source: Source) -> Self {
-        Self { shared: SharedServers::new("real", source), servers: Mutex::default() }
+        Self { shared: SharedServers::new("real", source), server: OnceLock::new() }
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -94,7 +92,7 @@ impl RealServers {
 
     /// Stops all servers; keeps the logs if `keep_logs` is set.
     pub(crate) fn finish(self, keep_logs: bool) {
-        drop(self.servers);
+        drop(self.server);
         self.shared.finish(keep_logs);
     }
 
@@ -112,10 +110,11 @@ impl RealServers {
         Ok(if group.is_empty() { leaf } else { leaf.org(group) }.issue())
     }
 
-    /// The server with these flags, which is started when the first test needs it.
+    /// The server with these flags. That of good ones is shared; the others are for one test alone, as each that runs takes a tenth
+    /// of a core.
     pub(crate) fn server(&self, flags: HeaderFlags) -> Result<Arc<ApiServer>, String> {
-        let cell = Arc::clone(self.servers.lock().unwrap().entry(flags).or_default());
-        cell.get_or_init(|| self.own_server(flags, flags.name()).map(Arc::new)).clone()
+        let start = || self.own_server(flags, flags.name()).map(Arc::new);
+        if flags == HeaderFlags::Good { self.server.get_or_init(start).clone() } else { start() }
     }
 
     /// A server for a single test.

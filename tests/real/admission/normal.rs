@@ -20,10 +20,12 @@ pub(crate) struct Normal {
     generated: Vec<Regex>,
 }
 
-const PATTERNS: [(&str, &str); 10] = [
+const PATTERNS: [(&str, &str); 11] = [
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<uuid>"),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", "<time>"),
     (r"X509SHA256=[0-9a-f]{64}", "<certificate>"),
+    // client-go says whether a watch met its end, or the end of the program.
+    (r"(?m)^[IWE]\d{4} .* reflector\.go:\d+\] .*context canceled.*\n", ""),
     // Helm's.
     (r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d( [A-Z]+)? \d{4}", "<time>"),
     (r#""(createdAt|modifiedAt)":"\d+""#, r#""$1":"<time>""#),
