@@ -80,6 +80,13 @@ impl Plan {
         let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
         let tunnels: Vec<Arc<tunnels::Case>> = tunnels::all().into_iter().map(Arc::new).collect();
         let mut planned = Vec::new();
+        // The longest ones first: no others would run beside them at the end.
+        planned.push(PlannedTest { name: "gateway::admission::race".to_owned(), kind: Kind::Race });
+        planned.push(PlannedTest { name: "gateway::admission::together".to_owned(), kind: Kind::Together });
+        planned.push(PlannedTest {
+            name: "gateway::admission::random_writes".to_owned(),
+            kind: Kind::RandomWrites,
+        });
         // The tests of the harness run first, so that the second reference can be stopped early.
         for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
             for case in &http {
@@ -156,12 +163,6 @@ impl Plan {
                 kind: Kind::Kubectl { case: case.clone(), side: Side::Impersonating },
             });
         }
-        planned.push(PlannedTest { name: "gateway::admission::race".to_owned(), kind: Kind::Race });
-        planned.push(PlannedTest { name: "gateway::admission::together".to_owned(), kind: Kind::Together });
-        planned.push(PlannedTest {
-            name: "gateway::admission::random_writes".to_owned(),
-            kind: Kind::RandomWrites,
-        });
         for (name, rule) in RULES {
             planned.push(PlannedTest { name: format!("proof::rules::{name}"), kind: Kind::Rule(*rule) });
         }

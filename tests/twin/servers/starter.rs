@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use rustls::RootCertStore;
 use testkit::real::{
     ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, eventually, free_ports, retry_on_collision,
@@ -69,10 +69,12 @@ impl Starter<'_> {
         let mut running: BTreeMap<_, _> =
             servers.into_iter().map(|(side, server)| (side, Ok(server))).collect();
         if let Some(backend) = backend {
-            for side in sides.iter().filter(|side| side.is_gateway()) {
+            // At once: some issuers never answer, and each gateway waits for them before it is ready.
+            let gateways = sides.iter().filter(|side| side.is_gateway()).map(async |side| {
                 let backend = if *side == Side::Impersonating { reference_address } else { backend };
-                running.insert(*side, self.gateway(*side, backend).await);
-            }
+                (*side, self.gateway(*side, backend).await)
+            });
+            running.extend(join_all(gateways).await);
         }
         for (side, server) in &running {
             if let (Ok(server), true) = (server, *side != Side::Backend) {
