@@ -200,15 +200,15 @@ impl ClusterLimiter {
         self.mutating.apply(settings.max_mutating_requests_inflight, settings);
     }
 
-    /// Puts the limit of the process in force.
-    pub(crate) fn apply_total(&self, limit: usize) {
-        self.process.apply(limit);
+    /// Puts the limit of the process in force, with the shares of so many tenants.
+    pub(crate) fn apply_total(&self, limit: usize, tenants: usize) {
+        self.process.apply(limit, tenants);
     }
 
     /// Puts the limits on requests of tenants in force: how many are open, which belongs to the bytes that all buffers may hold,
     /// and how many of one begin in a second.
-    pub(crate) fn apply_to_tenants(&self, max_buffered_bytes: usize, per_second: u32) {
-        let waiting = self.tenants.apply(max_buffered_bytes);
+    pub(crate) fn apply_to_tenants(&self, max_buffered_bytes: usize, per_second: u32, tenants: usize) {
+        let waiting = self.tenants.apply(max_buffered_bytes, tenants);
         self.pace.apply(per_second, waiting);
     }
 

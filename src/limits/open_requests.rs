@@ -44,14 +44,15 @@ impl TenantRequests {
     }
 
     /// Puts the limit in force which belongs to the bytes that all buffers may hold: a tenant may hold half as much in requests,
-    /// and all tenants together as much. Returns how many of one tenant may wait.
-    pub(super) fn apply(&self, max_buffered_bytes: usize) -> usize {
+    /// and all tenants, of which there are so many, together as much. Returns how many of one tenant may wait.
+    pub(super) fn apply(&self, max_buffered_bytes: usize, tenants: usize) -> usize {
         let each = (max_buffered_bytes / REQUEST_BYTES).max(MIN_REQUESTS);
         let waiting = each / OPEN_PER_WAITING;
         let of_tenants = |each, together: usize| BudgetShares::new(usize::MAX).with_tenants(each, together);
         self.open.set_shares(of_tenants(each, each.saturating_mul(2)));
         // Only all of them: the pace of a tenant bounds its own queue, and evicts a request of the longest flow there.
         self.waiting.set_shares(of_tenants(usize::MAX, waiting.saturating_mul(2)));
+        [&self.open, &self.waiting].map(|requests| requests.divide_among(tenants));
         waiting
     }
 
@@ -114,7 +115,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_with_all_its_requests_leaves_those_of_others() {
         let requests = TenantRequests::new();
-        requests.apply(300 * REQUEST_BYTES);
+        requests.apply(300 * REQUEST_BYTES, 0);
         let flood = |tenant: &Tenant| {
             let enter =
                 || requests.enter(tenant.request("alice", None)).now_or_never().expect("nothing waits").ok();
@@ -128,7 +129,7 @@ mod tests {
         assert_eq!(more.iter().map(Vec::len).collect::<Vec<_>>(), [300, 0]);
         drop(held);
         assert_eq!(flood(&Tenant::new("c")).len(), 300);
-        requests.apply(0);
+        requests.apply(0, 0);
         assert_eq!(flood(&Tenant::new("d")).len(), MIN_REQUESTS.min(2 * MIN_REQUESTS - 300));
     }
 
@@ -148,7 +149,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_waits_and_neither_other_tenants_nor_other_users_do() {
         let requests = TenantRequests::new();
-        let waiting = requests.apply(10_000 * REQUEST_BYTES);
+        let waiting = requests.apply(10_000 * REQUEST_BYTES, 0);
         let [flooded, calm] = ["flooded", "calm"].map(|name| Tenant::paced(name, 100, waiting));
         // Clients without a credential of many networks are one user.
         let networks: Vec<_> = (0..9).map(|at| format!("system:anonymous at 10.0.{at}.1")).collect();
@@ -174,7 +175,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_waits_holds_no_place_and_ends_by_its_deadline() {
         let requests = TenantRequests::new();
-        requests.apply(1000 * REQUEST_BYTES);
+        requests.apply(1000 * REQUEST_BYTES, 0);
         let tenant = Tenant::paced("a", 20, 1000);
         let held = requests.enter(tenant.request("alice", None)).await.unwrap();
         let mut waits: Vec<_> =
@@ -191,10 +192,30 @@ mod tests {
         assert_eq!(timed_out, 7, "{entered:?}");
     }
 
+    // Three have all places of tenants that wait, and all that are open.
+    #[tokio::test(start_paused = true)]
+    async fn however_many_tenants_flood_one_more_waits_and_opens_requests() {
+        let requests = TenantRequests::new();
+        let each = 1000;
+        let waiting = requests.apply(each * REQUEST_BYTES, 10);
+        let tenants: Vec<_> = (0..10).map(|number| Tenant::paced(&number.to_string(), 20, waiting)).collect();
+        let (calm, floods) = tenants.split_first().unwrap();
+        let mut waits = Vec::new();
+        for tenant in floods {
+            waits.extend((0..3 * each).map(|_| Box::pin(requests.enter(tenant.request("flood", None)))));
+        }
+        let begun = join_all(waits.iter_mut().map(|wait| async { wait.now_or_never() })).await;
+        assert!(begun.iter().any(|begun| matches!(begun, Some(Err(LimitExceeded::Process)))));
+        let burst = last_wait(&requests, calm, "alice", 40).await;
+        assert!(burst.is_ok(), "{burst:?}");
+        let held = join_all((0..20).map(|_| requests.enter(calm.request("alice", None)))).await;
+        assert!(held.iter().all(Result::is_ok));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn without_a_pace_nothing_waits_and_too_many_are_refused_at_the_pace() {
         let requests = TenantRequests::new();
-        requests.apply(0);
+        requests.apply(0, 0);
         let tenant = Tenant::new("a");
         let held = join_all((0..MIN_REQUESTS).map(|_| requests.enter(tenant.request("alice", None)))).await;
         assert!(held.iter().all(Result::is_ok));

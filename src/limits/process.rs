@@ -53,8 +53,9 @@ impl ProcessLimit {
         Self { is_limited: AtomicBool::new(false), places, metrics: Arc::clone(metrics) }
     }
 
-    pub(super) fn apply(&self, limit: usize) {
+    pub(super) fn apply(&self, limit: usize, tenants: usize) {
         self.places.set_shares(shares(limit));
+        self.places.divide_among(tenants);
         self.is_limited.store(limit > 0, Ordering::Relaxed);
     }
 

@@ -97,7 +97,7 @@ async fn each_class_has_its_own_limit_and_recovers() {
 async fn an_exempt_request_takes_a_free_place_and_is_served_beyond_the_limit() {
     for queue_length in [0, 5] {
         let limiter = limiter(&settings(1, 3, queue_length));
-        limiter.apply_total(3);
+        limiter.apply_total(3, 0);
         let held: Vec<_> = (0..3).map(|_| at_once(&limiter, exempt(WRITE)).unwrap().unwrap()).collect();
         for _ in 0..2 {
             assert!(at_once(&limiter, exempt(WRITE)).unwrap().is_none(), "served without a place");
@@ -306,7 +306,7 @@ async fn the_process_has_one_limit_for_all_clusters_which_waiting_requests_do_no
     let limiters = limiters();
     let [one, two] = ["one", "two"].map(|name| limiters.of(name));
     one.apply(&settings(1, 0, 5));
-    one.apply_total(2);
+    one.apply_total(2, 0);
     let first = at_once(&one, request(READ, "alice")).unwrap();
     let queued = [waiting(&one, READ, "alice").await, waiting(&one, READ, "bob").await];
     let second = at_once(&two, request(WRITE, "alice")).unwrap().expect("a place of the process");
@@ -319,7 +319,7 @@ async fn the_process_has_one_limit_for_all_clusters_which_waiting_requests_do_no
         assert!(queued.await.unwrap().unwrap().is_some());
     }
     assert_eq!(counts(&one), [(0, 0, 0); 2]);
-    one.apply_total(0);
+    one.apply_total(0, 0);
     assert!(at_once(&two, request(READ, "bob")).unwrap().is_none());
 }
 
@@ -340,7 +340,7 @@ fn places(cluster: &Arc<ClusterLimiter>, flow: &str, priority: ProcessPriority) 
 async fn a_tenant_has_its_share_of_the_process_and_all_tenants_half_of_it() {
     let limiters = limiters();
     let clusters: Vec<_> = (0..6).map(|number| limiters.of(&format!("tenant-{number}"))).collect();
-    clusters[0].apply_total(80);
+    clusters[0].apply_total(80, 0);
     // Exempt in its own cluster, as its `system:masters` is.
     let flooding =
         LimitedRequest { priority: ProcessPriority::OfTenant, is_exempt: true, ..request(WRITE, "root") };
@@ -360,7 +360,7 @@ async fn a_tenant_has_its_share_of_the_process_and_all_tenants_half_of_it() {
 async fn the_reserve_of_the_process_is_for_masters_and_nodes() {
     let limiters = limiters();
     let own = limiters.of("own");
-    own.apply_total(40);
+    own.apply_total(40, 0);
     assert_eq!(places(&own, "flood", ProcessPriority::Ordinary), 30, "one flow leaves a quarter");
     assert_eq!(places(&own, "alice", ProcessPriority::Ordinary), 6);
     assert_eq!(places(&own, "system:node:one", ProcessPriority::Reserved), 4);
@@ -372,7 +372,7 @@ async fn the_reserve_of_the_process_is_for_masters_and_nodes() {
 #[tokio::test]
 async fn a_request_that_the_process_refuses_holds_no_place() {
     let limiter = limiter(&settings(5, 5, 0));
-    limiter.apply_total(1);
+    limiter.apply_total(1, 0);
     let _held = at_once(&limiter, request(READ, "alice")).unwrap();
     assert_eq!(at_once(&limiter, request(READ, "bob")).unwrap_err(), LimitExceeded::Process);
     assert_eq!(limiter.read_only.counts(), (1, 0, 1));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
+use portcullis_limits::budget::Budget;
 use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_limits::cache_budget::CacheBudget;
 use portcullis_system::sync::lock;
@@ -57,6 +58,7 @@ pub(crate) struct Snapshot {
     max_buffered_bytes: MaxBufferedBytes,
     ledger: ByteLedger,
     caches: CacheBudget,
+    connections: Budget,
     review_memory: ReviewMemory,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
@@ -159,6 +161,7 @@ impl Snapshot {
             max_buffered_bytes: settings.operation.max_buffered_bytes,
             ledger: deps.dials.ledger().clone(),
             caches: deps.dials.caches().clone(),
+            connections: deps.dials.connections().clone(),
             review_memory: deps.review_memory.clone(),
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
@@ -174,15 +177,21 @@ impl Snapshot {
     /// nothing.
     pub(super) fn apply_shared(&self) {
         let max_buffered_bytes = self.max_buffered_bytes.bytes();
+        let tenants = self.clusters().iter().filter(|cluster| cluster.settings.origin.is_of_tenant()).count();
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
-            cluster.limiter.apply_total(self.max_requests_inflight_total);
-            cluster.limiter.apply_to_tenants(max_buffered_bytes, self.max_requests_per_second_per_tenant);
+            cluster.limiter.apply_total(self.max_requests_inflight_total, tenants);
+            cluster.limiter.apply_to_tenants(
+                max_buffered_bytes,
+                self.max_requests_per_second_per_tenant,
+                tenants,
+            );
             cluster.enforce();
         }
         self.ledger.set_total(max_buffered_bytes);
         let caches = max_buffered_bytes / TENANT_CACHES_PART;
-        self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches);
+        self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches, tenants);
+        self.connections.divide_among(tenants);
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {

@@ -1,5 +1,5 @@
 //! A fixed number of places, or of bytes, without a queue, for owners of all kinds: each tenant has a share of them, and all
-//! tenants have one together; each network of unauthenticated clients likewise; each flow of the operator's clusters has a share;
+//! tenants have one together, of which half is divided among them; each network of unauthenticated clients likewise; each flow of the operator's clusters has a share;
 //! and a reserve stays free for what must always work.
 
 use std::collections::HashMap;
@@ -76,6 +76,11 @@ impl BudgetShares {
     pub const fn per_flow(self) -> usize {
         self.per_flow
     }
+
+    /// What each of so many tenants may have whatever the others have: its part of half of what all may have together.
+    fn floor(self, tenants: usize) -> usize {
+        (self.tenants / 2).checked_div(tenants).map_or(0, |floor| floor.min(self.per_tenant))
+    }
 }
 
 /// The places that are taken.
@@ -109,6 +114,12 @@ pub struct Budget(Arc<Mutex<Taken>>);
 #[derive(Debug)]
 struct Taken {
     shares: BudgetShares,
+    /// The number of tenants among whom half of their places is divided.
+    tenants: usize,
+    /// The part of each of them.
+    floor: usize,
+    /// What tenants have beyond their floors.
+    beyond: usize,
     usage: BudgetUsage,
     owners: HashMap<Owner, usize>,
 }
@@ -133,7 +144,14 @@ struct Holder {
 impl Budget {
     /// Nothing is taken yet.
     pub fn new(shares: BudgetShares) -> Self {
-        Self(Arc::new(Mutex::new(Taken { shares, usage: BudgetUsage::default(), owners: HashMap::new() })))
+        Self(Arc::new(Mutex::new(Taken {
+            shares,
+            tenants: 0,
+            floor: 0,
+            beyond: 0,
+            usage: BudgetUsage::default(),
+            owners: HashMap::new(),
+        })))
     }
 
     /// The shares in force.
@@ -143,7 +161,17 @@ impl Budget {
 
     /// Puts other shares in force. What is taken beyond lower ones stays.
     pub fn set_shares(&self, shares: BudgetShares) {
-        lock(&self.0).shares = shares;
+        let mut taken = lock(&self.0);
+        taken.shares = shares;
+        taken.set_floor();
+    }
+
+    /// Divides half of what tenants may have together among so many of them: however many of them take all they get, each of the
+    /// others has its part. Without this call the first ones may take all of it.
+    pub fn divide_among(&self, tenants: usize) {
+        let mut taken = lock(&self.0);
+        taken.tenants = tenants;
+        taken.set_floor();
     }
 
     /// The places that are taken.
@@ -255,7 +283,7 @@ impl Taken {
     }
 
     fn has_room(&self, Holder { owner, is_privileged }: &Holder, places: usize) -> bool {
-        let Self { shares, usage, owners } = self;
+        let Self { shares, usage, owners, .. } = self;
         let fits = |used: usize, limit: usize| used.checked_add(places).is_some_and(|used| used <= limit);
         let is_within_total = fits(usage.total(), shares.total);
         if *is_privileged || !is_within_total {
@@ -263,7 +291,7 @@ impl Taken {
         }
         let own = owners.get(owner).copied().unwrap_or_default();
         let is_within_share = match owner {
-            Owner::Tenant(_) => fits(own, shares.per_tenant) && fits(usage.tenants, shares.tenants),
+            Owner::Tenant(_) => self.has_room_for_tenant(own, places),
             Owner::Network(_) => fits(own, shares.per_network) && fits(usage.networks, shares.networks),
             Owner::Flow { .. } => fits(own, shares.per_flow),
             Owner::Gateway => true,
@@ -271,24 +299,57 @@ impl Taken {
         is_within_share && fits(usage.unprivileged(), shares.total.saturating_sub(shares.reserve))
     }
 
+    /// Within the floor of a tenant it does not matter what the others have; beyond, they share what is not divided.
+    // threat: tenant-caches
+    fn has_room_for_tenant(&self, own: usize, places: usize) -> bool {
+        let Some(after) = own.checked_add(places) else { return false };
+        let shared = self.shares.tenants.saturating_sub(self.floor * self.tenants);
+        let beyond =
+            self.beyond.saturating_sub(self.beyond_floor(own)).saturating_add(self.beyond_floor(after));
+        let all = self.usage.tenants.saturating_add(places);
+        after <= self.floor
+            || after <= self.shares.per_tenant && beyond <= shared && all <= self.shares.tenants
+    }
+
+    fn beyond_floor(&self, places: usize) -> usize {
+        places.saturating_sub(self.floor)
+    }
+
+    fn set_floor(&mut self) {
+        self.floor = self.shares.floor(self.tenants);
+        let of_tenants = self.owners.iter().filter(|(owner, _)| matches!(owner, Owner::Tenant(_)));
+        self.beyond = of_tenants.map(|(_, places)| self.beyond_floor(*places)).sum();
+    }
+
     fn serve(&mut self, holder: &Holder, places: usize) {
         *self.count_of(holder) += places;
         // A privileged place is none of the owner's share.
         if !holder.is_privileged {
-            *self.owners.entry(holder.owner.clone()).or_default() += places;
+            self.set_places_of(&holder.owner, |own| own + places);
         }
     }
 
     fn leave(&mut self, holder: &Holder, places: usize) {
         let count = self.count_of(holder);
         *count = count.saturating_sub(places);
-        if !holder.is_privileged
-            && let Some(own) = self.owners.get_mut(&holder.owner)
-        {
-            *own = own.saturating_sub(places);
-            if *own == 0 {
-                self.owners.remove(&holder.owner);
-            }
+        if !holder.is_privileged {
+            self.set_places_of(&holder.owner, |own| own.saturating_sub(places));
+        }
+    }
+
+    fn set_places_of(&mut self, owner: &Owner, change: impl FnOnce(usize) -> usize) {
+        let before = self.owners.get(owner).copied().unwrap_or_default();
+        let after = change(before);
+        if after == 0 {
+            self.owners.remove(owner);
+        } else if let Some(own) = self.owners.get_mut(owner) {
+            *own = after;
+        } else {
+            self.owners.insert(owner.clone(), after);
+        }
+        if matches!(owner, Owner::Tenant(_)) {
+            let others = self.beyond.saturating_sub(self.beyond_floor(before));
+            self.beyond = others + self.beyond_floor(after);
         }
     }
 

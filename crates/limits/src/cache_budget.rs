@@ -21,10 +21,11 @@ impl CacheBudget {
         Self(Budget::new(BudgetShares::new(usize::MAX)))
     }
 
-    /// Bounds the caches of one tenant's cluster, and those of all of them together. What is kept beyond that stays until the next
-    /// change of its cache.
-    pub fn set_bytes_of_tenants(&self, each: usize, together: usize) {
+    /// Bounds the caches of one tenant's cluster, and those of all of them together, of which half is divided among so many. What is
+    /// kept beyond that stays until the next change of its cache.
+    pub fn set_bytes_of_tenants(&self, each: usize, together: usize, tenants: usize) {
         self.0.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, together));
+        self.0.divide_among(tenants);
     }
 
     /// What the caches of a cluster may take: of one of the operator's, as much as each of them holds.
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn a_tenant_that_fills_its_caches_takes_nothing_from_others() {
         let budget = CacheBudget::new();
-        budget.set_bytes_of_tenants(100, 300);
+        budget.set_bytes_of_tenants(100, 300, 2);
         let cache = |cluster: &ClusterOwner| SharedLru::new(80, &budget.of(cluster));
         let flood = ClusterOwner::tenant("flood");
         let [mut first, mut second] = [cache(&flood), cache(&flood)];
@@ -164,7 +165,7 @@ mod tests {
         #[test]
         fn no_order_of_puts_exceeds_a_share(steps in proptest::collection::vec((0_usize..12, 0_u32..9, 0_usize..60), 1..200)) {
             let budget = CacheBudget::new();
-            budget.set_bytes_of_tenants(90, 200);
+            budget.set_bytes_of_tenants(90, 200, 4);
             let mut caches: Vec<SharedLru<u32, ()>> = (0..12)
                 .map(|cache| SharedLru::new(70, &budget.of(&ClusterOwner::tenant((cache / 3).to_string()))))
                 .collect();

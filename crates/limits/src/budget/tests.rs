@@ -36,6 +36,25 @@ fn each_tenant_has_its_share_all_have_theirs_and_others_have_the_rest() {
     assert!(lock(&budget.0).owners.is_empty(), "nothing is kept of owners without a place");
 }
 
+// Four tenants are enough to have all that tenants may have together.
+#[test]
+fn however_many_tenants_flood_each_other_one_has_its_part() {
+    let budget = Budget::new(SHARES);
+    budget.divide_among(10);
+    let floods: Vec<_> = (0..9).map(|number| flood(&budget, &tenant(&format!("flood-{number}")))).collect();
+    assert_eq!(floods.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 3, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(flood(&budget, &tenant("calm")).len(), 1);
+    drop(floods);
+    // A reload that removes tenants: the others share what they had.
+    budget.divide_among(2);
+    assert_eq!(flood(&budget, &tenant("flood-0")).len(), 5);
+    // Those that are gone keep what they have until they return it, and cost the others no floor.
+    let gone: Vec<_> = ["a", "b", "c", "d"].map(|name| flood(&budget, &tenant(name))).into();
+    budget.divide_among(1);
+    assert_eq!(gone.iter().map(Vec::len).sum::<usize>(), 20);
+    assert_eq!(flood(&budget, &tenant("calm")).len(), 5);
+}
+
 #[test]
 fn privileged_places_are_in_no_share_and_end_at_the_total() {
     let budget = Budget::new(SHARES);
@@ -112,6 +131,36 @@ proptest! {
             }
             let of_calm: usize = calm.values().map(Vec::len).sum();
             prop_assert_eq!((flooded.len(), budget.usage().total()), (15, 15 + of_calm));
+        }
+    }
+}
+
+proptest! {
+    // In any order of takes, returns and reloads a tenant has its floor, and without reloads all together have no more than theirs.
+    #[test]
+    fn a_tenant_always_gets_its_floor(
+        steps in proptest::collection::vec((0_usize..8, 0_usize..14), 1..120),
+        reloads in proptest::collection::vec((0_usize..120, 8_usize..20), 0..4),
+    ) {
+        const TOGETHER: usize = 100;
+        let shares = BudgetShares::new(1000).with_tenants(30, TOGETHER);
+        let budget = Budget::new(shares);
+        budget.divide_among(8);
+        let mut count = 8;
+        let mut permits: Vec<_> = (0..8).map(|name| budget.reserve(tenant(&name.to_string()))).collect();
+        for (step, (owner, places)) in steps.into_iter().enumerate() {
+            if let Some((_, tenants)) = reloads.iter().find(|(at, _)| *at == step) {
+                budget.divide_among(*tenants);
+                count = *tenants;
+            }
+            let held = permits[owner].places();
+            let resized = permits[owner].resize(places * 3);
+            let floor = TOGETHER / 2 / count;
+            prop_assert!(resized || places * 3 > floor.max(held), "{held} {places} {floor}");
+            let all: usize = permits.iter().map(BudgetPermit::places).sum();
+            prop_assert!(budget.usage().tenants == all && (all <= TOGETHER || !reloads.is_empty()), "{all}");
+            let beyond: usize = permits.iter().map(|permit| permit.places().saturating_sub(floor)).sum();
+            prop_assert_eq!(lock(&budget.0).beyond, beyond);
         }
     }
 }
