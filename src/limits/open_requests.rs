@@ -52,7 +52,8 @@ impl TenantRequests {
         self.open.set_shares(of_tenants(each, each.saturating_mul(2)));
         // Only all of them: the pace of a tenant bounds its own queue, and evicts a request of the longest flow there.
         self.waiting.set_shares(of_tenants(usize::MAX, waiting.saturating_mul(2)));
-        [&self.open, &self.waiting].map(|requests| requests.divide_among(tenants));
+        self.open.divide_among(tenants);
+        self.waiting.divide_among(tenants);
         waiting
     }
 
