@@ -70,12 +70,13 @@ fn widgets() -> Vec<Case> {
         let name = |operation: &str| format!("a widget is {operation}: {what}");
         let mut replacement = widget(asks);
         replacement["metadata"]["resourceVersion"] = json!("{version}");
+        let of_definition = json!({"metadata": {"annotations": {"asks": asks, "case": "{unique}"}}});
         cases.extend([
             changed(&name("replaced"), "PUT", WIDGET).json(&replacement.to_string()).answers(422),
             changed(&name("patched"), "PATCH", WIDGET).body(MERGE, asking(asks).as_bytes()).answers(422),
             // Nothing is stored.
             by_admin(&format!("a definition is patched: {what}"), "PATCH", DEFINITION)
-                .body(MERGE, asking(asks).as_bytes())
+                .body(MERGE, of_definition.to_string().as_bytes())
                 .answers(422),
         ]);
     }
