@@ -59,6 +59,11 @@ const EXCLUDED_REVIEWS: [(&str, &str); 6] = [
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
 
+/// The groups of kube-apiserver whose objects are not validated declaratively as a whole, so that their errors stay double.
+// apiextensions-apiserver: pkg/registry/customresourcedefinition/strategy.go, strategy;
+// kube-aggregator: pkg/registry/apiservice/strategy.go, apiServerStrategy
+const NOT_DECLARATIVE: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+
 /// Why `--emulated-version` names no release to emulate.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EmulatedVersionError {
@@ -141,10 +146,11 @@ impl Release {
         self >= since::EXCLUDED_REVIEWS && EXCLUDED_REVIEWS.contains(&(group, resource))
     }
 
-    /// How often an API server reports that a field of the metadata of an object cannot be changed. Custom resources have no
-    /// declarative validation of their own.
-    pub fn immutable_causes(self, is_built_in: bool) -> usize {
-        if is_built_in && self >= since::SINGLE_IMMUTABLE { 1 } else { 2 }
+    /// How often an API server reports that a field of the metadata of an object of this group cannot be changed. Custom
+    /// resources have no declarative validation of their own.
+    pub fn immutable_causes(self, is_built_in: bool, group: &str) -> usize {
+        let is_declarative = is_built_in && !NOT_DECLARATIVE.contains(&group);
+        if is_declarative && self >= since::SINGLE_IMMUTABLE { 1 } else { 2 }
     }
 
     /// Whether the errors of owner references and managed fields are those of 1.37.
@@ -227,7 +233,7 @@ mod tests {
     #[test]
     fn rules_hold_from_a_release_on() {
         type Rule = fn(Release) -> bool;
-        let rules: [(&str, Rule, &[Release]); 6] = [
+        let rules: [(&str, Rule, &[Release]); 8] = [
             (
                 "constrained impersonation",
                 Release::has_constrained_impersonation,
@@ -244,7 +250,13 @@ mod tests {
                 &[Release::V1_37],
             ),
             ("all else is not", |release| release.excludes_from_webhooks("", "serviceaccounts"), &[]),
-            ("one cause", |release| release.immutable_causes(true) == 1, &[Release::V1_37]),
+            ("one cause", |release| release.immutable_causes(true, "apps") == 1, &[Release::V1_37]),
+            (
+                "one cause of a definition",
+                |release| release.immutable_causes(true, "apiextensions.k8s.io") == 1,
+                &[],
+            ),
+            ("one cause of a custom resource", |release| release.immutable_causes(false, "apps") == 1, &[]),
             ("errors of metadata", Release::has_precise_metadata_errors, &[Release::V1_37]),
         ];
         for (name, rule, expected) in rules {

@@ -8,13 +8,14 @@
 //! | the current time | conditions of an APIService or a CertificateSigningRequest, `lastPhaseTransitionTime` of a PersistentVolume, `timeAdded` of a DeviceTaintRule |
 //! | `kube-api-access-XXXXX` | the volume of a Pod with the token of its ServiceAccount |
 //! | `clusterIP`, `clusterIPs`, `nodePort`, `healthCheckNodePort` | a Service. A dry run makes up node ports that a write would refuse |
+//! | entries of `resources` that the client does not set | a new Pod as a whole, from those of its containers, after the mutating phase |
 // kubernetes: pkg/registry, plugin/pkg/admission/serviceaccount/admission.go, pkg/registry/core/service/portallocator/operation.go
 
 use portcullis_go::time::Time;
 use prost::encoding::encode_varint;
 use serde_json::{Map, Value};
 
-use super::document::{MANAGED_FIELDS, SERVER_FIELDS, metadata};
+use super::document::{MANAGED_FIELDS, SERVER_FIELDS, managed_fields, metadata};
 use super::reviewer::kind_of;
 use super::splice::Encoding;
 
@@ -234,6 +235,35 @@ fn remove_generated_labels(shown: &Value, object: &mut Value, uid: &str) {
     }
 }
 
+/// Removes the entries of the `resources` of a new Pod as a whole by which the API server has completed it: those that no manager
+/// has set. It adds up the containers after webhooks have changed them, from 1.37 on; before, the entries have a manager.
+// kubernetes: pkg/registry/core/pod/strategy.go, PrepareForCreate; pkg/api/pod/util.go, DefaultPodLevelResources
+pub(super) fn remove_completed_resources(object: &mut Value) {
+    let kind = kind_of(object);
+    if !kind.group.is_empty() || kind.kind != "Pod" || object.pointer("/spec/resources").is_none() {
+        return;
+    }
+    let Some(managers) = managed_fields(object).and_then(Value::as_array).cloned() else { return };
+    let Some(resources) = object.pointer_mut("/spec/resources").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for field in ["requests", "limits"] {
+        let Some(quantities) = resources.get_mut(field).and_then(Value::as_object_mut) else { continue };
+        quantities.retain(|name, _| {
+            managers.iter().any(|manager| is_managed(manager, &["spec", "resources", field, name.as_str()]))
+        });
+        if quantities.is_empty() {
+            resources.remove(field);
+        }
+    }
+}
+
+/// Whether an entry of `managedFields` has the field at a place.
+fn is_managed(manager: &Value, place: &[&str]) -> bool {
+    let fields = manager.get("fieldsV1");
+    place.iter().fold(fields, |fields, name| fields?.get(format!("f:{name}"))).is_some()
+}
+
 /// Removes the fields whose value is the UID of the dry run's object, which no other one has.
 fn remove_uid(value: &mut Value, uid: &str) {
     match value {
@@ -351,6 +381,29 @@ mod tests {
         Origin { shown: &shown, old: Some(&shown), encoding: Encoding::Json, body: b"" }
             .remove_allocated(&mut changed);
         assert_eq!(changed, shown);
+    }
+
+    #[test]
+    fn a_pod_keeps_the_resources_that_the_client_sets() {
+        let resources = json!({"requests": {"cpu": "1", "memory": "100Mi"}, "limits": {"memory": "100Mi"}});
+        let without = |kind: &str, managed: Value| {
+            let mut shown = object(kind, "u", &json!({"spec": {"resources": resources}}));
+            shown["metadata"]["managedFields"] = managed;
+            remove_completed_resources(&mut shown);
+            shown["spec"]["resources"].clone()
+        };
+        let managed = |fields: Value| {
+            json!([{"manager": "m", "fieldsV1": {"f:status": {}}},
+                {"manager": "n", "fieldsV1": {"f:spec": {"f:resources": fields}}}])
+        };
+        let cpu = json!({".": {}, "f:requests": {".": {}, "f:cpu": {}}});
+        assert_eq!(without("Pod", managed(cpu.clone())), json!({"requests": {"cpu": "1"}}));
+        assert_eq!(without("Service", managed(cpu)), resources);
+        let all = json!({"f:requests": {"f:cpu": {}, "f:memory": {}}, "f:limits": {"f:memory": {}}});
+        assert_eq!(without("Pod", managed(all)), resources);
+        // The API server does not say who has set what.
+        assert_eq!(without("Pod", json!([])), resources);
+        assert_eq!(without("Pod", Value::Null), resources);
     }
 
     #[test]

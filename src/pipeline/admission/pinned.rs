@@ -401,7 +401,8 @@ impl Reviewer<'_> {
         let after = objects.object.unwrap_or_default();
         if shown.old.is_some() {
             let is_built_in = extension_group(authorized.info().path()).is_none();
-            let causes = self.admission.release().immutable_causes(is_built_in);
+            let group = &self.subject.resource.group;
+            let causes = self.admission.release().immutable_causes(is_built_in, group);
             self.refuse_other_object(&before, &pins(&after), (&kind_of(&after), causes))?;
         }
         Ok((after, changed))

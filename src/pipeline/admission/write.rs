@@ -20,7 +20,7 @@ use portcullis_admission::Operation;
 use portcullis_go::url::query;
 use serde_json::{Map, Value};
 
-use super::allocated::Origin;
+use super::allocated::{Origin, remove_completed_resources};
 use super::document::{
     SERVER_FIELDS, carry_over, is_lost, keep_server_fields, metadata, remove_managed_fields,
     remove_server_fields, set_metadata,
@@ -97,6 +97,7 @@ impl<'a> ClientRequest<'a> {
         let (mut view, sent) = (shown.object.clone(), self.sent.as_ref());
         match (self.change, &shown.old) {
             (Change::Create, _) => {
+                remove_completed_resources(&mut view);
                 keep_server_fields(&mut view, None, &SERVER_FIELDS);
                 keep_server_fields(&mut view, sent, &["generation", "resourceVersion"]);
                 if shown.generated.is_some() {

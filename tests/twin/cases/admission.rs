@@ -84,6 +84,7 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a namespace object with a new label", "D-admission-prepared", 403),
     ("a namespace object is not of scope Namespaced", "D-admission-prepared", 201),
     ("a pod", "D-admission-prepared", 201),
+    ("a pod with resources as a whole", "D-admission-prepared", 201),
     ("an eviction", "D-admission-prepared", 403),
     ("a binding", "D-admission-prepared", 403),
     ("a scale that is replaced", "D-admission-prepared", 200),
@@ -753,6 +754,15 @@ fn bodies() -> Vec<Case> {
             .json(r#"{"apiVersion":"absent.test/v1","kind":"Gadget","metadata":{"name":"{unique}"}}"#)
             .answers(404),
         by_admin("a pod", "POST", pods).json(&pod("m1=label;")).answers(201),
+        by_admin("a pod with resources as a whole", "POST", pods)
+            .json(
+                &json!({"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": "{unique}", "annotations": {"asks": "m1=sidecar;"}},
+                    "spec": {"resources": {"requests": {"cpu": "100m"}}, "containers": [{"name": "c", "image": "x",
+                        "resources": {"limits": {"memory": "30Mi"}}}]}})
+                .to_string(),
+            )
+            .answers(201),
         by_admin("an eviction", "POST", pods)
             .json(&pod(""))
             .answers(201)

@@ -6,6 +6,7 @@ use super::{MAPS, OWN, WIDGETS, by_admin, map};
 use crate::case::Case;
 
 const WIDGET: &str = "/apis/twin.test/v1/namespaces/twin/widgets/{unique}";
+const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.twin.test";
 const MERGE: &str = "application/merge-patch+json";
 const APPLY: &str = "application/apply-patch+yaml";
 
@@ -69,9 +70,14 @@ fn widgets() -> Vec<Case> {
         let name = |operation: &str| format!("a widget is {operation}: {what}");
         let mut replacement = widget(asks);
         replacement["metadata"]["resourceVersion"] = json!("{version}");
+        let of_definition = json!({"metadata": {"annotations": {"asks": asks, "case": "{unique}"}}});
         cases.extend([
             changed(&name("replaced"), "PUT", WIDGET).json(&replacement.to_string()).answers(422),
             changed(&name("patched"), "PATCH", WIDGET).body(MERGE, asking(asks).as_bytes()).answers(422),
+            // Nothing is stored.
+            by_admin(&format!("a definition is patched: {what}"), "PATCH", DEFINITION)
+                .body(MERGE, of_definition.to_string().as_bytes())
+                .answers(422),
         ]);
     }
     cases
