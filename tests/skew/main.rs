@@ -35,13 +35,19 @@ use table::Table;
 /// The path of the binary.
 const PORTCULLIS: &str = env!("CARGO_BIN_EXE_portcullis");
 
+/// Why the servers are not those of the pinned releases, if so.
+fn other_servers() -> Option<String> {
+    let is_set = std::env::var_os("KUBEBUILDER_ASSETS").is_some_and(|value| !value.is_empty());
+    is_set.then(|| "KUBEBUILDER_ASSETS is set, whose release is not known".to_owned())
+}
+
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Each has servers of its own.
     arguments.test_threads.get_or_insert(2);
     let all = std::env::var_os("PORTCULLIS_SKEW").is_some_and(|value| value == "all");
     let source = Source::find();
-    let absent = source.absent().or_else(without_go);
+    let absent = source.absent().or_else(without_go).or_else(other_servers);
     let older = older_releases();
     let tried = if all { &older[..] } else { &older[..1] };
     let table = Arc::new(Table::default());
