@@ -10,6 +10,7 @@ mod pace;
 mod readiness;
 mod reviews;
 mod turns;
+mod untested;
 mod verdict;
 mod version;
 
@@ -29,6 +30,7 @@ use addresses::CheckedAddresses;
 use outcome::CheckOutcome;
 use pace::{CheckSchedule, NextCheck, spread, stagger};
 use turns::TenantTurns;
+use untested::UntestedReleases;
 use verdict::{AcceptedIdentity, CertificateFinding, SelfCheckFailure, evaluate, is_unavailable_gateway};
 
 use crate::backend::endpoint::{Endpoint, TrustVersion};
@@ -50,11 +52,12 @@ pub(crate) struct SelfCheck {
     live: Arc<Live>,
     metrics: Arc<Metrics>,
     turns: Arc<TenantTurns>,
+    untested: Arc<UntestedReleases>,
 }
 
 impl SelfCheck {
     pub(crate) fn new(live: Arc<Live>, metrics: Arc<Metrics>) -> Self {
-        Self { live, metrics, turns: Arc::default() }
+        Self { live, metrics, turns: Arc::default(), untested: Arc::default() }
     }
 
     /// Starts and ends checks with each change of the endpoints. Never returns.
@@ -100,6 +103,7 @@ impl SelfCheck {
             let check = EndpointCheck {
                 cluster: cluster.clone(),
                 turns: is_of_tenant.then(|| Arc::clone(&self.turns)),
+                untested: Arc::clone(&self.untested),
                 backend: Arc::clone(backend),
                 endpoint: Arc::clone(&endpoint),
                 live: Arc::clone(&self.live),
@@ -147,6 +151,7 @@ impl SelfCheck {
             }
         }
         self.metrics.audit.retain_clusters(|cluster| snapshot.cluster(cluster).is_some());
+        self.untested.retain_clusters(|cluster| snapshot.cluster(cluster).is_some());
         for (labels, endpoint) in exported.iter().filter(|(_, endpoint)| endpoint.is_checked()) {
             self.metrics
                 .backend
@@ -169,6 +174,7 @@ struct EndpointCheck {
     cluster: String,
     /// If a tenant configures the cluster.
     turns: Option<Arc<TenantTurns>>,
+    untested: Arc<UntestedReleases>,
     backend: Arc<Backend>,
     endpoint: Arc<Endpoint>,
     live: Arc<Live>,
@@ -281,6 +287,7 @@ impl EndpointCheck {
                 self.endpoint.clear_error();
                 self.backend.note_available();
                 self.log_passed(*accepted);
+                self.untested.warn(&self.cluster, &endpoint, &self.endpoint.versions());
             }
             CheckOutcome::Failed(_) if outcome.keeps_trust() && self.endpoint.is_trusted_since(before) => {
                 self.log_once("refused", |cluster| {

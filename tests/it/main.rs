@@ -76,6 +76,7 @@ mod path_prefixes;
 mod proxies;
 mod proxy_protocol;
 mod random_tokens;
+mod releases;
 mod reload;
 mod revocation;
 mod running_clusters;

@@ -86,7 +86,7 @@ pub enum EmulatedVersionError {
 
 impl Release {
     /// The oldest that can be emulated.
-    const OLDEST: Self = Self::V1_34;
+    pub const OLDEST: Self = Self::V1_34;
     /// All, from the oldest to the newest.
     pub const ALL: [Self; 4] = [Self::V1_34, Self::V1_35, Self::V1_36, Self::V1_37];
 
@@ -126,9 +126,16 @@ impl Release {
     /// The release of an API server by its `gitVersion`, such as `v1.36.3+k3s1`: of an older one than all that are known the
     /// oldest, of a newer one the newest; `None` if it is not a version of Kubernetes 1.
     pub fn of_server(git_version: &str) -> Option<Self> {
-        let (minor, _) = git_version.strip_prefix("v1.")?.split_once('.')?;
-        let minor = number(minor)?;
+        let minor = minor_of(git_version)?;
         Some(Self::ALL.into_iter().rfind(|release| release.minor() <= minor).unwrap_or(Self::OLDEST))
+    }
+
+    /// The number of the minor release of an API server, if it is older or newer than all that are known, with which the gateway
+    /// is tested.
+    pub fn untested_minor(git_version: &str) -> Option<u32> {
+        let minor = minor_of(git_version)?;
+        let is_known = (Self::OLDEST.minor()..=Self::default().minor()).contains(&minor);
+        (!is_known).then_some(minor)
     }
 
     /// Whether impersonation is first allowed by the verbs of constrained impersonation.
@@ -175,6 +182,12 @@ fn flag_version(component: &str, version: &str) -> Result<(u32, u32), EmulatedVe
         Some([_, _, _]) => Err(EmulatedVersionError::Patch(component.to_owned(), version.to_owned())),
         _ => Err(EmulatedVersionError::Unreadable(version.to_owned())),
     }
+}
+
+/// The number of the minor release in a `gitVersion` of Kubernetes 1.
+fn minor_of(git_version: &str) -> Option<u32> {
+    let (minor, _) = git_version.strip_prefix("v1.")?.split_once('.')?;
+    number(minor)
 }
 
 /// A number in a version has digits alone, and no sign.
@@ -226,6 +239,20 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(Release::of_server(version), expected, "{version:?}");
+        }
+    }
+
+    #[test]
+    fn untested_releases_are_older_or_newer_than_all_that_are_known() {
+        for (version, expected) in [
+            ("v1.33.9", Some(33)),
+            ("v1.34.0", None),
+            ("v1.37.2+k3s1", None),
+            ("v1.38.0-alpha.1", Some(38)),
+            ("v2.1.0", None),
+            ("unknown", None),
+        ] {
+            assert_eq!(Release::untested_minor(version), expected, "{version:?}");
         }
     }
 

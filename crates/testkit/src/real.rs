@@ -2,6 +2,7 @@
 //! and skipping tests without them.
 
 mod api_server;
+mod older;
 mod programs;
 mod server_process;
 mod shared;
@@ -15,8 +16,9 @@ use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::{Value, json};
 
 pub use api_server::{ApiServer, IDENTITY_HEADERS, account_flags};
+pub use older::{older_releases, program_of, without_go};
 pub(crate) use programs::note;
-pub use programs::{Programs, Source};
+pub use programs::{Programs, Source, newest_release};
 pub use server_process::{ServerProcess, free_ports};
 pub use shared::SharedServers;
 

@@ -57,8 +57,7 @@ pub struct Replicas {
     pub gateways: Vec<Member>,
     /// The addresses of the gateways for readiness probes.
     health: Vec<SocketAddr>,
-    /// A member of `system:masters`.
-    user: Issued,
+    files: Files,
     _kubelet: tunnels::EchoKubelet,
     _etcd: ServerProcess,
 }
@@ -74,12 +73,35 @@ pub struct Layout {
     pub goaway_chance: f64,
 }
 
+/// What is not the same for all clusters.
+#[derive(Debug, Default)]
+pub struct Setup {
+    /// The kube-apiservers of the first servers. The others are those of the programs.
+    pub kube_apiservers: Vec<PathBuf>,
+    /// Further flags of all API servers.
+    pub flags: Vec<String>,
+}
+
 impl Replicas {
     /// Starts all processes with their files and logs in `dir`, and creates the objects that the load needs.
     pub async fn start(
         layout: Layout,
         programs: &Programs,
         gateway: &Path,
+        dir: &Path,
+    ) -> Result<Self, String> {
+        let mut replicas = Self::start_servers(layout, &Setup::default(), programs, dir).await?;
+        for _ in 0..layout.gateways {
+            replicas.add_gateway(gateway, &json!({})).await?;
+        }
+        Ok(replicas)
+    }
+
+    /// The same without gateways.
+    pub async fn start_servers(
+        layout: Layout,
+        setup: &Setup,
+        programs: &Programs,
         dir: &Path,
     ) -> Result<Self, String> {
         let files = Files::write(dir, layout.servers);
@@ -90,50 +112,82 @@ impl Replicas {
         for index in 0..layout.servers {
             let [port] = free_ports()?;
             let (name, address) = (format!("server-{index}"), SocketAddr::from(([127, 0, 0, 1], port)));
-            let flags = ApiServer { programs, dir, name: &name, etcd_port }
-                .flags(port, &files.server_flags(index, layout.goaway_chance));
-            let mut server = Member::new(name, address, dir, &programs.kube_apiserver, flags);
+            let own = [files.server_flags(index, layout.goaway_chance), setup.flags.clone()].concat();
+            let flags = ApiServer { programs, dir, name: &name, etcd_port }.flags(port, &own);
+            let program = setup.kube_apiservers.get(index).unwrap_or(&programs.kube_apiserver);
+            let mut server = Member::new(name, address, dir, program, flags);
             server.start()?;
             // One after the other: the first one creates the objects that all need.
             server.until("ready", async || server_is_ready(address, &files.user).await).await?;
             servers.push(server);
         }
-        let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
-        create_objects(addresses[0], &files.user, kubelet.port).await?;
-        let (mut gateways, mut health) = (Vec::new(), Vec::new());
-        for index in 0..layout.gateways {
-            let [port, metrics] = free_ports()?;
-            let config = files.gateway_config(index, port, metrics, &addresses);
-            let flags = vec!["serve".to_owned(), format!("--config={}", config.display())];
-            let address = SocketAddr::from(([127, 0, 0, 1], port));
-            let probe = SocketAddr::from(([127, 0, 0, 1], metrics));
-            let mut member = Member::new(format!("gateway-{index}"), address, dir, gateway, flags);
-            member.start()?;
-            member.until("ready", async || balancer::is_ready(probe).await).await?;
-            gateways.push(member);
-            health.push(probe);
-        }
-        Ok(Self { servers, gateways, health, user: files.user, _kubelet: kubelet, _etcd: etcd })
+        create_objects(servers[0].address, &files.user, kubelet.port).await?;
+        let (gateways, health) = (Vec::new(), Vec::new());
+        Ok(Self { servers, gateways, health, files, _kubelet: kubelet, _etcd: etcd })
+    }
+
+    /// Starts another gateway in front of all API servers, with `more` in its configuration.
+    pub async fn add_gateway(&mut self, program: &Path, more: &Value) -> Result<(), String> {
+        let index = self.gateways.len();
+        let [port, metrics] = free_ports()?;
+        let addresses: Vec<SocketAddr> = self.servers.iter().map(|server| server.address).collect();
+        let config = self.files.gateway_config(index, port, metrics, &addresses, more);
+        let flags = vec!["serve".to_owned(), format!("--config={}", config.display())];
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let probe = SocketAddr::from(([127, 0, 0, 1], metrics));
+        let name = format!("gateway-{index}");
+        let mut member = Member::new(name, address, &self.files.dir, program, flags);
+        member.start()?;
+        member.until("ready", async || balancer::is_ready(probe).await).await?;
+        self.gateways.push(member);
+        self.health.push(probe);
+        Ok(())
+    }
+
+    /// A member of `system:masters`.
+    pub fn user(&self) -> &Issued {
+        &self.files.user
+    }
+
+    /// The address of a gateway for probes and metrics.
+    pub fn health(&self, gateway: usize) -> SocketAddr {
+        self.health[gateway]
+    }
+
+    /// A certificate of a user.
+    pub fn client(&self, name: &str) -> Issued {
+        self.files.clients.leaf().cn(name).issue()
+    }
+
+    /// Ends an API server as an administrator does, and starts this program at its address.
+    pub async fn replace_server(&mut self, index: usize, program: &Path) -> Result<(), String> {
+        let server = &mut self.servers[index];
+        server.signal(rustix::process::Signal::TERM)?;
+        server.until_ended().await?;
+        server.set_program(program);
+        server.start()?;
+        self.until_server_ready(index).await?;
+        self.until_all_are_trusted().await
     }
 
     /// A load balancer over the gateways.
     pub fn balancer(&self) -> Arc<Balancer> {
         let targets = self.gateways.iter().map(|gateway| gateway.address).zip(self.health.iter().copied());
-        Arc::new(Balancer::start(&targets.collect::<Vec<_>>(), &self.user))
+        Arc::new(Balancer::start(&targets.collect::<Vec<_>>(), &self.files.user))
     }
 
     /// The short requests for objects of the load that each API server has answered since its start.
     pub async fn requests(&self) -> Result<Vec<u64>, String> {
         let mut counts = Vec::new();
         for server in &self.servers {
-            let (_, text) = direct(server.address, &self.user, "GET", "/metrics", None).await?;
+            let (_, text) = direct(server.address, &self.files.user, "GET", "/metrics", None).await?;
             counts.push(short_requests(&text));
         }
         Ok(counts)
     }
 
     /// Waits until each gateway uses each API server again: the pauses between its self-checks grow while a server starts.
-    async fn until_all_are_trusted(&self) -> Result<(), String> {
+    pub async fn until_all_are_trusted(&self) -> Result<(), String> {
         eventually("the trust of all gateways in all API servers", async || {
             for gateway in &self.health {
                 let metrics = balancer::get(*gateway, "/metrics").await.unwrap_or_default();
@@ -154,7 +208,7 @@ impl Replicas {
     }
 
     async fn until_server_ready(&mut self, index: usize) -> Result<(), String> {
-        let (server, user) = (&mut self.servers[index], &self.user);
+        let (server, user) = (&mut self.servers[index], &self.files.user);
         let address = server.address;
         server.until("ready", async || server_is_ready(address, user).await).await
     }
@@ -182,7 +236,7 @@ async fn server_is_ready(address: SocketAddr, user: &Issued) -> bool {
 }
 
 /// A request to an API server, beside the gateways.
-async fn direct(
+pub async fn direct(
     address: SocketAddr,
     user: &Issued,
     method: &str,
@@ -269,6 +323,7 @@ impl Files {
         let mut contents = vec![
             ("servers-ca.crt".to_owned(), servers.cert_pem()),
             ("clients-ca.crt".to_owned(), clients.cert_pem()),
+            ("clients-ca.key".to_owned(), clients.key_pem()),
             ("front-ca.crt".to_owned(), front.cert_pem()),
             ("server.crt".to_owned(), serving.cert_pem()),
             ("server.key".to_owned(), serving.key_pem()),
@@ -313,11 +368,18 @@ impl Files {
         flags
     }
 
-    fn gateway_config(&self, index: usize, port: u16, metrics: u16, servers: &[SocketAddr]) -> PathBuf {
+    fn gateway_config(
+        &self,
+        index: usize,
+        port: u16,
+        metrics: u16,
+        servers: &[SocketAddr],
+        more: &Value,
+    ) -> PathBuf {
         let kubeconfig = certificate_kubeconfig(servers[0], &self.dir.join("servers-ca.crt"), "front");
         std::fs::write(self.dir.join("backend.kubeconfig"), kubeconfig).unwrap();
         let endpoints: Vec<String> = servers.iter().map(|address| format!("https://{address}")).collect();
-        let config = json!({
+        let mut config = json!({
             "apiVersion": "portcullis.dev/v1alpha1",
             "kind": "GatewayConfiguration",
             "serving": {
@@ -340,8 +402,22 @@ impl Files {
                 "requestheaderExtraHeadersPrefix": ["X-Remote-Extra-"],
             }],
         });
+        merge(&mut config, more);
         let path = self.dir.join(format!("gateway-{index}.yaml"));
         std::fs::write(&path, config.to_string()).unwrap();
         path
+    }
+}
+
+/// Puts the members of `more` into `value`; an item of a list belongs to the one at its place.
+fn merge(value: &mut Value, more: &Value) {
+    match (value, more) {
+        (Value::Object(value), Value::Object(more)) => {
+            more.iter().for_each(|(key, more)| merge(value.entry(key).or_insert(Value::Null), more));
+        }
+        (Value::Array(value), Value::Array(more)) => {
+            value.iter_mut().zip(more).for_each(|(value, more)| merge(value, more));
+        }
+        (value, more) => *value = more.clone(),
     }
 }

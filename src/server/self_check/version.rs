@@ -14,6 +14,8 @@ const PATH: &str = "/version";
 /// How long the version may delay the use of an API server that has passed the self-check. A version that comes later is
 /// not known.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// Between the release that counts and the version of an API server that emulates it.
+const EMULATED_BY: &str = "+emulated.by.";
 /// The longest version that is kept.
 const MAX_LENGTH: usize = 64;
 
@@ -35,6 +37,11 @@ pub(super) async fn read(client: &ProbeClient, user: &UserInfo) -> Option<String
     if status == StatusCode::OK { parse(&body) } else { None }
 }
 
+/// What the API server is, also if it emulates an older release.
+pub(super) fn own(version: &str) -> &str {
+    version.split_once(EMULATED_BY).map_or(version, |(_, own)| own)
+}
+
 fn parse(body: &[u8]) -> Option<String> {
     let Info { git_version: version, emulation_major, emulation_minor } =
         serde_json::from_slice(body).ok()?;
@@ -53,7 +60,7 @@ fn parse(body: &[u8]) -> Option<String> {
     };
     let own = version.strip_prefix("v1.").and_then(|rest| rest.split_once('.')).map(|(minor, _)| minor);
     let is_older = own.and_then(|own| own.parse::<u32>().ok()).is_none_or(|own| emulated < own);
-    Some(if is_older { format!("v1.{emulated}.0+emulated.by.{version}") } else { version })
+    Some(if is_older { format!("v1.{emulated}.0{EMULATED_BY}{version}") } else { version })
 }
 
 #[cfg(test)]
@@ -82,5 +89,7 @@ mod tests {
         for (body, expected) in cases {
             assert_eq!(parse(body.as_bytes()).as_deref(), expected, "{body}");
         }
+        assert_eq!(own("v1.35.0+emulated.by.v1.37.2"), "v1.37.2");
+        assert_eq!(own("v1.37.2+k3s1"), "v1.37.2+k3s1");
     }
 }

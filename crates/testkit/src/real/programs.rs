@@ -130,7 +130,7 @@ fn compile(dir: &Path) -> Result<(), String> {
     note(&format!("building {} with Go, once: about five minutes on two processors", names.join(", ")));
     for (number, package) in packages.iter().enumerate() {
         let begun = Instant::now();
-        build_one(package, &module, &ldflags(&go_mod)?, &partial)?;
+        build_one(package, &module, &[], &ldflags(&version(&go_mod)?), &partial)?;
         let (number, all, seconds) = (number + 1, packages.len(), begun.elapsed().as_secs());
         note(&format!("{number} of {all}: {} is built ({seconds} s)", name(package)));
     }
@@ -151,9 +151,16 @@ fn name(package: &str) -> &str {
 }
 
 /// Builds a program into the directory `partial`.
-fn build_one(package: &str, module: &Path, ldflags: &str, partial: &Path) -> Result<(), String> {
+pub(super) fn build_one(
+    package: &str,
+    module: &Path,
+    more: &[&str],
+    ldflags: &str,
+    partial: &Path,
+) -> Result<(), String> {
     let mut child = Command::new("go")
         .args(["build", "-v", "-buildvcs=false", "-trimpath"])
+        .args(more)
         .arg(format!("-ldflags={ldflags}"))
         .arg("-o")
         .arg(format!("{}/", partial.display()))
@@ -185,28 +192,34 @@ fn build_one(package: &str, module: &Path, ldflags: &str, partial: &Path) -> Res
     }
 }
 
+/// The version of Kubernetes that a `go.mod` requires.
+fn version(go_mod: &str) -> Result<String, String> {
+    let mut lines = go_mod.lines().map(|line| line.trim().trim_start_matches("require ").trim_start());
+    let rest = lines.find_map(|line| line.strip_prefix("k8s.io/kubernetes "));
+    let rest = rest.ok_or("tests/go/go.mod does not require k8s.io/kubernetes")?;
+    Ok(rest.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// The version of Kubernetes of the programs that are built here.
+pub fn newest_release() -> Result<String, String> {
+    version(&fs::read_to_string(paths::go_module().join("go.mod")).map_err(|error| error.to_string())?)
+}
+
 /// The version flags; without them, the servers report the version `v0.0.0-master+$Format:%H$`.
-fn ldflags(go_mod: &str) -> Result<String, String> {
-    let version = go_mod
-        .lines()
-        .find_map(|line| {
-            line.trim().trim_start_matches("require ").trim_start().strip_prefix("k8s.io/kubernetes ")
-        })
-        .map(|rest| rest.split_whitespace().next().unwrap_or_default().to_owned())
-        .ok_or("tests/go/go.mod does not require k8s.io/kubernetes")?;
+pub(super) fn ldflags(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let mut flags = "-s -w".to_owned();
     for (name, value) in [
-        ("k8s.io/component-base/version.gitVersion", version.as_str()),
+        ("k8s.io/component-base/version.gitVersion", version),
         ("k8s.io/component-base/version.gitMajor", major),
         ("k8s.io/component-base/version.gitMinor", minor),
         ("k8s.io/component-base/version.gitTreeState", "clean"),
-        ("k8s.io/client-go/pkg/version.gitVersion", version.as_str()),
+        ("k8s.io/client-go/pkg/version.gitVersion", version),
     ] {
         let _ = write!(flags, " -X {name}={value}");
     }
-    Ok(flags)
+    flags
 }
 
 fn programs_in(dir: &Path, etcd: &str) -> Programs {

@@ -41,6 +41,17 @@ impl Member {
         Ok(())
     }
 
+    /// Makes the next start one of another program.
+    pub fn set_program(&mut self, program: &Path) {
+        program.clone_into(&mut self.program);
+    }
+
+    /// The log of the last start.
+    pub fn log(&self) -> String {
+        let log = self.process.as_ref().map(|process| std::fs::read(process.log()).unwrap_or_default());
+        String::from_utf8_lossy(&log.unwrap_or_default()).into_owned()
+    }
+
     /// Waits until `ready` holds.
     pub async fn until(&mut self, what: &str, mut ready: impl AsyncFnMut() -> bool) -> Result<(), String> {
         let deadline = Instant::now() + START_TIMEOUT;

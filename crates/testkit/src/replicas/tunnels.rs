@@ -79,8 +79,10 @@ impl Drop for EchoKubelet {
 
 /// Switches protocols, sends the number of the API server, and echoes.
 async fn echo<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S, server: usize) -> std::io::Result<()> {
-    read_head(stream).await?;
-    let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+    let asked = read_head(stream).await?.to_lowercase();
+    let protocol = if asked.contains("upgrade: websocket") { "websocket" } else { "SPDY/3.1" };
+    let head =
+        format!("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     stream.write_u64(u64::try_from(server).unwrap()).await?;
     stream.flush().await?;

@@ -1,0 +1,241 @@
+//! A cluster of one release, with a gateway, and one with limits, in front of its API server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::pki::Issued;
+use testkit::real::{Programs, Source, eventually, newest_release, older_releases, program_of};
+use testkit::replicas::{Layout, Replicas, Setup};
+use testkit::{Gateway, full, text};
+
+use crate::rows::ROWS;
+use crate::table::Table;
+use crate::webhooks::Webhooks;
+
+/// The namespace whose objects the webhooks of the API server see.
+pub(crate) const BY_SERVER: &str = "load-1";
+/// The namespace whose objects the webhooks of the gateway see.
+pub(crate) const BY_GATEWAY: &str = "load-2";
+/// A user with a UID.
+pub(crate) const TOKEN: &str = "dave-token";
+const AUDIT_POLICY: &str =
+    r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}"#;
+
+pub(crate) struct Release {
+    pub(crate) version: String,
+    pub(crate) replicas: Replicas,
+    pub(crate) webhooks: Webhooks,
+    pub(crate) kubectls: Vec<(String, PathBuf)>,
+    pub(crate) dir: TempDir,
+}
+
+/// The status of a response, and its body.
+pub(crate) type Answer = (StatusCode, Value);
+
+/// Starts the cluster, and tries each row.
+pub(crate) fn run(source: &Source, version: &str, all: bool, table: &Table) -> Result<(), String> {
+    let programs = source.programs()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let mut release = runtime.block_on(Release::start(&programs, version, all))?;
+    let mut failures = Vec::new();
+    for row in ROWS {
+        match runtime.block_on((row.run)(&release)) {
+            Ok(shown) => table.add(version, row.name, shown),
+            Err(error) => {
+                table.add(version, row.name, "**fails**".to_owned());
+                failures.push(format!("{}: {error}", row.name));
+            }
+        }
+    }
+    if failures.is_empty() && std::env::var_os("PORTCULLIS_KEEP_TWIN").is_none() {
+        return Ok(());
+    }
+    release.dir.disable_cleanup(true);
+    let logs = format!("logs: {}", release.dir.path().display());
+    eprintln!("{logs}");
+    if failures.is_empty() { Ok(()) } else { Err(format!("{version}:\n{}\n{logs}", failures.join("\n"))) }
+}
+
+/// The kube-apiserver of a release.
+pub(crate) fn kube_apiserver(programs: &Programs, version: &str) -> Result<PathBuf, String> {
+    if version == newest_release()? {
+        Ok(programs.kube_apiserver.clone())
+    } else {
+        program_of(version, "kube-apiserver")
+    }
+}
+
+pub(crate) fn directory() -> Result<TempDir, String> {
+    tempfile::Builder::new().prefix("portcullis-skew-").tempdir().map_err(|error| error.to_string())
+}
+
+impl Release {
+    async fn start(programs: &Programs, version: &str, all: bool) -> Result<Self, String> {
+        let mut kubectls = vec![(newest_release()?, programs.kubectl.clone())];
+        if all && let Some(oldest) = older_releases().into_iter().next() {
+            kubectls.push((oldest.clone(), program_of(&oldest, "kubectl")?));
+        }
+        let dir = directory()?;
+        let file = |name: &str| dir.path().join(name);
+        fs::write(file("tokens.csv"), format!("{TOKEN},dave,1234,\"staff\"\n")).unwrap();
+        fs::write(file("audit-policy.json"), AUDIT_POLICY).unwrap();
+        let setup = Setup {
+            kube_apiservers: vec![kube_apiserver(programs, version)?],
+            flags: vec![
+                format!("--token-auth-file={}", file("tokens.csv").display()),
+                "--enable-bootstrap-token-auth".to_owned(),
+                format!("--audit-policy-file={}", file("audit-policy.json").display()),
+                format!("--audit-log-path={}", file("server-audit.log").display()),
+            ],
+        };
+        let layout = Layout { servers: 1, gateways: 2, goaway_chance: 0.0 };
+        let replicas = Replicas::start_servers(layout, &setup, programs, dir.path()).await?;
+        fs::write(file("administrator.crt"), replicas.user().cert_pem()).unwrap();
+        fs::write(file("administrator.key"), replicas.user().key_pem()).unwrap();
+        let webhooks = Webhooks::start().await;
+        let mut release = Self { version: version.to_owned(), replicas, webhooks, kubectls, dir };
+        for (resource, object) in release.webhooks.objects(BY_SERVER) {
+            let path = format!("/apis/admissionregistration.k8s.io/v1/{resource}");
+            release.create(&path, &object).await?;
+        }
+        apply_permissions(programs, release.direct(), release.dir.path())?;
+        let gateway = json!({
+            "authentication": {"tokenAuthFile": "tokens.csv", "enableBootstrapTokenAuth": true},
+            "audit": {"auditPolicyFile": "audit-policy.json", "auditLogPath": file_of(&release, "gateway-audit.log")},
+            "admission": release.webhooks.write(release.dir.path(), BY_GATEWAY),
+            "clusters": [{"impersonation": "gateway"}],
+        });
+        let mut first = gateway.clone();
+        first["clusters"][0]["controllerManager"] = json!({
+            "controllers": ["csrsigning", "csrapproving"],
+            "clusterSigningCertFile": "clients-ca.crt", "clusterSigningKeyFile": "clients-ca.key",
+        });
+        let mut limited = gateway;
+        limited["limits"] = json!({"maxMutatingRequestsInflight": 1});
+        limited["audit"]["auditLogPath"] = json!(file_of(&release, "limited-audit.log"));
+        release.replicas.add_gateway(Path::new(crate::PORTCULLIS), &first).await?;
+        release.replicas.add_gateway(Path::new(crate::PORTCULLIS), &limited).await?;
+        release.until_the_webhooks_are_asked().await?;
+        Ok(release)
+    }
+
+    /// The API server itself.
+    pub(crate) fn direct(&self) -> SocketAddr {
+        self.replicas.servers[0].address
+    }
+
+    /// The API server, and the gateway before it.
+    pub(crate) fn both(&self) -> [SocketAddr; 2] {
+        [self.direct(), self.replicas.gateways[0].address]
+    }
+
+    /// The same request to both; the answer, if it is the same.
+    pub(crate) async fn same(&self, call: &Call<'_>) -> Result<Answer, String> {
+        let [server, gateway] = self.both();
+        let (server, gateway) = (call.send(server).await, call.send(gateway).await);
+        if server == gateway {
+            Ok(server)
+        } else {
+            Err(format!("{}: not equal\nserver:  {server:?}\ngateway: {gateway:?}", call.path))
+        }
+    }
+
+    /// Creates an object as administrator.
+    pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<(), String> {
+        let call = Call { identity: Some(self.replicas.user()), ..Call::post(path, object) };
+        let (code, body) = call.send(self.direct()).await;
+        if code.is_success() { Ok(()) } else { Err(format!("{path}: {code} {body}")) }
+    }
+
+    /// A role of these rules, for a user.
+    pub(crate) async fn allow(&self, user: &str, rules: Value) -> Result<(), String> {
+        const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+        let name = json!({"name": format!("skew-{user}")});
+        self.create(&format!("{RBAC}/clusterroles"), &json!({"metadata": name, "rules": rules})).await?;
+        let binding = json!({
+            "metadata": name,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name["name"]},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        });
+        self.create(&format!("{RBAC}/clusterrolebindings"), &binding).await
+    }
+
+    /// API servers follow their webhook configurations with a delay.
+    async fn until_the_webhooks_are_asked(&self) -> Result<(), String> {
+        eventually("the webhooks", async || {
+            let probe = json!({"metadata": {"name": "probe", "labels": {"denied": "yes"}}});
+            let path = format!("/api/v1/namespaces/{BY_SERVER}/configmaps?dryRun=All");
+            let call = Call { identity: Some(self.replicas.user()), ..Call::post(&path, &probe) };
+            Ok(call.send(self.direct()).await.0 == StatusCode::FORBIDDEN)
+        })
+        .await
+    }
+}
+
+fn file_of(release: &Release, name: &str) -> PathBuf {
+    release.dir.path().join(name)
+}
+
+/// Applies the permissions of the gateway as an administrator does.
+pub(crate) fn apply_permissions(programs: &Programs, server: SocketAddr, dir: &Path) -> Result<(), String> {
+    let kubeconfig = kubeconfig(server, dir, "administrator");
+    let deploy = testkit::paths::workspace_root().join("deploy");
+    let mut kubectl = std::process::Command::new(&programs.kubectl);
+    kubectl.env_clear().env("HOME", dir).arg("--kubeconfig").arg(kubeconfig).arg("apply");
+    for file in ["rbac.yaml", "rbac-bootstrap-tokens.yaml", "rbac-controllers.yaml"] {
+        kubectl.arg("-f").arg(deploy.join(file));
+    }
+    let output = kubectl.output().map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+/// The kubeconfig of the administrator for an address.
+pub(crate) fn kubeconfig(address: SocketAddr, dir: &Path, name: &str) -> PathBuf {
+    let path = dir.join(format!("{name}-{}.kubeconfig", address.port()));
+    let text = testkit::real::certificate_kubeconfig(address, &dir.join("servers-ca.crt"), "administrator");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// A request of a client.
+pub(crate) struct Call<'a> {
+    pub(crate) method: Method,
+    pub(crate) path: &'a str,
+    pub(crate) identity: Option<&'a Issued>,
+    pub(crate) headers: Vec<(&'a str, &'a str)>,
+    pub(crate) body: String,
+}
+
+impl<'a> Call<'a> {
+    pub(crate) fn get(path: &'a str) -> Self {
+        Self { method: Method::GET, path, identity: None, headers: Vec::new(), body: String::new() }
+    }
+
+    pub(crate) fn post(path: &'a str, body: &Value) -> Self {
+        Self { method: Method::POST, body: body.to_string(), ..Self::get(path) }
+    }
+
+    /// The status and the body, without what is never the same twice.
+    pub(crate) async fn send(&self, address: SocketAddr) -> Answer {
+        let mut request = Request::builder().method(self.method.clone()).uri(self.path);
+        request = request.header("accept", "application/json").header("content-type", "application/json");
+        for (name, value) in &self.headers {
+            request = request.header(*name, *value);
+        }
+        let mut client = Gateway::at(address, None).http1(self.identity).await;
+        let response = client.send(request.body(full(self.body.clone())).unwrap()).await.unwrap();
+        let code = response.status();
+        let body = text(response).await;
+        let mut value = serde_json::from_str(&body).unwrap_or(Value::String(body));
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+                metadata.remove(field);
+            }
+        }
+        (code, value)
+    }
+}
