@@ -373,7 +373,7 @@ pub struct BackendFlags {
     pub backend_move_watches: bool,
     /// The prefixes of User-Agent headers, comma-separated, of clients whose watches the backend must not compress; `*`: all.
     /// API servers of Kubernetes 1.37 compress watches that begin with a list, each flush as a gzip member of its own, and
-    /// some HTTP libraries lose every event after the first member: python-httpx/, okhttp/.
+    /// some HTTP libraries fail or lose every event after the first member: python-httpx, okhttp/.
     #[arg(long, value_name = "PREFIXES", value_delimiter = ',')]
     #[serde(rename = "uncompressedWatches")]
     pub backend_uncompressed_watches: Vec<String>,
