@@ -157,6 +157,10 @@ impl Starter<'_> {
                 "--backend-requestheader-group-headers=X-Remote-Group".to_owned(),
                 "--backend-requestheader-extra-headers-prefix=X-Remote-Extra-".to_owned(),
             ];
+            // The release of the servers of KUBEBUILDER_ASSETS.
+            if let Ok(release) = std::env::var("PORTCULLIS_TWIN_EMULATED_VERSION") {
+                flags.push(format!("--emulated-version={release}"));
+            }
             flags.extend(IDENTITY_HEADERS.map(str::to_owned));
             flags.extend(authenticators::accounts(self.dir));
             flags.extend(authenticators::flags(self.dir, self.mint, side.setting()));
