@@ -757,7 +757,7 @@ fn bodies() -> Vec<Case> {
         by_admin("a pod with resources as a whole", "POST", pods)
             .json(
                 &json!({"apiVersion": "v1", "kind": "Pod",
-                    "metadata": {"name": "{unique}", "annotations": {"asks": "m1=sidecar;"}},
+                    "metadata": {"name": "{unique}", "annotations": {"asks": "m1=limited-sidecar;"}},
                     "spec": {"resources": {"requests": {"cpu": "100m"}}, "containers": [{"name": "c", "image": "x",
                         "resources": {"limits": {"memory": "30Mi"}}}]}})
                 .to_string(),

@@ -204,7 +204,7 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "pick" => add("labels", "pick", "yes"),
         "annotation" => add("annotations", "added", "yes"),
         "remove" => patch(r#"[{"op": "remove", "path": "/metadata/annotations"}]"#),
-        "sidecar" => patch(
+        "limited-sidecar" => patch(
             r#"[{"op": "add", "path": "/spec/containers/-", "value": {"name": "sidecar", "image": "x", "resources": {"requests": {"memory": "0"}, "limits": {"memory": "10Mi"}}}}]"#,
         ),
         "data" => patch(r#"[{"op": "add", "path": "/data", "value": {"replaced": "yes"}}]"#),
