@@ -1,8 +1,8 @@
 //! What a controller keeps of the objects that it watches: of a bounded size, since the cluster chooses how many there are.
 //!
-//! What does not fit is not kept. The key of an object that has changed, or was known before a list, is passed on all the same, and the
-//! controller finds no object of that key, as if it had been deleted. It must do nothing then. So it never acts on an object that is older than the last event about it. Whoever needs all
-//! objects at once asks whether something is left out.
+//! What does not fit is not kept. The key of an object that has changed, or was known before a list, is passed on all the same,
+//! and the controller finds no object of that key, as if it had been deleted. It must do nothing then. So it never acts on an
+//! object that is older than the last event about it. Whoever needs all objects at once asks whether something is left out.
 
 use std::io::{self, Write};
 use std::ops::Deref;

@@ -48,12 +48,12 @@ impl TenantRequests {
     pub(super) fn apply(&self, max_buffered_bytes: usize, tenants: usize) -> usize {
         let each = (max_buffered_bytes / REQUEST_BYTES).max(MIN_REQUESTS);
         let waiting = each / OPEN_PER_WAITING;
-        let of_tenants = |each, together: usize| BudgetShares::new(usize::MAX).with_tenants(each, together);
+        let of_tenants = |each, together| {
+            BudgetShares::new(usize::MAX).with_tenants(each, together).divided_among(tenants)
+        };
         self.open.set_shares(of_tenants(each, each.saturating_mul(2)));
         // Only all of them: the pace of a tenant bounds its own queue, and evicts a request of the longest flow there.
         self.waiting.set_shares(of_tenants(usize::MAX, waiting.saturating_mul(2)));
-        self.open.divide_among(tenants);
-        self.waiting.divide_among(tenants);
         waiting
     }
 

@@ -54,8 +54,7 @@ impl ProcessLimit {
     }
 
     pub(super) fn apply(&self, limit: usize, tenants: usize) {
-        self.places.set_shares(shares(limit));
-        self.places.divide_among(tenants);
+        self.places.set_shares(shares(limit).divided_among(tenants));
         self.is_limited.store(limit > 0, Ordering::Relaxed);
     }
 

@@ -191,7 +191,7 @@ impl Snapshot {
         self.ledger.set_total(max_buffered_bytes);
         let caches = max_buffered_bytes / TENANT_CACHES_PART;
         self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches, tenants);
-        self.connections.divide_among(tenants);
+        self.connections.set_shares(self.connections.shares().divided_among(tenants));
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {

@@ -126,14 +126,14 @@ impl Release {
     /// The release of an API server by its `gitVersion`, such as `v1.36.3+k3s1`: of an older one than all that are known the
     /// oldest, of a newer one the newest; `None` if it is not a version of Kubernetes 1.
     pub fn of_server(git_version: &str) -> Option<Self> {
-        let minor = minor_of(git_version)?;
+        let minor = minor_of_server(git_version)?;
         Some(Self::ALL.into_iter().rfind(|release| release.minor() <= minor).unwrap_or(Self::OLDEST))
     }
 
     /// The number of the minor release of an API server, if it is older or newer than all that are known, with which the gateway
     /// is tested.
     pub fn untested_minor(git_version: &str) -> Option<u32> {
-        let minor = minor_of(git_version)?;
+        let minor = minor_of_server(git_version)?;
         let is_known = (Self::OLDEST.minor()..=Self::default().minor()).contains(&minor);
         (!is_known).then_some(minor)
     }
@@ -184,8 +184,8 @@ fn flag_version(component: &str, version: &str) -> Result<(u32, u32), EmulatedVe
     }
 }
 
-/// The number of the minor release in a `gitVersion` of Kubernetes 1.
-fn minor_of(git_version: &str) -> Option<u32> {
+/// The number of the minor release of an API server by its `gitVersion`; `None` if it is not a version of Kubernetes 1.
+pub fn minor_of_server(git_version: &str) -> Option<u32> {
     let (minor, _) = git_version.strip_prefix("v1.")?.split_once('.')?;
     number(minor)
 }

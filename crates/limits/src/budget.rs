@@ -1,6 +1,6 @@
 //! A fixed number of places, or of bytes, without a queue, for owners of all kinds: each tenant has a share of them, and all
-//! tenants have one together, of which half is divided among them; each network of unauthenticated clients likewise; each flow of the operator's clusters has a share;
-//! and a reserve stays free for what must always work.
+//! tenants have one together, half of which may be divided among them; each network of unauthenticated clients has a share, and
+//! all have one together; each flow of the operator's clusters has a share; and a reserve stays free for what must always work.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -16,6 +16,7 @@ pub struct BudgetShares {
     reserve: usize,
     per_tenant: usize,
     tenants: usize,
+    tenant_count: usize,
     per_flow: usize,
     per_network: usize,
     networks: usize,
@@ -25,7 +26,8 @@ impl BudgetShares {
     /// Places of which any owner may have all.
     pub const fn new(total: usize) -> Self {
         let (per_network, networks) = (total, total);
-        Self { total, reserve: 0, per_tenant: total, tenants: total, per_flow: total, per_network, networks }
+        let (per_tenant, tenants, per_flow) = (total, total, total);
+        Self { total, reserve: 0, per_tenant, tenants, tenant_count: 0, per_flow, per_network, networks }
     }
 
     /// The same, of which this many are for [`Budget::try_acquire_reserved`] alone.
@@ -38,6 +40,13 @@ impl BudgetShares {
     #[must_use]
     pub const fn with_tenants(self, each: usize, together: usize) -> Self {
         Self { per_tenant: each, tenants: together, ..self }
+    }
+
+    /// The same, where half of what tenants have together is divided among so many of them: each has its part, however many of the
+    /// others take all they get. Otherwise the first ones may take all of it.
+    #[must_use]
+    pub const fn divided_among(self, tenant_count: usize) -> Self {
+        Self { tenant_count, ..self }
     }
 
     /// The same, of which each flow may have so many.
@@ -77,9 +86,18 @@ impl BudgetShares {
         self.per_flow
     }
 
-    /// What each of so many tenants may have whatever the others have: its part of half of what all may have together.
-    fn floor(self, tenants: usize) -> usize {
-        (self.tenants / 2).checked_div(tenants).map_or(0, |floor| floor.min(self.per_tenant))
+    /// What each tenant may have whatever the others have.
+    fn floor(self) -> usize {
+        (self.tenants / 2).checked_div(self.tenant_count).map_or(0, |floor| floor.min(self.per_tenant))
+    }
+
+    /// What the tenants may have beyond their floors, together.
+    fn undivided(self) -> usize {
+        self.tenants - self.floor() * self.tenant_count
+    }
+
+    fn beyond_floor(self, places: usize) -> usize {
+        places.saturating_sub(self.floor())
     }
 }
 
@@ -114,10 +132,6 @@ pub struct Budget(Arc<Mutex<Taken>>);
 #[derive(Debug)]
 struct Taken {
     shares: BudgetShares,
-    /// The number of tenants among whom half of their places is divided.
-    tenants: usize,
-    /// The part of each of them.
-    floor: usize,
     /// What tenants have beyond their floors.
     beyond: usize,
     usage: BudgetUsage,
@@ -146,8 +160,6 @@ impl Budget {
     pub fn new(shares: BudgetShares) -> Self {
         Self(Arc::new(Mutex::new(Taken {
             shares,
-            tenants: 0,
-            floor: 0,
             beyond: 0,
             usage: BudgetUsage::default(),
             owners: HashMap::new(),
@@ -162,16 +174,11 @@ impl Budget {
     /// Puts other shares in force. What is taken beyond lower ones stays.
     pub fn set_shares(&self, shares: BudgetShares) {
         let mut taken = lock(&self.0);
-        taken.shares = shares;
-        taken.set_floor();
-    }
-
-    /// Divides half of what tenants may have together among so many of them: however many of them take all they get, each of the
-    /// others has its part. Without this call the first ones may take all of it.
-    pub fn divide_among(&self, tenants: usize) {
-        let mut taken = lock(&self.0);
-        taken.tenants = tenants;
-        taken.set_floor();
+        if shares != taken.shares {
+            taken.shares = shares;
+            let of_tenants = taken.owners.iter().filter(|(owner, _)| matches!(owner, Owner::Tenant(_)));
+            taken.beyond = of_tenants.map(|(_, places)| shares.beyond_floor(*places)).sum();
+        }
     }
 
     /// The places that are taken.
@@ -302,23 +309,13 @@ impl Taken {
     /// Within the floor of a tenant it does not matter what the others have; beyond, they share what is not divided.
     // threat: tenant-caches
     fn has_room_for_tenant(&self, own: usize, places: usize) -> bool {
+        let Self { shares, usage, beyond, .. } = self;
         let Some(after) = own.checked_add(places) else { return false };
-        let shared = self.shares.tenants.saturating_sub(self.floor * self.tenants);
-        let beyond =
-            self.beyond.saturating_sub(self.beyond_floor(own)).saturating_add(self.beyond_floor(after));
-        let all = self.usage.tenants.saturating_add(places);
-        after <= self.floor
-            || after <= self.shares.per_tenant && beyond <= shared && all <= self.shares.tenants
-    }
-
-    fn beyond_floor(&self, places: usize) -> usize {
-        places.saturating_sub(self.floor)
-    }
-
-    fn set_floor(&mut self) {
-        self.floor = self.shares.floor(self.tenants);
-        let of_tenants = self.owners.iter().filter(|(owner, _)| matches!(owner, Owner::Tenant(_)));
-        self.beyond = of_tenants.map(|(_, places)| self.beyond_floor(*places)).sum();
+        let others_beyond = beyond.saturating_sub(shares.beyond_floor(own));
+        after <= shares.floor()
+            || after <= shares.per_tenant
+                && others_beyond.saturating_add(shares.beyond_floor(after)) <= shares.undivided()
+                && usage.tenants.saturating_add(places) <= shares.tenants
     }
 
     fn serve(&mut self, holder: &Holder, places: usize) {
@@ -348,8 +345,8 @@ impl Taken {
             self.owners.insert(owner.clone(), after);
         }
         if matches!(owner, Owner::Tenant(_)) {
-            let others = self.beyond.saturating_sub(self.beyond_floor(before));
-            self.beyond = others + self.beyond_floor(after);
+            let others = self.beyond.saturating_sub(self.shares.beyond_floor(before));
+            self.beyond = others + self.shares.beyond_floor(after);
         }
     }
 

@@ -24,8 +24,7 @@ impl CacheBudget {
     /// Bounds the caches of one tenant's cluster, and those of all of them together, of which half is divided among so many. What is
     /// kept beyond that stays until the next change of its cache.
     pub fn set_bytes_of_tenants(&self, each: usize, together: usize, tenants: usize) {
-        self.0.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, together));
-        self.0.divide_among(tenants);
+        self.0.set_shares(BudgetShares::new(usize::MAX).with_tenants(each, together).divided_among(tenants));
     }
 
     /// What the caches of a cluster may take: of one of the operator's, as much as each of them holds.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use portcullis_kubernetes::release::minor_of_server;
 use portcullis_kubernetes::user::UserInfo;
 use serde::Deserialize;
 use tokio::time::timeout;
@@ -58,8 +59,7 @@ fn parse(body: &[u8]) -> Option<String> {
         (Some("1"), Some(minor)) => minor.parse::<u32>().ok()?,
         _ => return None,
     };
-    let own = version.strip_prefix("v1.").and_then(|rest| rest.split_once('.')).map(|(minor, _)| minor);
-    let is_older = own.and_then(|own| own.parse::<u32>().ok()).is_none_or(|own| emulated < own);
+    let is_older = minor_of_server(&version).is_none_or(|own| emulated < own);
     Some(if is_older { format!("v1.{emulated}.0{EMULATED_BY}{version}") } else { version })
 }
 

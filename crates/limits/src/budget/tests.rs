@@ -40,17 +40,17 @@ fn each_tenant_has_its_share_all_have_theirs_and_others_have_the_rest() {
 #[test]
 fn however_many_tenants_flood_each_other_one_has_its_part() {
     let budget = Budget::new(SHARES);
-    budget.divide_among(10);
+    budget.set_shares(SHARES.divided_among(10));
     let floods: Vec<_> = (0..9).map(|number| flood(&budget, &tenant(&format!("flood-{number}")))).collect();
     assert_eq!(floods.iter().map(Vec::len).collect::<Vec<_>>(), [5, 5, 3, 1, 1, 1, 1, 1, 1]);
     assert_eq!(flood(&budget, &tenant("calm")).len(), 1);
     drop(floods);
     // A reload that removes tenants: the others share what they had.
-    budget.divide_among(2);
+    budget.set_shares(SHARES.divided_among(2));
     assert_eq!(flood(&budget, &tenant("flood-0")).len(), 5);
     // Those that are gone keep what they have until they return it, and cost the others no floor.
     let gone: Vec<_> = ["a", "b", "c", "d"].map(|name| flood(&budget, &tenant(name))).into();
-    budget.divide_among(1);
+    budget.set_shares(SHARES.divided_among(1));
     assert_eq!(gone.iter().map(Vec::len).sum::<usize>(), 20);
     assert_eq!(flood(&budget, &tenant("calm")).len(), 5);
 }
@@ -145,12 +145,12 @@ proptest! {
         const TOGETHER: usize = 100;
         let shares = BudgetShares::new(1000).with_tenants(30, TOGETHER);
         let budget = Budget::new(shares);
-        budget.divide_among(8);
+        budget.set_shares(shares.divided_among(8));
         let mut count = 8;
         let mut permits: Vec<_> = (0..8).map(|name| budget.reserve(tenant(&name.to_string()))).collect();
         for (step, (owner, places)) in steps.into_iter().enumerate() {
             if let Some((_, tenants)) = reloads.iter().find(|(at, _)| *at == step) {
-                budget.divide_among(*tenants);
+                budget.set_shares(shares.divided_among(*tenants));
                 count = *tenants;
             }
             let held = permits[owner].places();
