@@ -33,6 +33,7 @@ use testkit::real::{
     ApiServer, IDENTITY_HEADERS, Programs, ServerProcess, Source, account_flags, eventually, start_etcd,
 };
 use testkit::self_check::respond;
+use testkit::webhooks::write_static_manifests;
 use testkit::{FakeBackend, Gateway, Pki, flags, full};
 use tokio::net::TcpListener;
 
@@ -231,17 +232,7 @@ async fn register(server: SocketAddr, pki: &Pki, webhooks: SocketAddr, admin: &I
 
 /// Writes the files of the gateway; its flags.
 fn write_files(dir: &Path, webhooks: SocketAddr, pki: &Pki) -> [String; 2] {
-    let plugins = configurations("bench.static.k8s.io", webhooks, pki).map(|configuration| {
-        let kind = configuration["kind"].as_str().unwrap().replace("WebhookConfiguration", "");
-        let folder = dir.join(&kind);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
-        json!({"name": format!("{kind}AdmissionWebhook"), "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
-            "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
-    });
-    let file = dir.join("admission.json");
-    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
-    std::fs::write(&file, configuration.to_string()).unwrap();
+    let file = write_static_manifests(dir, &configurations("bench.static.k8s.io", webhooks, pki));
     [
         format!("--admission-control-config-file={}", file.display()),
         "--admission-mode=pinnedDryRun".to_owned(),

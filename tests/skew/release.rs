@@ -94,18 +94,16 @@ impl Release {
         };
         let layout = Layout { servers: 1, gateways: 2, goaway_chance: 0.0 };
         let replicas = Replicas::start_servers(layout, &setup, programs, dir.path()).await?;
-        fs::write(file("administrator.crt"), replicas.user().cert_pem()).unwrap();
-        fs::write(file("administrator.key"), replicas.user().key_pem()).unwrap();
         let webhooks = Webhooks::start().await;
         let mut release = Self { version: version.to_owned(), replicas, webhooks, kubectls, dir };
         for (resource, object) in release.webhooks.objects(BY_SERVER) {
             let path = format!("/apis/admissionregistration.k8s.io/v1/{resource}");
             release.create(&path, &object).await?;
         }
-        apply_permissions(programs, release.direct(), release.dir.path())?;
+        apply_permissions(programs, &release.replicas, release.dir.path())?;
         let gateway = json!({
             "authentication": {"tokenAuthFile": "tokens.csv", "enableBootstrapTokenAuth": true},
-            "audit": {"auditPolicyFile": "audit-policy.json", "auditLogPath": file_of(&release, "gateway-audit.log")},
+            "audit": {"auditPolicyFile": "audit-policy.json", "auditLogPath": release.dir.path().join("gateway-audit.log")},
             "admission": release.webhooks.write(release.dir.path(), BY_GATEWAY),
             "clusters": [{"impersonation": "gateway"}],
         });
@@ -116,7 +114,7 @@ impl Release {
         });
         let mut limited = gateway;
         limited["limits"] = json!({"maxMutatingRequestsInflight": 1});
-        limited["audit"]["auditLogPath"] = json!(file_of(&release, "limited-audit.log"));
+        limited["audit"]["auditLogPath"] = json!(release.dir.path().join("limited-audit.log"));
         release.replicas.add_gateway(Path::new(crate::PORTCULLIS), &first).await?;
         release.replicas.add_gateway(Path::new(crate::PORTCULLIS), &limited).await?;
         release.until_the_webhooks_are_asked().await?;
@@ -152,16 +150,11 @@ impl Release {
     }
 
     /// A role of these rules, for a user.
-    pub(crate) async fn allow(&self, user: &str, rules: Value) -> Result<(), String> {
-        const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-        let name = json!({"name": format!("skew-{user}")});
-        self.create(&format!("{RBAC}/clusterroles"), &json!({"metadata": name, "rules": rules})).await?;
-        let binding = json!({
-            "metadata": name,
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name["name"]},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
-        });
-        self.create(&format!("{RBAC}/clusterrolebindings"), &binding).await
+    pub(crate) async fn allow(&self, user: &str, rules: &Value) -> Result<(), String> {
+        for (path, object) in role_of("User", user, rules) {
+            self.create(path, &object).await?;
+        }
+        Ok(())
     }
 
     /// API servers follow their webhook configurations with a delay.
@@ -176,13 +169,28 @@ impl Release {
     }
 }
 
-fn file_of(release: &Release, name: &str) -> PathBuf {
-    release.dir.path().join(name)
+/// A `ClusterRole` and its binding, with the paths to which they are sent.
+pub(crate) fn role_of(kind: &str, subject: &str, rules: &Value) -> [(&'static str, Value); 2] {
+    let name = format!("skew-{subject}");
+    let binding = json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}],
+    });
+    [
+        (
+            "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+            json!({"metadata": {"name": name}, "rules": rules}),
+        ),
+        ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding),
+    ]
 }
 
-/// Applies the permissions of the gateway as an administrator does.
-pub(crate) fn apply_permissions(programs: &Programs, server: SocketAddr, dir: &Path) -> Result<(), String> {
-    let kubeconfig = kubeconfig(server, dir, "administrator");
+/// Applies the permissions of the gateway as an administrator does, whose certificate and key it writes.
+pub(crate) fn apply_permissions(programs: &Programs, replicas: &Replicas, dir: &Path) -> Result<(), String> {
+    fs::write(dir.join("administrator.crt"), replicas.user().cert_pem()).unwrap();
+    fs::write(dir.join("administrator.key"), replicas.user().key_pem()).unwrap();
+    let kubeconfig = kubeconfig(replicas.servers[0].address, dir, "administrator");
     let deploy = testkit::paths::workspace_root().join("deploy");
     let mut kubectl = std::process::Command::new(&programs.kubectl);
     kubectl.env_clear().env("HOME", dir).arg("--kubeconfig").arg(kubeconfig).arg("apply");

@@ -169,7 +169,7 @@ async fn webhooks(release: &Release) -> Outcome {
 
 async fn impersonation(release: &Release) -> Outcome {
     release
-        .allow("plain", json!([{"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}]))
+        .allow("plain", &json!([{"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"]}]))
         .await?;
     for (user, expected) in [("plain", StatusCode::CREATED), ("without-rights", StatusCode::FORBIDDEN)] {
         let identity = release.replicas.client(user);
@@ -189,14 +189,14 @@ async fn constrained(release: &Release) -> Outcome {
     release
         .allow(
             "constrained",
-            json!([
+            &json!([
                 {"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "verbs": ["impersonate:user-info"]},
                 {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["impersonate-on:user-info:list"]},
             ]),
         )
         .await?;
     release
-        .allow("bob", json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]))
+        .allow("bob", &json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]))
         .await?;
     let minor = release.version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
     let is_known = minor.is_some_and(|minor| minor >= 36);
@@ -224,8 +224,10 @@ async fn bootstrap_token(release: &Release) -> Outcome {
             "auth-extra-groups": "system:bootstrappers:skew"},
     });
     release.create("/api/v1/namespaces/kube-system/secrets", &secret).await?;
-    let call = |token| Call { headers: vec![("authorization", token)], ..Call::post(REVIEWS, &review()) };
-    let call = |token: &'static str| call(token);
+    let call = |token: &'static str| Call {
+        headers: vec![("authorization", token)],
+        ..Call::post(REVIEWS, &review())
+    };
     let good = call("Bearer abcdef.0123456789abcdef");
     // Both follow the secrets with a delay.
     for address in release.both() {
@@ -244,7 +246,7 @@ async fn signing(release: &Release) -> Outcome {
     release
         .allow(
             "joining",
-            json!([
+            &json!([
                 {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
                     "verbs": ["create", "get", "list", "watch"]},
                 {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodeclient"],
@@ -327,7 +329,7 @@ async fn limits(release: &Release) -> Outcome {
     let path = format!("/api/v1/namespaces/{BY_GATEWAY}/configmaps");
     // Of an administrator no request is refused.
     release
-        .allow("writer", json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]))
+        .allow("writer", &json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}]))
         .await?;
     let writer = release.replicas.client("writer");
     let user = Some(&writer);

@@ -9,7 +9,7 @@ use serde_json::json;
 use testkit::real::{Source, eventually, older_releases};
 use testkit::replicas::{Amount, Layout, Load, Outcome, Replicas, Setup, direct};
 
-use crate::release::{Call, apply_permissions, directory, kube_apiserver};
+use crate::release::{Call, apply_permissions, directory, kube_apiserver, role_of};
 use crate::webhooks::Webhooks;
 
 const AMOUNT: Amount =
@@ -34,9 +34,7 @@ pub(crate) fn run(source: &Source) -> Result<(), String> {
             ..Setup::default()
         };
         let mut replicas = Replicas::start_servers(LAYOUT, &setup, &programs, dir.path()).await?;
-        std::fs::write(dir.path().join("administrator.crt"), replicas.user().cert_pem()).unwrap();
-        std::fs::write(dir.path().join("administrator.key"), replicas.user().key_pem()).unwrap();
-        apply_permissions(&programs, replicas.servers[0].address, dir.path())?;
+        apply_permissions(&programs, &replicas, dir.path())?;
         let webhooks = Webhooks::start().await;
         let gateway = json!({
             "admission": webhooks.write(dir.path(), REVIEWED),
@@ -142,29 +140,16 @@ async fn check(replicas: &Replicas, constrained: StatusCode, step: usize) -> Res
 }
 
 async fn create_objects(replicas: &Replicas) -> Result<(), String> {
-    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
-    let role = |name: &str, rules| json!({"metadata": {"name": name}, "rules": rules});
-    let binding = |name: &str, kind: &str, subject: &str| {
-        json!({
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": subject}],
-        })
-    };
     let constrained = json!([
         {"apiGroups": ["authentication.k8s.io"], "resources": ["users", "groups"], "verbs": ["impersonate:user-info"]},
         {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["impersonate-on:user-info:list"]},
     ]);
     let readers = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}]);
-    for (path, object) in [
-        ("/api/v1/namespaces".to_owned(), json!({"metadata": {"name": REVIEWED}})),
-        (format!("{RBAC}/clusterroles"), role("constrained", constrained)),
-        (format!("{RBAC}/clusterrolebindings"), binding("constrained", "User", "constrained")),
-        (format!("{RBAC}/clusterroles"), role("readers", readers)),
-        (format!("{RBAC}/clusterrolebindings"), binding("readers", "Group", "readers")),
-    ] {
+    let roles = [role_of("User", "constrained", &constrained), role_of("Group", "readers", &readers)];
+    let namespace = ("/api/v1/namespaces", json!({"metadata": {"name": REVIEWED}}));
+    for (path, object) in roles.into_iter().flatten().chain([namespace]) {
         let (code, body) =
-            direct(replicas.servers[0].address, replicas.user(), "POST", &path, Some(&object)).await?;
+            direct(replicas.servers[0].address, replicas.user(), "POST", path, Some(&object)).await?;
         if code != StatusCode::CREATED {
             return Err(format!("{path}: {code} {body}"));
         }

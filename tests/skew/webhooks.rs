@@ -1,17 +1,14 @@
 //! One webhook of each kind: `stamp` sets an annotation, `deny` refuses objects with one label, and holds the object `held` until it is
 //! let go.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use http::Response;
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Pki, full};
-use tokio::net::TcpListener;
+use testkit::webhooks::{start_webhooks, write_static_manifests};
+use testkit::{FakeBackend, Pki};
 use tokio::sync::Semaphore;
 
 /// The object that is held.
@@ -29,28 +26,19 @@ pub(crate) struct Webhooks {
 impl Webhooks {
     pub(crate) async fn start() -> Self {
         let pki = Pki::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let [released, held] = [(); 2].map(|()| Arc::new(Semaphore::new(0)));
         let (releases, holds) = (Arc::clone(&released), Arc::clone(&held));
-        let server = FakeBackend::without_client_auth(&pki, listener, move |request| {
+        let server = start_webhooks(&pki, move |webhook, request| {
             let (releases, holds) = (Arc::clone(&releases), Arc::clone(&holds));
-            Box::pin(async move {
-                let webhook = request.uri().path().trim_start_matches('/').to_owned();
-                let body = request.into_body().collect().await.unwrap().to_bytes();
-                let review: Value = serde_json::from_slice(&body).unwrap();
-                let request = &review["request"];
+            async move {
                 if webhook == "deny" && request["object"]["metadata"]["name"] == HELD {
                     holds.add_permits(1);
                     releases.acquire().await.unwrap().forget();
                 }
-                let mut response = answer(&webhook, request);
-                response["uid"] = request["uid"].clone();
-                let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-                let mut answer = Response::new(full(review.to_string()));
-                answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-                answer
-            })
-        });
+                answer(&webhook, &request)
+            }
+        })
+        .await;
         Self { server, ca: pki.servers.cert_pem(), released, held }
     }
 
@@ -61,20 +49,9 @@ impl Webhooks {
 
     /// Writes the configurations as files of the gateway; the `admission` part of its configuration.
     pub(crate) fn write(&self, directory: &Path, namespace: &str) -> Value {
-        let plugins = ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"]
-            .into_iter()
-            .zip(self.configurations("policies.static.k8s.io", namespace))
-            .map(|(plugin, (_, configuration))| {
-                let folder = directory.join(plugin);
-                fs::create_dir_all(&folder).unwrap();
-                fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
-                json!({"name": plugin, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
-                    "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
-            })
-            .collect::<Value>();
-        let file = directory.join("admission.json");
-        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
-        fs::write(&file, configuration.to_string()).unwrap();
+        let configurations =
+            self.configurations("policies.static.k8s.io", namespace).map(|(_, configuration)| configuration);
+        let file = write_static_manifests(directory, &configurations);
         json!({"admissionControlConfigFile": file, "mode": "pinnedDryRun"})
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde_json::{Value, json};
+use testkit::webhooks::write_static_manifests;
 
 /// The flag of the servers that do not call webhooks.
 pub(crate) const DISABLED: &str =
@@ -257,20 +258,12 @@ pub(crate) fn objects(addresses: &Addresses, ca: &str) -> Vec<(String, Value)> {
 /// Writes the configurations as files of the gateway.
 pub(crate) fn write(dir: &Path, addresses: &Addresses, ca: &str) -> std::io::Result<()> {
     let [mutating, validating] = webhooks(addresses, ca);
-    let mut plugins = Vec::new();
-    for (kind, webhooks) in [("Mutating", mutating), ("Validating", validating)] {
-        let folder = absolute(dir).join(kind);
-        fs::create_dir_all(&folder)?;
-        fs::write(
-            folder.join("webhooks.json"),
-            configuration(kind, "twin.static.k8s.io", &webhooks).to_string(),
-        )?;
-        plugins.push(json!({"name": format!("{kind}AdmissionWebhook"), "configuration": {
-            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
-            "staticManifestsDir": folder}}));
-    }
-    let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
-    fs::write(absolute(dir).join("admission.json"), configuration.to_string())
+    let directory = absolute(dir);
+    fs::create_dir_all(&directory)?;
+    let configurations = [("Mutating", mutating), ("Validating", validating)]
+        .map(|(kind, webhooks)| configuration(kind, "twin.static.k8s.io", &webhooks));
+    write_static_manifests(&directory, &configurations);
+    Ok(())
 }
 
 /// The flags of the gateway.

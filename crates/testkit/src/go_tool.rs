@@ -1,11 +1,11 @@
 //! Programs of other projects that tests call, such as helm: built once with Go from a module of this repository that pins
 //! their version, into a directory of cargo's target directory that is named after the module's files.
 
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
 
+use crate::built_once::{build_once, has_go};
 use crate::paths;
 
 /// A program and the module that names it in a `tool` line.
@@ -25,8 +25,7 @@ pub const HELM: GoTool = GoTool { name: "helm", module: "tests/deploy/helm", fla
 impl GoTool {
     /// Why the program cannot be built, if it cannot.
     pub fn absent(&self) -> Option<String> {
-        let runs = Command::new("go").arg("version").output().is_ok_and(|output| output.status.success());
-        (!runs).then(|| format!("Go is not installed, which builds {}", self.name))
+        (!has_go()).then(|| format!("Go is not installed, which builds {}", self.name))
     }
 
     /// The program's path; it is built first where that is necessary.
@@ -34,20 +33,13 @@ impl GoTool {
         let module = paths::workspace_root().join(self.module);
         let dir = paths::cache_dir(self.name, [&*module.join("go.mod"), &*module.join("go.sum")]);
         let program = dir.join(self.name);
-        fs::create_dir_all(paths::target_dir()).map_err(|error| error.to_string())?;
-        let lock = File::create(dir.with_extension("lock")).map_err(|error| error.to_string())?;
-        lock.lock().map_err(|error| error.to_string())?;
-        if !program.is_file() {
-            self.build(&module, &dir)?;
-        }
-        program.is_file().then_some(program).ok_or_else(|| format!("go made no {}", self.name))
+        build_once(&dir, self.name, || program.is_file(), |partial| self.build(&module, partial))?;
+        Ok(program)
     }
 
-    fn build(&self, module: &Path, dir: &Path) -> Result<(), String> {
+    fn build(&self, module: &Path, partial: &Path) -> Result<(), String> {
         let started = Instant::now();
         eprintln!("tests: building {} with Go (once, about two minutes)", self.name);
-        let partial = dir.with_extension("partial");
-        fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
         let built = Command::new("go")
             .args(["build", "-buildvcs=false", "-trimpath"])
             .args(self.flags)
@@ -62,7 +54,6 @@ impl GoTool {
         if !built.status.success() {
             return Err(format!("{} does not build:\n{}", self.name, String::from_utf8_lossy(&built.stderr)));
         }
-        fs::rename(&partial, dir).map_err(|error| error.to_string())?;
         eprintln!("tests: {} is built ({} s)", self.name, started.elapsed().as_secs());
         Ok(())
     }

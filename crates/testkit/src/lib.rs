@@ -22,6 +22,7 @@
 
 pub mod ambiguous_pem;
 pub mod body;
+mod built_once;
 pub mod bystanders;
 pub mod client;
 pub mod comparison;
@@ -55,6 +56,7 @@ mod tls;
 pub mod token_backends;
 pub mod transcript;
 mod waiting;
+pub mod webhooks;
 pub mod wire;
 
 pub use connection::{Http1, Http2};

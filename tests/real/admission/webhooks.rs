@@ -1,17 +1,14 @@
 //! Three webhooks as clusters have them: `allow` allows every request, `stamp` sets an annotation on every object, and `deny` refuses
 //! objects with one label. Every review is kept.
 
-use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use http::Response;
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Pki, full};
-use tokio::net::TcpListener;
+use testkit::webhooks::{start_webhooks, write_static_manifests};
+use testkit::{FakeBackend, Pki};
 
 /// The label that `deny` refuses.
 pub(crate) const DENIED_LABEL: &str = "denied";
@@ -35,25 +32,14 @@ pub(crate) struct Webhooks {
 impl Webhooks {
     pub(crate) async fn start() -> Self {
         let pki = Pki::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let reviews = Arc::<Mutex<Vec<Review>>>::default();
         let record = Arc::clone(&reviews);
-        let server = FakeBackend::without_client_auth(&pki, listener, move |request| {
-            let record = Arc::clone(&record);
-            Box::pin(async move {
-                let webhook = request.uri().path().trim_start_matches('/').to_owned();
-                let body = request.into_body().collect().await.unwrap().to_bytes();
-                let mut review: Value = serde_json::from_slice(&body).unwrap();
-                let request = review["request"].take();
-                let mut response = answer(&webhook, &request);
-                response["uid"] = request["uid"].clone();
-                record.lock().unwrap().push(Review { webhook, request });
-                let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
-                let mut answer = Response::new(full(answer.to_string()));
-                answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-                answer
-            })
-        });
+        let server = start_webhooks(&pki, move |webhook, request| {
+            let response = answer(&webhook, &request);
+            record.lock().unwrap().push(Review { webhook, request });
+            std::future::ready(response)
+        })
+        .await;
         Self { server, ca: pki.servers.cert_pem(), reviews }
     }
 
@@ -69,20 +55,7 @@ impl Webhooks {
 
     /// Writes the configurations as files of the gateway, and returns its flags.
     pub(crate) fn write(&self, directory: &Path) -> Vec<String> {
-        let plugins = ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"]
-            .into_iter()
-            .zip(self.configurations("policies.static.k8s.io"))
-            .map(|(plugin, configuration)| {
-                let folder = directory.join(plugin);
-                fs::create_dir_all(&folder).unwrap();
-                fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
-                json!({"name": plugin, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
-                    "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
-            })
-            .collect::<Value>();
-        let file = directory.join("admission.json");
-        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
-        fs::write(&file, configuration.to_string()).unwrap();
+        let file = write_static_manifests(directory, &self.configurations("policies.static.k8s.io"));
         vec![
             format!("--admission-control-config-file={}", file.display()),
             "--admission-mode=pinnedDryRun".to_owned(),

@@ -1,14 +1,14 @@
 //! Programs of older releases of Kubernetes, built once with Go from a module that `tests/go/releases/module` writes.
 //!
-//! `tests/go/releases/kubernetes.txt` pins the releases. Each program has a directory of its own in cargo's target directory; as
-//! with the newest release, a file lock prevents concurrent builds, and a finished build is renamed into place.
+//! `tests/go/releases/kubernetes.txt` pins the releases. Each program has a directory of its own in cargo's target directory.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use super::programs::{build_one, ldflags, note};
+use crate::built_once::{build_once, has_go};
 use crate::paths;
 
 /// The pinned versions, such as `v1.34.4`, from the oldest to the newest.
@@ -19,9 +19,7 @@ pub fn older_releases() -> Vec<String> {
 
 /// Why programs of older releases cannot be built, if they cannot.
 pub fn without_go() -> Option<String> {
-    let status = Command::new("go").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    let is_there = status.is_ok_and(|status| status.success());
-    (!is_there).then(|| "Go is not installed, which builds the older releases of kube-apiserver".to_owned())
+    (!has_go()).then(|| "Go is not installed, which builds the older releases of kube-apiserver".to_owned())
 }
 
 /// A program of a pinned release, such as `kube-apiserver`, which is built first if that is necessary.
@@ -29,26 +27,10 @@ pub fn without_go() -> Option<String> {
 /// # Errors
 /// It cannot be built.
 pub fn program_of(version: &str, name: &str) -> Result<PathBuf, String> {
-    let text = |error: std::io::Error| error.to_string();
-    let dir = paths::cache_dir(&format!("{name}-{version}"), [&*releases().join("module")]);
-    let program = dir.join(name);
-    if program.is_file() {
-        return Ok(program);
-    }
-    fs::create_dir_all(paths::target_dir()).map_err(text)?;
-    let lock = File::create(paths::target_dir().join(format!("{name}-{version}.lock"))).map_err(text)?;
-    if lock.try_lock().is_err() {
-        note(&format!("another test run is building {name} {version}; waiting for it"));
-        lock.lock().map_err(text)?;
-    }
-    if !program.is_file() {
-        let partial = paths::target_dir().join(format!("{name}-{version}.partial"));
-        if partial.exists() {
-            fs::remove_dir_all(&partial).map_err(text)?;
-        }
-        build(version, name, &partial)?;
-        fs::rename(&partial, &dir).map_err(text)?;
-    }
+    let directory = paths::cache_dir(&format!("{name}-{version}"), [&*releases().join("module")]);
+    let program = directory.join(name);
+    let build = |partial: &Path| build(version, name, partial);
+    build_once(&directory, &format!("{name} {version}"), || program.is_file(), build)?;
     Ok(program)
 }
 

@@ -5,12 +5,13 @@
 //! and a finished build is renamed into place, so an existing directory is complete.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::built_once::{build_once, has_go};
 use crate::paths;
 
 /// The paths of the programs.
@@ -57,9 +58,10 @@ impl Source {
         if missing(&programs).is_none() {
             return Self::Present(programs);
         }
-        match Command::new("go").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status() {
-            Ok(status) if status.success() => Self::Buildable(dir),
-            _ => Self::Absent("Go is not installed, and KUBEBUILDER_ASSETS is not set".to_owned()),
+        if has_go() {
+            Self::Buildable(dir)
+        } else {
+            Self::Absent("Go is not installed, and KUBEBUILDER_ASSETS is not set".to_owned())
         }
     }
 
@@ -99,30 +101,13 @@ impl Source {
 
 /// Builds into `dir`, unless another process has just done so.
 fn build(dir: &Path) -> Result<Programs, String> {
-    let parent = dir.parent().ok_or("the cache directory has no parent")?;
-    fs::create_dir_all(parent).map_err(|error| error.to_string())?;
-    let lock = File::create(dir.with_extension("lock")).map_err(|error| error.to_string())?;
-    if lock.try_lock().is_err() {
-        note("another test run is building the real servers; waiting for it");
-        lock.lock().map_err(|error| error.to_string())?;
-    }
     let programs = programs_in(dir, "server");
-    if missing(&programs).is_some() {
-        compile(dir)?;
-    }
-    match missing(&programs) {
-        None => Ok(programs),
-        Some(path) => Err(format!("the Go build ended well but made no {}", path.display())),
-    }
+    build_once(dir, "the real servers", || missing(&programs).is_none(), compile)?;
+    Ok(programs)
 }
 
-fn compile(dir: &Path) -> Result<(), String> {
+fn compile(partial: &Path) -> Result<(), String> {
     let module = paths::go_module();
-    let partial = dir.with_extension("partial");
-    if partial.exists() {
-        fs::remove_dir_all(&partial).map_err(|error| error.to_string())?;
-    }
-    fs::create_dir_all(&partial).map_err(|error| error.to_string())?;
     let started = Instant::now();
     let go_mod = fs::read_to_string(module.join("go.mod")).map_err(|error| error.to_string())?;
     let packages = tools(&go_mod);
@@ -130,11 +115,10 @@ fn compile(dir: &Path) -> Result<(), String> {
     note(&format!("building {} with Go, once: about five minutes on two processors", names.join(", ")));
     for (number, package) in packages.iter().enumerate() {
         let begun = Instant::now();
-        build_one(package, &module, &[], &ldflags(&version(&go_mod)?), &partial)?;
+        build_one(package, &module, &[], &ldflags(&version(&go_mod)?), partial)?;
         let (number, all, seconds) = (number + 1, packages.len(), begun.elapsed().as_secs());
         note(&format!("{number} of {all}: {} is built ({seconds} s)", name(package)));
     }
-    fs::rename(&partial, dir).map_err(|error| error.to_string())?;
     note(&format!("the real servers are built ({} s)", started.elapsed().as_secs()));
     Ok(())
 }
