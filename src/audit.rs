@@ -162,8 +162,9 @@ impl AuditGeneration {
         self.sinks.adopt(adopts);
     }
 
-    /// The generation is in force: so are the options of its backends.
-    pub(crate) fn commit(self) {
+    /// The generation is in force: so are the options of its backends, and the parts of so many tenants.
+    pub(crate) fn commit(self, tenants: usize) {
+        self.memory.divide_among(tenants);
         self.sinks.commit();
     }
 }
@@ -179,6 +180,8 @@ const OBJECT_SHARES: BudgetShares = BudgetShares::new(OBJECT_BYTES)
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use portcullis_kubernetes::user::UserInfo;
 
     use super::*;
@@ -200,6 +203,26 @@ mod tests {
         assert!(memory.reserve(Owner::flow("prod", "alice")).grow(OWNER_OBJECT_BYTES));
         drop((tenants, networks));
         assert_eq!(memory.usage().total(), 0);
+    }
+
+    #[tokio::test]
+    async fn however_many_tenants_fill_it_one_more_has_its_part() {
+        let audit =
+            Audit::new(&Arc::new(Metrics::new()), &Clock::from_fn(|| Duration::ZERO), Handle::current());
+        audit.generation().commit(9);
+        let tenant = |number: usize| audit.memory.reserve(Owner::Tenant(number.to_string().into()));
+        let floods: Vec<_> = (1..9)
+            .map(|number| {
+                let mut flood = tenant(number);
+                while flood.grow(1024) {}
+                flood
+            })
+            .collect();
+        let mut calm = tenant(0);
+        let part = TENANT_OBJECT_BYTES / 2 / 9;
+        assert!(calm.grow(part));
+        assert!(!calm.grow(1024), "the floods have what is not divided");
+        drop(floods);
     }
 
     #[test]

@@ -414,7 +414,9 @@ impl ProcessState {
                 while changes.changed().await.is_ok() {
                     // Before the snapshot.
                     let version = live.endpoints_version();
-                    pools.retain_endpoints(version, live.snapshot().endpoints());
+                    let snapshot = live.snapshot();
+                    pools.retain_endpoints(version, snapshot.endpoints());
+                    pools.divide_among(snapshot.tenants().count());
                 }
             };
             tokio::join!(follow_endpoints, pools.close_idle_connections());

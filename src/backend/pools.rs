@@ -83,6 +83,11 @@ impl Pools {
         self.version.store(version, Ordering::Release);
     }
 
+    /// Divides what bodies of tenants' requests may hold among so many tenants.
+    pub(crate) fn divide_among(&self, tenants: usize) {
+        self.replays.divide_among(tenants);
+    }
+
     /// Closes the idle connections of all pools every [`IDLE_CHECK_INTERVAL`]. Never returns.
     pub(crate) async fn close_idle_connections(&self) {
         loop {
@@ -387,6 +392,8 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
+    use portcullis_limits::Owner;
+
     use super::*;
     use crate::backend::balance::Readiness;
     use crate::backend::testing::{backend, settings, with_settings};
@@ -472,6 +479,24 @@ mod tests {
         let attempt = Attempt::new(Load::Short, RequestAuthor::Gateway);
         let reserved = pools.first_reachable(&backend, &attempt, slow).await;
         assert!(reserved.is_ok(), "{reserved:?}");
+    }
+
+    #[test]
+    fn however_many_tenants_fill_the_memory_of_bodies_one_more_has_its_part() {
+        let pools = Pools::default();
+        pools.divide_among(9);
+        let tenant = |number: usize| pools.replays.reserve(Owner::Tenant(number.to_string().into()));
+        let floods: Vec<_> = (1..9)
+            .map(|number| {
+                let mut flood = tenant(number);
+                while flood.grow(1024) {}
+                flood
+            })
+            .collect();
+        let mut calm = tenant(0);
+        assert!(calm.grow(REPLAY_SHARES.tenants() / 2 / 9));
+        assert!(!calm.grow(1024), "the floods have what is not divided");
+        drop(floods);
     }
 
     #[test]

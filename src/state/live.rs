@@ -46,7 +46,7 @@ impl Live {
     /// A handle to `snapshot`. `reload` is the signal by which authenticators request a reload.
     pub(crate) fn new(snapshot: Snapshot, reload: Arc<Notify>) -> Arc<Self> {
         snapshot.apply_shared();
-        telemetry::limit_lines_about(snapshot.tenants());
+        telemetry::limit_lines_about(snapshot.tenants().map(str::to_owned).collect());
         let (generation, _) = watch::channel(snapshot.generation);
         let (endpoints_changed, _) = watch::channel(());
         let snapshot = ArcSwap::from_pointee(snapshot);
@@ -78,7 +78,7 @@ impl Live {
         let generation = next.generation;
         let before = self.snapshot.swap(Arc::clone(next));
         next.apply_shared();
-        telemetry::limit_lines_about(next.tenants());
+        telemetry::limit_lines_about(next.tenants().map(str::to_owned).collect());
         before.end_streams_of_removed(next);
         self.generation.send_replace(generation);
         self.note_endpoints_changed();

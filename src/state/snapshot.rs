@@ -177,7 +177,7 @@ impl Snapshot {
     /// nothing.
     pub(super) fn apply_shared(&self) {
         let max_buffered_bytes = self.max_buffered_bytes.bytes();
-        let tenants = self.clusters().iter().filter(|cluster| cluster.settings.origin.is_of_tenant()).count();
+        let tenants = self.tenants().count();
         for cluster in self.clusters() {
             cluster.limiter.apply(&cluster.limits);
             cluster.limiter.apply_total(self.max_requests_inflight_total, tenants);
@@ -191,11 +191,11 @@ impl Snapshot {
         self.ledger.set_total(max_buffered_bytes);
         let caches = max_buffered_bytes / TENANT_CACHES_PART;
         self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches, tenants);
-        self.connections.set_shares(self.connections.shares().divided_among(tenants));
+        self.connections.divide_among(tenants);
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {
-            audit.commit();
+            audit.commit(tenants);
         }
     }
 
@@ -222,9 +222,9 @@ impl Snapshot {
     }
 
     /// The names of the clusters that tenants configure.
-    pub(super) fn tenants(&self) -> HashSet<String> {
+    pub(crate) fn tenants(&self) -> impl Iterator<Item = &str> {
         let tenants = self.clusters().iter().filter(|cluster| cluster.settings.origin.is_of_tenant());
-        tenants.map(|cluster| cluster.name.clone()).collect()
+        tenants.map(|cluster| &*cluster.name)
     }
 
     /// The cluster of this name.

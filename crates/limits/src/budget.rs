@@ -181,6 +181,11 @@ impl Budget {
         }
     }
 
+    /// Divides half of what tenants have together among so many of them, from now on.
+    pub fn divide_among(&self, tenant_count: usize) {
+        self.set_shares(self.shares().divided_among(tenant_count));
+    }
+
     /// The places that are taken.
     pub fn usage(&self) -> BudgetUsage {
         lock(&self.0).usage
