@@ -2,7 +2,7 @@
 //! which calls them in front of a kube-apiserver without webhooks, in one run; and how long another user waits beside large ones.
 //!
 //!     cargo bench --bench admission
-//!     cargo bench --bench admission -- waits
+//!     cargo bench --bench admission -- --only waits
 
 #![expect(
     clippy::unwrap_used,
@@ -16,13 +16,15 @@
 mod waits;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
+use clap::Parser;
 use futures_util::future::join_all;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
@@ -37,7 +39,6 @@ use testkit::webhooks::write_static_manifests;
 use testkit::{FakeBackend, Gateway, Pki, flags, full};
 use tokio::net::TcpListener;
 
-const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(3);
 /// Clients with one request in progress each.
 const CLIENTS: usize = 8;
@@ -59,8 +60,36 @@ const LOADS: [Load; 3] = [
     Load { name: "two mutating webhooks", path: MAPS, kind: "ConfigMap", label: "mutating" },
 ];
 
+/// What admission webhooks cost, through kube-apiserver, which calls them itself, and through the gateway in front of one without
+/// webhooks.
+#[derive(Parser)]
+#[command(bin_name = "cargo bench --bench admission --")]
+struct Options {
+    /// Measurements to run (default: all).
+    #[arg(long, value_enum, value_name = "MEASUREMENT", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Number of rounds of the rates; the report shows their medians.
+    #[arg(long, default_value = "5")]
+    rounds: NonZeroUsize,
+    /// The build of the gateway to measure, instead of the one that cargo builds with this.
+    #[arg(long, value_name = "PROGRAM", default_value = env!("CARGO_BIN_EXE_portcullis"), hide_default_value = true)]
+    program: PathBuf,
+    /// Passed by cargo.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// Creations per second.
+    Rates,
+    /// How long another user waits beside large writes.
+    Waits,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
+    let options = Options::parse();
     let source = Source::find();
     if let Some(absent) = source.absent() {
         eprintln!("SKIPPED: {absent}");
@@ -84,7 +113,7 @@ async fn main() -> ExitCode {
         flags(&pki, plain).into_iter().map(|flag| flag.replace("--workers=1", "--workers=2")).collect();
     let names = IDENTITY_HEADERS.map(|flag| flag.replace("--requestheader", "--backend-requestheader"));
     let all: Vec<String> = all.into_iter().chain(names).collect();
-    let program = env!("CARGO_BIN_EXE_portcullis");
+    let program = &options.program;
     let without = GatewayProcess::start(program, all.clone()).await;
     let with =
         GatewayProcess::start(program, all.into_iter().chain(write_files(dir, webhooks.address, &pki))).await;
@@ -97,18 +126,26 @@ async fn main() -> ExitCode {
     for server in [calling, plain] {
         waits::prepare(server, &admin).await;
     }
-    if !std::env::args().any(|argument| argument == "waits") {
-        compare_rates(servers, &admin).await;
+    let includes = |part| options.only.is_empty() || options.only.contains(&part);
+    if includes(Part::Rates) {
+        compare_rates(servers, &admin, options.rounds.get()).await;
     }
-    waits::run([servers[0], servers[1]], [&users[0], &users[1]]).await;
+    if includes(Part::Waits) {
+        waits::run([servers[0], servers[1]], [&users[0], &users[1]]).await;
+    }
+    // As an operator does: then they write what they have collected.
+    for gateway in [with, without] {
+        let (status, log) = gateway.end().await;
+        assert!(status.success(), "the gateway failed: {log}");
+    }
     ExitCode::SUCCESS
 }
 
-async fn compare_rates(servers: [(&str, SocketAddr); 3], admin: &Issued) {
-    println!("{CLIENTS} clients, {ROUNDS} rounds of {} s: creations per second, median\n", ROUND.as_secs());
+async fn compare_rates(servers: [(&str, SocketAddr); 3], admin: &Issued, rounds: usize) {
+    println!("{CLIENTS} clients, {rounds} rounds of {} s: creations per second, median\n", ROUND.as_secs());
     for load in LOADS {
         let mut rates = vec![Vec::new(); servers.len()];
-        for round in 0..ROUNDS {
+        for round in 0..rounds {
             for turn in 0..servers.len() {
                 let at = (round + turn) % servers.len();
                 rates[at].push(rate(servers[at].1, admin, load).await);

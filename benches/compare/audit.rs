@@ -1,6 +1,7 @@
 //! Requests per CPU-second of the gateway with audit at level Metadata, in both modes of the log.
 
 use std::fs;
+use std::path::PathBuf;
 
 use crate::Options;
 use crate::figures::{Figures, Measure};
@@ -22,17 +23,24 @@ omitStages: [RequestReceived]
 rules: [{level: Metadata}]
 ";
 
-pub(crate) async fn measure(options: &Options, setup: &CommonSetup, figures: &mut Figures) {
+/// The flags of a gateway that audits in this mode.
+pub(crate) fn flags(setup: &CommonSetup, mode: &str) -> Vec<String> {
     let policy = setup.pki.write("audit-policy.yaml", POLICY);
+    vec![
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", log(setup, mode).display()),
+        format!("--audit-log-mode={mode}"),
+    ]
+}
+
+fn log(setup: &CommonSetup, mode: &str) -> PathBuf {
+    setup.pki.directory.path().join(format!("audit-{mode}.log"))
+}
+
+pub(crate) async fn measure(options: &Options, setup: &CommonSetup, figures: &mut Figures) {
     let mut gateways = vec![(WITHOUT, None, Proxy::gateway_with(setup, &[]).await)];
     for mode in MODES {
-        let log = setup.pki.directory.path().join(format!("audit-{mode}.log"));
-        let flags = [
-            format!("--audit-policy-file={}", policy.display()),
-            format!("--audit-log-path={}", log.display()),
-            format!("--audit-log-mode={mode}"),
-        ];
-        gateways.push((mode, Some(log), Proxy::gateway_with(setup, &flags).await));
+        gateways.push((mode, Some(log(setup, mode)), Proxy::gateway_with(setup, &flags(setup, mode)).await));
     }
     let template = RequestTemplate::get(SMALL);
     for (version, shape) in SHAPES.into_iter().filter(|(version, _)| options.includes(version)) {
@@ -48,5 +56,8 @@ pub(crate) async fn measure(options: &Options, setup: &CommonSetup, figures: &mu
                 fs::OpenOptions::new().write(true).open(log).unwrap().set_len(0).unwrap();
             }
         }
+    }
+    for (_, _, gateway) in gateways {
+        gateway.end().await;
     }
 }

@@ -1,6 +1,7 @@
 //! Starts child processes that the kernel kills when this process exits, for whatever reason: this program starts
 //! itself, sets its parent death signal, and then executes the other program.
 
+use std::ffi::OsStr;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -9,9 +10,9 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 const BECOME: &str = "__become";
 
 /// A command that runs `program` as such a child process.
-pub(crate) fn command(program: &str) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([BECOME, program]);
+    command.arg(BECOME).arg(program);
     command
 }
 

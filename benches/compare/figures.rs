@@ -23,6 +23,8 @@ pub(crate) enum Measure {
     AddedTail,
     /// Memory per idle watch, in KiB.
     Watches,
+    /// Instructions of the gateway per request.
+    Instructions,
 }
 
 impl Measure {
@@ -35,11 +37,12 @@ impl Measure {
             Self::AddedMedian => "added time at 500 requests per second, median, µs",
             Self::AddedTail => "added time at 500 requests per second, 99th percentile, µs",
             Self::Watches => "memory per idle watch (PSS), KiB",
+            Self::Instructions => "instructions per request, in user space",
         }
     }
 
     pub(crate) fn less_is_better(self) -> bool {
-        matches!(self, Self::AddedMedian | Self::AddedTail | Self::Watches)
+        matches!(self, Self::AddedMedian | Self::AddedTail | Self::Watches | Self::Instructions)
     }
 }
 

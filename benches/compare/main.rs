@@ -22,6 +22,7 @@ mod child;
 mod cost;
 mod figures;
 mod handshakes;
+mod instructions;
 mod latency;
 mod load;
 mod progress;
@@ -52,6 +53,7 @@ Examples:
   cargo bench --bench compare
   cargo bench --bench compare -- --only rates --case 'HTTP/2, 1 KiB' --seconds 5
   cargo bench --bench compare -- --baseline /tmp/portcullis-before
+  cargo bench --bench compare -- --only instructions
   cargo bench --bench compare -- --output json --svg compare.svg > compare.json";
 
 /// Compares the gateway with HAProxy and nginx under the same load: requests per CPU-second, added latency, and memory
@@ -88,9 +90,18 @@ struct Options {
     /// Also writes the figures to this file as an SVG bar chart.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Proxies to measure (default: all that are installed); may be given several times.
+    #[arg(long, value_enum, value_name = "PROXY", value_delimiter = ',')]
+    proxies: Vec<ProxyKind>,
+    /// The build of the gateway to measure, instead of the one that cargo builds with this.
+    #[arg(long, value_name = "PROGRAM", default_value = env!("CARGO_BIN_EXE_portcullis"), hide_default_value = true)]
+    program: PathBuf,
     /// Another build of the gateway to measure in the same rounds, such as the previous commit's.
     #[arg(long, value_name = "PROGRAM")]
     baseline: Option<PathBuf>,
+    /// Records the instructions of this run as those that the next ones are compared with.
+    #[arg(long)]
+    record: bool,
     /// Installs HAProxy and nginx from Debian packages if they are missing.
     #[arg(long)]
     install: bool,
@@ -139,6 +150,15 @@ enum Part {
     Latency,
     /// Memory per idle watch.
     Watches,
+    /// Instructions per request, by valgrind's callgrind, beside the recorded ones. Only if it is named.
+    Instructions,
+}
+
+impl Part {
+    /// Whether it is measured if none is named.
+    fn is_default(self) -> bool {
+        self != Self::Instructions
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -146,10 +166,10 @@ async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
     open_files::raise_limit();
-    if options.install && ProxyKind::missing().next().is_some() {
+    if options.install && !ProxyKind::missing(&options.proxies).is_empty() {
         proxies::install();
     }
-    let mut kinds = ProxyKind::installed();
+    let mut kinds = ProxyKind::installed(&options.proxies);
     kinds.extend(options.baseline.as_ref().map(|_| ProxyKind::Baseline));
     let mut sigterm = signal(SignalKind::terminate()).unwrap();
     // Not `exit`: dropping the setup removes its files.
@@ -167,11 +187,14 @@ async fn main() -> ExitCode {
         Output::Table => print!("{}", report::table(&machine, &figures)),
         Output::Json => println!("{}", Report::new(machine, &options, &figures).json()),
     }
+    if options.only.contains(&Part::Instructions) {
+        return instructions::judge(&figures, options.record);
+    }
     ExitCode::SUCCESS
 }
 
 async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
-    let setup = CommonSetup::new(options.threads, options.baseline.clone());
+    let setup = CommonSetup::new(options.threads, options.program.clone(), options.baseline.clone());
     if options.hold {
         println!("serve {}", setup.flags.join(" "));
         std::future::pending::<()>().await;
@@ -184,7 +207,7 @@ async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
     }
     let mut figures = Figures::default();
     for part in Part::value_variants() {
-        if options.only.is_empty() || options.only.contains(part) {
+        if options.only.contains(part) || options.only.is_empty() && part.is_default() {
             match part {
                 Part::Rates => rates::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Senders => senders::measure(options, &setup, &proxies, &mut figures).await,
@@ -192,8 +215,15 @@ async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
                 Part::Handshakes => handshakes::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Latency => latency::measure(options, &setup, &proxies, &mut figures).await,
                 Part::Watches => watches::measure(options, &setup, kinds, &mut figures).await,
+                Part::Instructions => {
+                    let includes = |case: &str| options.includes(case);
+                    instructions::measure(&setup, includes, &mut figures).await;
+                }
             }
         }
+    }
+    for (_, proxy) in proxies {
+        proxy.end().await;
     }
     figures
 }

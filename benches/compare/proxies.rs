@@ -18,15 +18,19 @@ const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// The command that installs HAProxy and nginx on Debian.
 const INSTALL: [&str; 5] = ["apt-get", "install", "-y", "haproxy", "nginx-light"];
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProxyKind {
+    /// The gateway.
+    #[value(name = "portcullis")]
     Gateway,
     /// Another build of the gateway, from `--baseline`.
+    #[value(skip)]
     Baseline,
-    /// With HTTP/1.1 to the backend.
+    /// HAProxy with HTTP/1.1 to the backend.
     HaproxyHttp1,
-    /// With HTTP/2 to the backend.
+    /// HAProxy with HTTP/2 to the backend.
     HaproxyHttp2,
+    /// nginx.
     Nginx,
 }
 
@@ -48,12 +52,10 @@ impl ProxyKind {
         matches!(self, Self::Gateway | Self::Baseline)
     }
 
-    /// The path of the installed program. Cargo builds the gateway's with this benchmark; `--baseline` gives the
-    /// baseline's.
+    /// The path of the installed program. The setup knows those of the gateway's builds.
     fn program(self) -> Option<String> {
         let name = match self {
-            Self::Gateway => return Some(env!("CARGO_BIN_EXE_portcullis").to_owned()),
-            Self::Baseline => return None,
+            Self::Gateway | Self::Baseline => return None,
             Self::HaproxyHttp1 | Self::HaproxyHttp2 => "haproxy",
             Self::Nginx => "nginx",
         };
@@ -78,21 +80,23 @@ impl ProxyKind {
         Some(format!("{} {number}", program.rsplit('/').next()?))
     }
 
-    /// The proxies whose programs are not installed.
-    pub(crate) fn missing() -> impl Iterator<Item = Self> {
-        Self::DEFAULT.into_iter().filter(|kind| kind.version().is_none())
+    /// Those of the wanted proxies (all, if none is named) whose programs are not installed.
+    pub(crate) fn missing(wanted: &[Self]) -> Vec<Self> {
+        let is_wanted = |kind: &Self| wanted.is_empty() || wanted.contains(kind);
+        Self::DEFAULT.into_iter().filter(|kind| is_wanted(kind) && kind.version().is_none()).collect()
     }
 
-    /// The proxies whose programs are installed. Reports the missing ones on standard error.
-    pub(crate) fn installed() -> Vec<Self> {
-        let missing: Vec<Self> = Self::missing().collect();
+    /// Those whose programs are installed. Reports the missing ones on standard error.
+    pub(crate) fn installed(wanted: &[Self]) -> Vec<Self> {
+        let missing = Self::missing(wanted);
         for kind in &missing {
             eprintln!("SKIPPED: {} is not installed", kind.name());
         }
         if !missing.is_empty() {
             eprintln!("To compare with all proxies: {}, or run this with --install", INSTALL.join(" "));
         }
-        Self::DEFAULT.into_iter().filter(|kind| !missing.contains(kind)).collect()
+        let is_measured = |kind: &Self| wanted.is_empty() || wanted.contains(kind);
+        Self::DEFAULT.into_iter().filter(|kind| is_measured(kind) && !missing.contains(kind)).collect()
     }
 }
 
@@ -105,21 +109,21 @@ pub(crate) fn install() {
 /// A running proxy.
 pub(crate) enum Proxy {
     Gateway(Box<GatewayProcess>),
-    Other { child: Child, address: SocketAddr },
+    Other(OtherProcess),
+}
+
+/// HAProxy or nginx. Killed when this is dropped.
+pub(crate) struct OtherProcess {
+    child: Child,
+    address: SocketAddr,
 }
 
 impl Proxy {
     pub(crate) async fn start(kind: ProxyKind, setup: &CommonSetup) -> Self {
         let directory = setup.pki.directory.path().display().to_string();
-        let program = match (kind, &setup.baseline) {
-            (ProxyKind::Baseline, Some(baseline)) => baseline.display().to_string(),
-            _ => kind.program().unwrap(),
-        };
-        let mut command = child::command(&program);
         let (name, template) = match kind {
-            ProxyKind::Gateway | ProxyKind::Baseline => {
-                return Self::gateway(command, setup, &[]).await;
-            }
+            ProxyKind::Gateway => return Self::gateway_with(setup, &[]).await,
+            ProxyKind::Baseline => return Self::gateway(setup.baseline.as_ref().unwrap(), setup, &[]).await,
             ProxyKind::HaproxyHttp1 | ProxyKind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
             ProxyKind::Nginx => ("nginx.conf", NGINX),
         };
@@ -131,6 +135,7 @@ impl Proxy {
             .replace("{backend}", &setup.backend.to_string())
             .replace("{alpn}", if kind == ProxyKind::HaproxyHttp2 { "h2" } else { "http/1.1" });
         let config = setup.pki.write(&format!("{}-{name}", address.port()), config);
+        let mut command = child::command(kind.program().unwrap());
         match kind {
             ProxyKind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
             _ => command.args(["-db", "-f"]),
@@ -139,55 +144,66 @@ impl Proxy {
         let log = File::create(&log_path).unwrap();
         let child =
             command.arg(&config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let mut proxy = Self::Other { child, address };
-        proxy.wait_until_ready(kind, &log_path).await;
-        proxy
+        let mut process = OtherProcess { child, address };
+        process.wait_until_ready(kind, &log_path).await;
+        Self::Other(process)
     }
 
-    /// The gateway of this build with further flags.
+    /// The gateway with further flags.
     pub(crate) async fn gateway_with(setup: &CommonSetup, flags: &[String]) -> Self {
-        Self::gateway(child::command(&ProxyKind::Gateway.program().unwrap()), setup, flags).await
+        Self::gateway(&setup.program, setup, flags).await
     }
 
-    async fn gateway(mut command: Command, setup: &CommonSetup, flags: &[String]) -> Self {
+    async fn gateway(program: &Path, setup: &CommonSetup, flags: &[String]) -> Self {
+        Self::serve(child::command(program), setup, flags).await
+    }
+
+    /// Starts the gateway by this command, which begins its command line.
+    pub(crate) async fn serve(mut command: Command, setup: &CommonSetup, flags: &[String]) -> Self {
         command.arg("serve").args(&setup.flags).args(flags);
         Self::Gateway(Box::new(GatewayProcess::serve(command).await))
     }
 
-    async fn wait_until_ready(&mut self, kind: ProxyKind, log_path: &Path) {
-        let deadline = Instant::now() + START_TIMEOUT;
-        while tokio::net::TcpStream::connect(self.address()).await.is_err() {
-            if let Self::Other { child, .. } = self {
-                let exited = child.try_wait().unwrap();
-                let log = || std::fs::read_to_string(log_path).unwrap();
-                assert!(exited.is_none(), "{} exited: {}", kind.name(), log());
-            }
-            assert!(Instant::now() < deadline, "{} does not accept connections", kind.name());
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    /// Ends the proxy; the gateway as an operator does, so that it can write what it has collected.
+    pub(crate) async fn end(self) {
+        if let Self::Gateway(process) = self {
+            let (status, log) = process.end().await;
+            assert!(status.success(), "the gateway failed: {log}");
         }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         match self {
             Self::Gateway(process) => process.gateway.address,
-            Self::Other { address, .. } => *address,
+            Self::Other(process) => process.address,
         }
     }
 
     pub(crate) fn process_id(&self) -> u32 {
         match self {
             Self::Gateway(process) => process.id(),
-            Self::Other { child, .. } => child.id(),
+            Self::Other(process) => process.child.id(),
         }
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        if let Self::Other { child, .. } = self {
-            child.kill().ok();
-            child.wait().ok();
+impl OtherProcess {
+    async fn wait_until_ready(&mut self, kind: ProxyKind, log_path: &Path) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while tokio::net::TcpStream::connect(self.address).await.is_err() {
+            let exited = self.child.try_wait().unwrap();
+            let log = || std::fs::read_to_string(log_path).unwrap();
+            assert!(exited.is_none(), "{} exited: {}", kind.name(), log());
+            assert!(Instant::now() < deadline, "{} does not accept connections", kind.name());
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+}
+
+impl Drop for OtherProcess {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
     }
 }
 

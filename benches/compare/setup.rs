@@ -47,6 +47,8 @@ pub(crate) struct CommonSetup {
     pub(crate) threads: NonZeroUsize,
     /// The gateway's command line.
     pub(crate) flags: Vec<String>,
+    /// The gateway's program.
+    pub(crate) program: PathBuf,
     /// The path of another build of the gateway.
     pub(crate) baseline: Option<PathBuf>,
     pub(crate) tokens: Tokens,
@@ -63,7 +65,7 @@ pub(crate) struct Tokens {
 }
 
 impl CommonSetup {
-    pub(crate) fn new(threads: NonZeroUsize, baseline: Option<PathBuf>) -> Self {
+    pub(crate) fn new(threads: NonZeroUsize, program: PathBuf, baseline: Option<PathBuf>) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
@@ -88,7 +90,7 @@ impl CommonSetup {
         }
         let alice = pki.clients.leaf().cn("alice").org("a").org("b").issue();
         let front = pki.front.leaf().cn("direct").issue();
-        Self { pki, backend, threads, flags, baseline, tokens, alice, front }
+        Self { pki, backend, threads, flags, program, baseline, tokens, alice, front }
     }
 
     /// Connects to a proxy with alice's certificate.

@@ -34,6 +34,7 @@ pub(crate) async fn measure(
             let connector = setup.certificate_connector(proxy.address());
             let used = memory_per_watch(options, &proxy, &connector, http2, streams).await;
             figures.add(Measure::Watches, case, kind.name(), used);
+            proxy.end().await;
         }
     }
 }

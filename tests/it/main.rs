@@ -76,6 +76,7 @@ mod path_prefixes;
 mod proxies;
 mod proxy_protocol;
 mod random_tokens;
+mod release_build;
 mod releases;
 mod reload;
 mod revocation;

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use http::{Request, Response};
@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use testkit::pki::Issued;
 use testkit::wire::handshake_over;
 use testkit::{BoxedBody, get};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::Mutex;
 use tokio_rustls::client::TlsStream;
 
@@ -22,7 +22,22 @@ pub(crate) async fn tls(
     alpn: &[u8],
     identity: Option<&Issued>,
 ) -> io::Result<TlsStream<TcpStream>> {
-    let stream = TcpStream::connect(gateway).await?;
+    tls_over(TcpStream::connect(gateway).await?, alpn, identity).await
+}
+
+/// A socket of the attacker, who has another network than the operator's clients and probes.
+pub(crate) fn attackers_socket() -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind((Ipv4Addr::new(127, 0, 0, 2), 0).into())?;
+    Ok(socket)
+}
+
+/// A TLS connection over an open one.
+pub(crate) async fn tls_over(
+    stream: TcpStream,
+    alpn: &[u8],
+    identity: Option<&Issued>,
+) -> io::Result<TlsStream<TcpStream>> {
     stream.set_nodelay(true)?;
     handshake_over("localhost".try_into().unwrap(), stream, alpn, identity).await
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Counts;
-use crate::tenants::connection::tls;
+use crate::tenants::connection::{attackers_socket, tls_over};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
@@ -107,7 +107,11 @@ impl Load {
 
 /// Connects a client that reads this of response bodies.
 pub(crate) async fn connect(gateway: SocketAddr, reading: Reading) -> Result<SendRequest<Bytes>, String> {
-    let stream = tls(gateway, b"h2", None).await.map_err(|error| error.to_string())?;
+    let opened = async {
+        let stream = attackers_socket()?.connect(gateway).await?;
+        tls_over(stream, b"h2", None).await
+    };
+    let stream = opened.await.map_err(|error: std::io::Error| error.to_string())?;
     let window = if reading == Reading::Everything { WINDOW } else { 0 };
     let mut builder = h2::client::Builder::new();
     builder.initial_window_size(window).max_header_list_size(4 << 20).enable_push(false);

@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use testkit::frames::{END_HEADERS, END_STREAM, HEADERS, SETTINGS, frame};
-use testkit::wire::handshake_over;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpSocket;
 use tokio::time::{sleep, timeout};
 
 use super::{Counts, STREAMS};
+use crate::tenants::connection::{attackers_socket, tls_over};
 
 const CONNECTIONS: usize = 8;
 /// The receive buffer of the kernel for each connection.
@@ -44,10 +43,10 @@ pub(crate) fn start(gateway: SocketAddr, path: &str, token: &str, counts: &Count
 
 /// A connection on which these bytes were sent.
 async fn open(gateway: SocketAddr, sent: &[u8]) -> std::io::Result<impl Sized> {
-    let socket = TcpSocket::new_v4()?;
+    let socket = attackers_socket()?;
     socket.set_recv_buffer_size(BUFFER)?;
     let stream = socket.connect(gateway).await?;
-    let mut stream = handshake_over("localhost".try_into().unwrap(), stream, b"h2", None).await?;
+    let mut stream = tls_over(stream, b"h2", None).await?;
     stream.write_all(sent).await?;
     stream.flush().await?;
     Ok(stream)
