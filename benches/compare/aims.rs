@@ -116,9 +116,7 @@ pub(crate) fn faster_haproxy<'a>(
     case: &'a str,
 ) -> Option<&'a Figure> {
     let all = figures.of_case(measure, case);
-    let ours = all.filter(|figure| {
-        [ProxyKind::HaproxyHttp1, ProxyKind::HaproxyHttp2].iter().any(|kind| kind.name() == figure.of)
-    });
+    let ours = all.filter(|figure| ProxyKind::HAPROXIES.iter().any(|kind| kind.name() == figure.of));
     let better = |one: &&Figure, other: &&Figure| one.median.total_cmp(&other.median);
     if measure.less_is_better() { ours.min_by(better) } else { ours.max_by(better) }
 }

@@ -7,12 +7,15 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+
+use testkit::gateway_process::GatewayProcess;
 
 use crate::audit;
 use crate::child;
 use crate::figures::{Figures, Measure};
 use crate::load::Connector;
-use crate::proxies::{Proxy, ProxyKind};
+use crate::proxies::ProxyKind;
 use crate::report::number;
 use crate::setup::{CommonSetup, LARGE, SMALL};
 use crate::wire::RequestTemplate;
@@ -21,6 +24,8 @@ use crate::wire::RequestTemplate;
 const REQUESTS: [u32; 2] = [300, 1300];
 /// The same for new connections, each with one request.
 const CONNECTIONS: [u32; 2] = [20, 120];
+/// callgrind takes half a minute to read the program alone, on a busy machine.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 /// How many times as many instructions as recorded a request may take.
 const MAX_GROWTH: f64 = 1.02;
 
@@ -89,15 +94,22 @@ async fn count(setup: &CommonSetup, kind: &Kind, requests: u32) -> f64 {
     let counts = setup.pki.directory.path().join("callgrind.out");
     let mut command = child::command("valgrind");
     command.args(["--tool=callgrind", "--log-file=/dev/null"]);
-    command.arg(format!("--callgrind-out-file={}", counts.display())).arg(&setup.program);
-    let flags = if kind.audited { audit::flags(setup, audit::MODES[1]) } else { Vec::new() };
-    let gateway = Proxy::serve(command, setup, &flags).await;
+    command
+        .arg(format!("--callgrind-out-file={}", counts.display()))
+        .arg(setup.programs.of(ProxyKind::Gateway).unwrap());
+    command.arg("serve").args(&setup.flags);
+    if kind.audited {
+        command.args(audit::flags(setup, audit::MODES[1]));
+    }
+    let gateway = GatewayProcess::serve_within(START_TIMEOUT, command).await;
+    let address = gateway.gateway.address;
     let connector = match kind.credential {
-        Credential::Certificate => setup.certificate_connector(gateway.address()),
-        Credential::Token => CommonSetup::token_connector(gateway.address()),
+        Credential::Certificate => setup.certificate_connector(address),
+        Credential::Token => CommonSetup::token_connector(address),
     };
     send(&connector, kind, requests).await;
-    gateway.end().await;
+    let (status, log) = gateway.end().await;
+    assert!(status.success(), "the gateway failed: {log}");
     let text = std::fs::read_to_string(counts).expect("callgrind writes its counts");
     let total = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("callgrind writes totals");
     total.trim().parse().unwrap()

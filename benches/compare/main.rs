@@ -25,6 +25,7 @@ mod handshakes;
 mod instructions;
 mod latency;
 mod load;
+mod programs;
 mod progress;
 mod proxies;
 mod rates;
@@ -44,6 +45,7 @@ use testkit::open_files;
 use tokio::signal::unix::{SignalKind, signal};
 
 use figures::Figures;
+use programs::Programs;
 use proxies::{Proxy, ProxyKind};
 use report::{Machine, Report};
 use setup::CommonSetup;
@@ -93,12 +95,8 @@ struct Options {
     /// Proxies to measure (default: all that are installed); may be given several times.
     #[arg(long, value_enum, value_name = "PROXY", value_delimiter = ',')]
     proxies: Vec<ProxyKind>,
-    /// The build of the gateway to measure, instead of the one that cargo builds with this.
-    #[arg(long, value_name = "PROGRAM", default_value = env!("CARGO_BIN_EXE_portcullis"), hide_default_value = true)]
-    program: PathBuf,
-    /// Another build of the gateway to measure in the same rounds, such as the previous commit's.
-    #[arg(long, value_name = "PROGRAM")]
-    baseline: Option<PathBuf>,
+    #[command(flatten)]
+    programs: Programs,
     /// Records the instructions of this run as those that the next ones are compared with.
     #[arg(long)]
     record: bool,
@@ -166,11 +164,10 @@ async fn main() -> ExitCode {
     child::become_program();
     let options = Options::parse();
     open_files::raise_limit();
-    if options.install && !ProxyKind::missing(&options.proxies).is_empty() {
-        proxies::install();
+    if options.install {
+        programs::install();
     }
-    let mut kinds = ProxyKind::installed(&options.proxies);
-    kinds.extend(options.baseline.as_ref().map(|_| ProxyKind::Baseline));
+    let kinds = options.programs.found(&options.proxies);
     let mut sigterm = signal(SignalKind::terminate()).unwrap();
     // Not `exit`: dropping the setup removes its files.
     let figures = tokio::select! {
@@ -179,7 +176,7 @@ async fn main() -> ExitCode {
         _ = tokio::signal::ctrl_c() => return ExitCode::FAILURE,
     };
     progress::end();
-    let machine = Machine::of(&kinds, options.threads);
+    let machine = Machine::of(&kinds, &options.programs, options.threads);
     if let Some(file) = &options.svg {
         std::fs::write(file, chart::svg(&machine, &figures)).expect("the chart can be written");
     }
@@ -194,7 +191,7 @@ async fn main() -> ExitCode {
 }
 
 async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
-    let setup = CommonSetup::new(options.threads, options.program.clone(), options.baseline.clone());
+    let setup = CommonSetup::new(options.threads, options.programs.clone());
     if options.hold {
         println!("serve {}", setup.flags.join(" "));
         std::future::pending::<()>().await;
@@ -202,7 +199,7 @@ async fn measure(options: &Options, kinds: &[ProxyKind]) -> Figures {
     let mut proxies = Vec::new();
     for kind in kinds.iter().copied() {
         let proxy = Proxy::start(kind, &setup).await;
-        setup.verify(kind.name(), proxy.address()).await;
+        setup.verify(kind, proxy.address()).await;
         proxies.push((kind, proxy));
     }
     let mut figures = Figures::default();

@@ -1,9 +1,9 @@
-//! The proxies of the comparison, each in its own process: the gateway, HAProxy and nginx.
+//! The proxies of the comparison, each in its own process.
 
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::gateway_process::GatewayProcess;
@@ -13,10 +13,9 @@ use crate::setup::CommonSetup;
 
 const HAPROXY: &str = include_str!("haproxy.cfg");
 const NGINX: &str = include_str!("nginx.conf");
-/// How long HAProxy or nginx may take to accept connections.
+const ENVOY: &str = include_str!("envoy.yaml");
+/// How long another proxy may take to accept connections.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
-/// The command that installs HAProxy and nginx on Debian.
-const INSTALL: [&str; 5] = ["apt-get", "install", "-y", "haproxy", "nginx-light"];
 
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ProxyKind {
@@ -24,19 +23,37 @@ pub(crate) enum ProxyKind {
     #[value(name = "portcullis")]
     Gateway,
     /// Another build of the gateway, from `--baseline`.
-    #[value(skip)]
     Baseline,
     /// HAProxy with HTTP/1.1 to the backend.
     HaproxyHttp1,
     /// HAProxy with HTTP/2 to the backend.
     HaproxyHttp2,
+    /// A newer HAProxy with HTTP/1.1 to the backend.
+    NewerHaproxyHttp1,
+    /// A newer HAProxy with HTTP/2 to the backend.
+    NewerHaproxyHttp2,
     /// nginx.
     Nginx,
+    /// Envoy, which sends the whole subject of the certificate as the user, and no group of it.
+    Envoy,
 }
 
 impl ProxyKind {
-    /// Compared by default, if installed.
-    const DEFAULT: [Self; 4] = [Self::Gateway, Self::HaproxyHttp1, Self::HaproxyHttp2, Self::Nginx];
+    /// All, in the order of the columns.
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Gateway,
+        Self::Baseline,
+        Self::HaproxyHttp1,
+        Self::HaproxyHttp2,
+        Self::NewerHaproxyHttp1,
+        Self::NewerHaproxyHttp2,
+        Self::Nginx,
+        Self::Envoy,
+    ];
+
+    /// The builds and configurations of HAProxy, of which the faster one counts.
+    pub(crate) const HAPROXIES: [Self; 4] =
+        [Self::HaproxyHttp1, Self::HaproxyHttp2, Self::NewerHaproxyHttp1, Self::NewerHaproxyHttp2];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -44,7 +61,10 @@ impl ProxyKind {
             Self::Baseline => "baseline",
             Self::HaproxyHttp1 => "haproxy-http1",
             Self::HaproxyHttp2 => "haproxy-http2",
+            Self::NewerHaproxyHttp1 => "newer-haproxy-http1",
+            Self::NewerHaproxyHttp2 => "newer-haproxy-http2",
             Self::Nginx => "nginx",
+            Self::Envoy => "envoy",
         }
     }
 
@@ -52,58 +72,13 @@ impl ProxyKind {
         matches!(self, Self::Gateway | Self::Baseline)
     }
 
-    /// The path of the installed program. The setup knows those of the gateway's builds.
-    fn program(self) -> Option<String> {
-        let name = match self {
-            Self::Gateway | Self::Baseline => return None,
-            Self::HaproxyHttp1 | Self::HaproxyHttp2 => "haproxy",
-            Self::Nginx => "nginx",
-        };
-        let path = std::env::var("PATH").unwrap_or_default();
-        // Debian installs them in `sbin`, which is only in root's `PATH`.
-        let mut places =
-            path.split(':').chain(["/usr/sbin", "/usr/local/sbin"]).map(|place| format!("{place}/{name}"));
-        places.find(|place| Path::new(place).is_file())
-    }
-
-    /// The program's name and version, if it is installed.
-    pub(crate) fn version(self) -> Option<String> {
-        if self == Self::Gateway {
-            return Some(concat!("portcullis ", env!("CARGO_PKG_VERSION")).to_owned());
+    /// Whether it speaks HTTP/2 to the backend, if it can be told.
+    fn backend_protocol(self) -> &'static str {
+        match self {
+            Self::HaproxyHttp2 | Self::NewerHaproxyHttp2 => "h2",
+            _ => "http/1.1",
         }
-        let program = self.program()?;
-        let output = Command::new(&program).arg("-v").output().ok()?;
-        // nginx writes to standard error: `HAProxy version 2.6.12-1 2026/10/17 …`, `nginx version: nginx/1.22.1`.
-        let text = String::from_utf8([output.stdout, output.stderr].concat()).ok()?;
-        let is_number = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
-        let number = text.lines().next()?.split([' ', '/']).find(is_number)?;
-        Some(format!("{} {number}", program.rsplit('/').next()?))
     }
-
-    /// Those of the wanted proxies (all, if none is named) whose programs are not installed.
-    pub(crate) fn missing(wanted: &[Self]) -> Vec<Self> {
-        let is_wanted = |kind: &Self| wanted.is_empty() || wanted.contains(kind);
-        Self::DEFAULT.into_iter().filter(|kind| is_wanted(kind) && kind.version().is_none()).collect()
-    }
-
-    /// Those whose programs are installed. Reports the missing ones on standard error.
-    pub(crate) fn installed(wanted: &[Self]) -> Vec<Self> {
-        let missing = Self::missing(wanted);
-        for kind in &missing {
-            eprintln!("SKIPPED: {} is not installed", kind.name());
-        }
-        if !missing.is_empty() {
-            eprintln!("To compare with all proxies: {}, or run this with --install", INSTALL.join(" "));
-        }
-        let is_measured = |kind: &Self| wanted.is_empty() || wanted.contains(kind);
-        Self::DEFAULT.into_iter().filter(|kind| is_measured(kind) && !missing.contains(kind)).collect()
-    }
-}
-
-/// Installs HAProxy and nginx.
-pub(crate) fn install() {
-    let done = Command::new(INSTALL[0]).args(&INSTALL[1..]).stdout(Stdio::null()).status();
-    assert!(done.is_ok_and(|done| done.success()), "`{}` failed", INSTALL.join(" "));
 }
 
 /// A running proxy.
@@ -112,7 +87,7 @@ pub(crate) enum Proxy {
     Other(OtherProcess),
 }
 
-/// HAProxy or nginx. Killed when this is dropped.
+/// HAProxy, nginx or Envoy. Killed when this is dropped.
 pub(crate) struct OtherProcess {
     child: Child,
     address: SocketAddr,
@@ -122,10 +97,10 @@ impl Proxy {
     pub(crate) async fn start(kind: ProxyKind, setup: &CommonSetup) -> Self {
         let directory = setup.pki.directory.path().display().to_string();
         let (name, template) = match kind {
-            ProxyKind::Gateway => return Self::gateway_with(setup, &[]).await,
-            ProxyKind::Baseline => return Self::gateway(setup.baseline.as_ref().unwrap(), setup, &[]).await,
-            ProxyKind::HaproxyHttp1 | ProxyKind::HaproxyHttp2 => ("haproxy.cfg", HAPROXY),
+            ProxyKind::Gateway | ProxyKind::Baseline => return Self::gateway(kind, setup, &[]).await,
             ProxyKind::Nginx => ("nginx.conf", NGINX),
+            ProxyKind::Envoy => ("envoy.yaml", ENVOY),
+            _ => ("haproxy.cfg", HAPROXY),
         };
         let address = free_address();
         let config = template
@@ -133,13 +108,28 @@ impl Proxy {
             .replace("{port}", &address.port().to_string())
             .replace("{directory}", &directory)
             .replace("{backend}", &setup.backend.to_string())
-            .replace("{alpn}", if kind == ProxyKind::HaproxyHttp2 { "h2" } else { "http/1.1" });
+            .replace("{backend_port}", &setup.backend.port().to_string())
+            .replace("{alpn}", kind.backend_protocol());
         let config = setup.pki.write(&format!("{}-{name}", address.port()), config);
-        let mut command = child::command(kind.program().unwrap());
+        let program = setup.programs.of(kind).unwrap();
+        let mut command = child::command(&program);
         match kind {
             ProxyKind::Nginx => command.arg("-p").arg(&directory).arg("-c"),
+            ProxyKind::Envoy => {
+                let threads = setup.threads.to_string();
+                command.args([
+                    "--log-level",
+                    "warn",
+                    "--use-dynamic-base-id",
+                    "--concurrency",
+                    &threads,
+                    "-c",
+                ])
+            }
             _ => command.args(["-db", "-f"]),
         };
+        // The newer HAProxy brings the libraries that it was linked with.
+        command.env("LD_LIBRARY_PATH", program.with_file_name("lib"));
         let log_path = setup.pki.directory.path().join(format!("{}-{name}.log", address.port()));
         let log = File::create(&log_path).unwrap();
         let child =
@@ -151,15 +141,11 @@ impl Proxy {
 
     /// The gateway with further flags.
     pub(crate) async fn gateway_with(setup: &CommonSetup, flags: &[String]) -> Self {
-        Self::gateway(&setup.program, setup, flags).await
+        Self::gateway(ProxyKind::Gateway, setup, flags).await
     }
 
-    async fn gateway(program: &Path, setup: &CommonSetup, flags: &[String]) -> Self {
-        Self::serve(child::command(program), setup, flags).await
-    }
-
-    /// Starts the gateway by this command, which begins its command line.
-    pub(crate) async fn serve(mut command: Command, setup: &CommonSetup, flags: &[String]) -> Self {
+    async fn gateway(build: ProxyKind, setup: &CommonSetup, flags: &[String]) -> Self {
+        let mut command = child::command(setup.programs.of(build).unwrap());
         command.arg("serve").args(&setup.flags).args(flags);
         Self::Gateway(Box::new(GatewayProcess::serve(command).await))
     }

@@ -3,7 +3,6 @@
 use std::future::ready;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +26,8 @@ use testkit::{
 };
 
 use crate::load::Connector;
+use crate::programs::Programs;
+use crate::proxies::ProxyKind;
 
 /// Paths of the backend: a response of 1 KiB, one of 100 KiB, a watch without further events, and the identity of the
 /// caller.
@@ -47,10 +48,7 @@ pub(crate) struct CommonSetup {
     pub(crate) threads: NonZeroUsize,
     /// The gateway's command line.
     pub(crate) flags: Vec<String>,
-    /// The gateway's program.
-    pub(crate) program: PathBuf,
-    /// The path of another build of the gateway.
-    pub(crate) baseline: Option<PathBuf>,
+    pub(crate) programs: Programs,
     pub(crate) tokens: Tokens,
     alice: Issued,
     front: Issued,
@@ -65,7 +63,7 @@ pub(crate) struct Tokens {
 }
 
 impl CommonSetup {
-    pub(crate) fn new(threads: NonZeroUsize, program: PathBuf, baseline: Option<PathBuf>) -> Self {
+    pub(crate) fn new(threads: NonZeroUsize, programs: Programs) -> Self {
         let (pki, accounts) = (Arc::new(Pki::new()), FakeAccounts::new());
         let backend = start_backend(Arc::clone(&pki), Arc::clone(&accounts));
         let keys = pki.write("accounts.pub", accounts.key.public_pem());
@@ -90,7 +88,7 @@ impl CommonSetup {
         }
         let alice = pki.clients.leaf().cn("alice").org("a").org("b").issue();
         let front = pki.front.leaf().cn("direct").issue();
-        Self { pki, backend, threads, flags, program, baseline, tokens, alice, front }
+        Self { pki, backend, threads, flags, programs, tokens, alice, front }
     }
 
     /// Connects to a proxy with alice's certificate.
@@ -114,15 +112,19 @@ impl CommonSetup {
     }
 
     /// Checks that a proxy forwards the client's authenticated identity, and removes forged identity headers.
-    pub(crate) async fn verify(&self, name: &str, proxy: SocketAddr) {
+    pub(crate) async fn verify(&self, kind: ProxyKind, proxy: SocketAddr) {
         let gateway = Gateway::at(proxy, None);
         for http2 in [false, true] {
             let mut client = Client::connect(&gateway, http2, Some(&self.alice)).await;
             let forged = [("x-remote-user", "mallory"), ("x-remote-group", "system:masters")];
             let body = text(client.get(WHOAMI, &forged).await).await;
             let user: serde_json::Value = serde_json::from_str(&body).unwrap();
-            let groups = json!(["a", "b", "system:authenticated"]);
-            assert_eq!((&user["username"], &user["groups"]), (&json!("alice"), &groups), "{name}");
+            let (name, groups) = match kind {
+                // It has no header for a part of the subject, whose attributes are in the reverse order.
+                ProxyKind::Envoy => ("O=b,O=a,CN=alice", json!(["system:authenticated"])),
+                _ => ("alice", json!(["a", "b", "system:authenticated"])),
+            };
+            assert_eq!((&user["username"], &user["groups"]), (&json!(name), &groups), "{}", kind.name());
         }
     }
 }

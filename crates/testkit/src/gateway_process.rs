@@ -5,12 +5,13 @@ use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::gateway::Gateway;
-use crate::waiting::until;
+use crate::waiting::{TEST_TIMEOUT, until, until_within};
 
 /// A running gateway and its log.
 pub struct GatewayProcess {
@@ -32,7 +33,12 @@ impl GatewayProcess {
     }
 
     /// Starts `command`, which ends in `serve` and its flags, and waits until its self-check has ended.
-    pub async fn serve(mut command: Command) -> Self {
+    pub async fn serve(command: Command) -> Self {
+        Self::serve_within(TEST_TIMEOUT, command).await
+    }
+
+    /// The same for a gateway that may take this long, since another program executes its instructions one by one.
+    pub async fn serve_within(limit: Duration, mut command: Command) -> Self {
         let mut child = command.arg("--logging-format=json").stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Mutex::new(Vec::new()));
@@ -53,7 +59,7 @@ impl GatewayProcess {
             ["self-check passed", "self-check failed, endpoint unreachable", "self-check inconclusive"];
         let serving = || log.lock().unwrap().iter().find(|event| event["message"] == "serving").cloned();
         let ready = || serving().is_some() && outcomes.iter().any(|message| logged(message).is_some());
-        until("the self-check of the backend", ready).await;
+        until_within(limit, "the self-check of the backend", ready).await;
         let serving = serving().unwrap();
         let text = |key: &str| serving[key].as_str().unwrap().to_owned();
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();

@@ -12,8 +12,13 @@ pub async fn in_time<F: Future>(future: F) -> F::Output {
 }
 
 /// Waits until a condition holds; panics after [`TEST_TIMEOUT`].
-pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + TEST_TIMEOUT;
+pub async fn until(what: &str, holds: impl FnMut() -> bool) {
+    until_within(TEST_TIMEOUT, what, holds).await;
+}
+
+/// Waits until a condition holds; panics after this time.
+pub(crate) async fn until_within(limit: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + limit;
     while !holds() {
         assert!(tokio::time::Instant::now() < deadline, "{what} never happened");
         tokio::time::sleep(Duration::from_millis(5)).await;
