@@ -30,6 +30,9 @@ const DISCOVERY: [&str; 2] = ["/apis/fresh.test", "/apis/fresh.test/v1"];
 /// In a group that is not listed: the API server does not answer.
 const SILENT: &str = "/apis/silent.test/v1/namespaces/n/things";
 const SILENT_DISCOVERY: &str = "/apis/silent.test";
+/// An object and a namespace of which the API server answers no read.
+const SILENT_MAP: &str = "/api/v1/namespaces/n/configmaps/silent";
+const SILENT_NAMESPACE: &str = "/api/v1/namespaces/silent";
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
 const NAMESPACE: &str = "/api/v1/namespaces/n";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices/";
@@ -92,7 +95,8 @@ impl Admitting {
                 let target = head.uri.path_and_query().unwrap().as_str().to_owned();
                 let received = Received { method: head.method, target, headers: head.headers, body };
                 record.lock().unwrap().push(received.clone());
-                if received.target == SILENT_DISCOVERY {
+                let is_read = received.method == Method::GET;
+                if is_read && [SILENT_DISCOVERY, SILENT_MAP, SILENT_NAMESPACE].contains(&&*received.target) {
                     pending::<()>().await;
                 }
                 serve(&received)
@@ -129,14 +133,18 @@ impl Admitting {
     }
 
     fn write_webhook(&self, (groups, version): (&[&str], &str), failure_policy: &str, timeout: u32) {
+        let manifest = self.manifest((groups, version), failure_policy, timeout);
+        self.write_manifest(&manifest.to_string());
+    }
+
+    fn manifest(&self, (groups, version): (&[&str], &str), failure_policy: &str, timeout: u32) -> Value {
         let ca = self.ca_bundle();
-        let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
                 "clientConfig": {"url": format!("https://{}/validate", self.webhook.address), "caBundle": ca},
                 "rules": [{"operations": ["*"], "apiGroups": groups, "apiVersions": [version], "resources": ["*/*"]}],
                 "failurePolicy": failure_policy, "timeoutSeconds": timeout,
-                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
-        self.write_manifest(&manifest.to_string());
+                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]})
     }
 
     fn ca_bundle(&self) -> String {
@@ -908,6 +916,53 @@ async fn silent_discovery_delays_no_request_of_a_shadow_webhook() {
                    type=\"validating\",would=\"fail\"} 1";
     gateway.until_counted(counted).await;
     assert!(admitting.received().iter().any(|received| received.target == SILENT_DISCOVERY));
+}
+
+/// The stored object, which a shadow webhook would see beside the new one, is not read for longer than that either.
+#[tokio::test]
+async fn a_silent_read_of_the_stored_object_delays_no_request_of_a_shadow_webhook() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let merge = ("content-type", "application/merge-patch+json");
+    for (method, operation, content, body) in
+        [(Method::PATCH, "UPDATE", merge, "{}"), (Method::DELETE, "DELETE", JSON, "")]
+    {
+        admitting.received();
+        let began = Instant::now();
+        let (code, answer) = send(&gateway, method.clone(), SILENT_MAP, &[content], body.to_owned()).await;
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        // The request itself has 60 seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!(admitting.lines(), [format!("GET {SILENT_MAP}"), format!("{method} {SILENT_MAP}")]);
+        let counted = format!(
+            "portcullis_admission_shadow_webhook_total{{name=\"policy.example.com\",operation=\"{operation}\",\
+             type=\"validating\",would=\"fail\"}} 1"
+        );
+        gateway.until_counted(&counted).await;
+    }
+    assert_eq!(admitting.reviews(), 0);
+}
+
+/// What decides after the write whether a shadow webhook matches may not come either: here the labels of the namespace.
+#[tokio::test]
+async fn silence_after_the_write_delays_no_response_of_a_shadow_webhook() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let mut manifest = admitting.manifest((&["*"], "*"), "Fail", 5);
+    manifest["webhooks"][0]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
+    admitting.write_manifest(&manifest.to_string());
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let maps = format!("{SILENT_NAMESPACE}/configmaps");
+    let began = Instant::now();
+    let (code, body) = send(&gateway, Method::POST, &maps, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let counted = "portcullis_admission_shadow_webhook_total{name=\"policy.example.com\",operation=\"CREATE\",\
+                   type=\"validating\",would=\"fail\"} 1";
+    gateway.until_counted(counted).await;
+    let lines = admitting.lines();
+    assert_eq!(lines, [format!("POST {maps}"), format!("GET {SILENT_NAMESPACE}")]);
+    assert_eq!(admitting.reviews(), 0);
 }
 
 /// What a shadow webhook would have done is counted, after the response.
