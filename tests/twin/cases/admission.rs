@@ -114,6 +114,8 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a widget is patched: changed in an unknown field", "D-admission-unknown-fields", 200),
     ("a scaler of v2: metrics of memory alone", "D-admission-scaler-metrics", 200),
     ("new: metrics of memory alone", "D-admission-scaler-metrics", 200),
+    ("new: metrics in an annotation alone", "D-admission-scaler-metrics", 200),
+    ("new: an unknown field of a webhook", "D-admission-unknown-fields", 200),
     ("new: a behavior that a webhook removes", "D-admission-scaler-metrics", 200),
     ("a scale of a widget of v2", "D-admission-prepared", 200),
 ];

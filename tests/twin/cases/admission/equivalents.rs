@@ -227,7 +227,8 @@ fn annotated_scaler() -> Value {
     json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "{unique}", "annotations": {
             "autoscaling.alpha.kubernetes.io/metrics": metrics.to_string(),
             "autoscaling.alpha.kubernetes.io/behavior": behavior.to_string()}},
-        "spec": {"maxReplicas": 5, "scaleTargetRef": {"kind": "Deployment", "name": "x", "apiVersion": "apps/v1"}}})
+        "spec": {"maxReplicas": 5, "targetCPUUtilizationPercentage": 45,
+            "scaleTargetRef": {"kind": "Deployment", "name": "x", "apiVersion": "apps/v1"}}})
 }
 
 /// The same in YAML.
@@ -279,7 +280,7 @@ fn new_scalers() -> Vec<Case> {
             (
                 "changed and seen by others".to_owned(),
                 mutating,
-                format!("{mutating}=annotation;m1=label;m2=annotation;v1=warn;"),
+                format!("{mutating}=label;m1=annotation;v1=warn;"),
                 201,
             ),
         ];
@@ -310,7 +311,7 @@ fn new_scalers() -> Vec<Case> {
         let dry_run = by_admin(&format!("new, a dry run: {} ({form})", kind.name), "POST", &dry_run);
         cases.push(kind.read(dry_run.json(&object.to_string()).answers(201), 404));
         let put = by_admin(&format!("new, PUT: {} ({form})", kind.name), "PUT", &kind.own());
-        cases.push(kind.read(put.json(&object.to_string()).answers(404), 404));
+        cases.push(kind.read(put.json(&object.to_string()).answers(404).unreviewed(), 404));
         let mut generated = object;
         generated["metadata"]["generateName"] = json!("{unique}-");
         generated["metadata"].as_object_mut().expect("an object").remove("name");
@@ -333,6 +334,10 @@ fn new_scalers() -> Vec<Case> {
         let created = by_admin(&format!("new: {what}"), "POST", of_v2.collections[0]);
         cases.push(of_v2.read(created.json(&object.to_string()).answers(201), 200));
     }
+    let mut of_annotation = with(&annotated_scaler(), "mscalers2", "m1=label;mscalers2=annotation;");
+    of_annotation["spec"].as_object_mut().expect("an object").remove("targetCPUUtilizationPercentage");
+    let created = by_admin("new: metrics in an annotation alone", "POST", of_v1.collections[0]);
+    cases.push(of_v1.read(created.json(&of_annotation.to_string()).answers(422), 404));
     let mistyped = with(&(of_v2.object)(), "mequivalent", "mequivalent=replicas-type;").to_string();
     let created = by_admin("new: a field of another type", "POST", of_v2.collections[0]);
     cases.push(of_v2.read(created.json(&mistyped).answers(500), 404));
