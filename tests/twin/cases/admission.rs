@@ -88,6 +88,8 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a pod", "D-admission-prepared", 201),
     ("a pod with resources as a whole", "D-admission-prepared", 201),
     ("a pod with resources as a whole by apply", "D-admission-prepared", 200),
+    ("a pod that gets resources as a whole by a patch", "D-admission-prepared", 200),
+    ("a pod that gets resources as a whole by PUT", "D-admission-prepared", 200),
     ("an eviction", "D-admission-prepared", 403),
     ("a binding", "D-admission-prepared", 403),
     ("a scale that is replaced", "D-admission-prepared", 200),
