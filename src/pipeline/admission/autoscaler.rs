@@ -230,11 +230,11 @@ fn set_defaults(version: Version, scaler: &mut Value) {
 
 fn add_default_metric(scaler: &mut Value) {
     if list(scaler, "/spec/metrics").is_empty() {
-        put(scaler, "/spec/metrics", json!([metric_of_cpu(DEFAULT_UTILIZATION.into())]));
+        put(scaler, "/spec/metrics", json!([metric_of_cpu(&DEFAULT_UTILIZATION.into())]));
     }
 }
 
-fn metric_of_cpu(utilization: Value) -> Value {
+fn metric_of_cpu(utilization: &Value) -> Value {
     json!({"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": utilization}}})
 }
@@ -243,10 +243,11 @@ fn metric_of_cpu(utilization: Value) -> Value {
 // kubernetes: pkg/apis/autoscaling/v1/conversion.go, Convert_v1_HorizontalPodAutoscaler_To_autoscaling_HorizontalPodAutoscaler
 fn to_internal(scaler: &mut Value) -> Result<(), Undecoded> {
     let utilization = take(scaler, "/spec", "targetCPUUtilizationPercentage");
-    let of_cpu = utilization.map(metric_of_cpu);
+    let of_cpu = utilization.as_ref().map(metric_of_cpu);
     let metrics = match annotated(scaler, METRICS, &Type::List(&METRIC_SPEC_V1))? {
         Some(others) => {
-            let others = items(others).into_iter().map(|metric| metric_to_internal(metric, spec_to_internal));
+            let others = items(others);
+            let others = others.iter().map(|metric| metric_to_internal(metric, spec_to_internal));
             Some(others.chain(of_cpu).collect())
         }
         None => of_cpu.map(|metric| vec![metric]),
@@ -265,7 +266,8 @@ fn to_internal(scaler: &mut Value) -> Result<(), Undecoded> {
         put(scaler, "/status/currentMetrics", json!([current]));
     }
     if let Some(metrics) = annotated(scaler, CURRENT_METRICS, &Type::List(&METRIC_STATUS_V1))? {
-        let metrics = items(metrics).into_iter().map(|metric| metric_to_internal(metric, status_to_internal));
+        let metrics = items(metrics);
+        let metrics = metrics.iter().map(|metric| metric_to_internal(metric, status_to_internal));
         put(scaler, "/status/currentMetrics", metrics.collect());
     }
     add_default_metric(scaler);
@@ -292,7 +294,7 @@ fn annotated(scaler: &Value, name: &str, of: &Type) -> Result<Option<Value>, Und
 }
 
 /// A metric of an annotation in the internal type.
-fn metric_to_internal(metric: Value, of_source: fn(&Source, &Value) -> Value) -> Value {
+fn metric_to_internal(metric: &Value, of_source: fn(&Source, &Value) -> Value) -> Value {
     let mut internal = Map::new();
     if let Some(text) = metric.get("type") {
         internal.insert("type".to_owned(), text.clone());
@@ -351,9 +353,9 @@ fn from_internal(scaler: &mut Value) {
     annotate_list(scaler, METRICS, &METRIC_SPEC_V1, others);
 
     let current = take(scaler, "/status", "currentMetrics").map(items).unwrap_or_default();
-    let of_cpu =
+    let mut of_cpu =
         current.iter().filter_map(|metric| resource_of_cpu(metric)?.pointer("/current/averageUtilization"));
-    if let Some(utilization) = of_cpu.last() {
+    if let Some(utilization) = of_cpu.next_back() {
         put(scaler, "/status/currentCPUUtilizationPercentage", utilization.clone());
     }
     let current: Vec<_> =
@@ -481,7 +483,7 @@ mod tests {
             &json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 3,
             "targetCPUUtilizationPercentage": 60}),
         );
-        let cpu = metric_of_cpu(60.into());
+        let cpu = metric_of_cpu(&60.into());
         assert_eq!(converted(&v2(&spec(json!([cpu, pods]))), "autoscaling/v1"), Some(in_v1.clone()));
         assert_eq!(converted(&in_v1, "autoscaling/v2"), Some(v2(&spec(json!([pods, cpu])))));
     }
@@ -493,7 +495,7 @@ mod tests {
         let filled = json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 3,
             "targetCPUUtilizationPercentage": 80});
         assert_eq!(converted(&v2(&bare), "autoscaling/v1"), Some(v1(&json!({"a": "b"}), &filled)));
-        let metrics = json!([metric_of_cpu(80.into())]);
+        let metrics = json!([metric_of_cpu(&80.into())]);
         let filled =
             json!({"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 3, "metrics": metrics});
         assert_eq!(converted(&v1(&json!({"a": "b"}), &bare), "autoscaling/v2"), Some(v2(&filled)));
