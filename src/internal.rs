@@ -74,6 +74,11 @@ pub fn metric_labels() -> std::collections::BTreeMap<String, Vec<String>> {
     crate::metrics::Metrics::new().labels
 }
 
+/// A `HorizontalPodAutoscaler` in another version of its group, as webhooks see it.
+pub fn converted_autoscaler(object: &serde_json::Value, to: &str) -> Option<serde_json::Value> {
+    crate::pipeline::converted_autoscaler(object, to)
+}
+
 /// An exposition of metrics in `OpenMetrics`, with an exemplar.
 pub fn open_metrics() -> String {
     use portcullis_system::clock::UnixTime;

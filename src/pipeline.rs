@@ -42,6 +42,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use admission::Admission;
+pub(crate) use admission::converted_autoscaler;
 use audit::{AuditedRequest, Facts};
 use credential_end::{StreamCredential, StreamParts};
 use error_map::Refusal;

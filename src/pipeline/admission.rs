@@ -12,6 +12,7 @@
 //! kube-apiserver.
 
 mod allocated;
+mod autoscaler;
 mod body;
 mod collection;
 mod connect;
@@ -28,6 +29,7 @@ mod reviewer;
 mod splice;
 mod stored;
 mod subject;
+mod typed;
 mod unseen;
 mod verdicts;
 mod write;
@@ -53,6 +55,7 @@ use super::stages::{Admitted, Authorized, within};
 use crate::admission::settings::AdmissionMode;
 use crate::admission::{ClusterAdmission, MayMatch, RequestParts};
 use crate::listener::Connection;
+pub(crate) use autoscaler::converted as converted_autoscaler;
 use hold::ReviewHold;
 use reviewer::{OnConflict, Reviewed, Reviewer, Stop};
 use subject::{Action, Subject};

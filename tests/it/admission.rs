@@ -27,9 +27,15 @@ const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
 const FRESH: &str = "/apis/fresh.test/v1/namespaces/n/things";
 /// What discovery lists of it.
 const DISCOVERY: [&str; 2] = ["/apis/fresh.test", "/apis/fresh.test/v1"];
+/// Objects in two versions.
+const AUTOSCALERS: &str = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers";
+const AUTOSCALERS_V1: &str = "/apis/autoscaling/v1/namespaces/n/horizontalpodautoscalers";
 /// In a group that is not listed: the API server does not answer.
 const SILENT: &str = "/apis/silent.test/v1/namespaces/n/things";
 const SILENT_DISCOVERY: &str = "/apis/silent.test";
+/// An object and a namespace of which the API server answers no read.
+const SILENT_MAP: &str = "/api/v1/namespaces/n/configmaps/silent";
+const SILENT_NAMESPACE: &str = "/api/v1/namespaces/silent";
 const OPENAPI: &str = "/openapi/v3/apis/aggregated.test/v1";
 const NAMESPACE: &str = "/api/v1/namespaces/n";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices/";
@@ -78,9 +84,12 @@ impl Admitting {
         let record = Arc::clone(&received);
         let self_check = |request: &Request<Incoming>| {
             let path = request.uri().path();
-            let is_answered = [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1], SILENT_DISCOVERY]
-                .contains(&path)
-                || ["/openapi/", API_SERVICES].iter().any(|known| path.starts_with(known));
+            let is_answered =
+                [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1], SILENT_DISCOVERY, SILENT_NAMESPACE]
+                    .contains(&path)
+                    || ["/openapi/", API_SERVICES, "/apis/autoscaling"]
+                        .iter()
+                        .any(|known| path.starts_with(known));
             if is_answered { None } else { self_check::answer(request) }
         };
         let backend = FakeBackend::with_self_check(&pki, H2, self_check, move |request| {
@@ -92,7 +101,8 @@ impl Admitting {
                 let target = head.uri.path_and_query().unwrap().as_str().to_owned();
                 let received = Received { method: head.method, target, headers: head.headers, body };
                 record.lock().unwrap().push(received.clone());
-                if received.target == SILENT_DISCOVERY {
+                let is_read = received.method == Method::GET;
+                if is_read && [SILENT_DISCOVERY, SILENT_MAP, SILENT_NAMESPACE].contains(&&*received.target) {
                     pending::<()>().await;
                 }
                 serve(&received)
@@ -129,14 +139,18 @@ impl Admitting {
     }
 
     fn write_webhook(&self, (groups, version): (&[&str], &str), failure_policy: &str, timeout: u32) {
+        let manifest = self.manifest((groups, version), failure_policy, timeout);
+        self.write_manifest(&manifest.to_string());
+    }
+
+    fn manifest(&self, (groups, version): (&[&str], &str), failure_policy: &str, timeout: u32) -> Value {
         let ca = self.ca_bundle();
-        let manifest = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "policy.static.k8s.io"}, "webhooks": [{"name": "policy.example.com",
                 "clientConfig": {"url": format!("https://{}/validate", self.webhook.address), "caBundle": ca},
                 "rules": [{"operations": ["*"], "apiGroups": groups, "apiVersions": [version], "resources": ["*/*"]}],
                 "failurePolicy": failure_policy, "timeoutSeconds": timeout,
-                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]});
-        self.write_manifest(&manifest.to_string());
+                "sideEffects": "None", "admissionReviewVersions": ["v1"]}]})
     }
 
     fn ca_bundle(&self) -> String {
@@ -216,6 +230,9 @@ fn serve(received: &Received) -> Response<BoxedBody> {
             let spec = if path.ends_with("fresh.test") { json!({}) } else { json!({"service": service}) };
             respond(StatusCode::OK, &json!({"spec": spec}))
         }
+        (method, _) if path.starts_with("/apis/autoscaling") && *method != Method::POST => {
+            autoscaling(path, &received.body)
+        }
         (method, _) if path.contains("/sized-") || path.contains("/deep-") => bounds::serve(method, path),
         (&Method::GET, NAMESPACE) => {
             let labels = json!({"kubernetes.io/metadata.name": "n"});
@@ -249,6 +266,31 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         }
         _ => respond(StatusCode::OK, &stored("5")),
     }
+}
+
+/// Discovery and objects of the group. Of the object `later` the gateway does not know all fields.
+fn autoscaling(path: &str, body: &Value) -> Response<BoxedBody> {
+    let segments: Vec<&str> = path.trim_start_matches("/apis/autoscaling").split('/').skip(1).collect();
+    let value = match segments.as_slice() {
+        [] => json!({"kind": "APIGroup", "versions": [{"version": "v2"}, {"version": "v1"}]}),
+        [_] => {
+            json!({"resources": [{"name": "horizontalpodautoscalers", "kind": "HorizontalPodAutoscaler"}]})
+        }
+        [version, .., name] => {
+            let mut object = json!({"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 3}, "metadata":
+                {"name": name, "namespace": "n", "uid": "u", "resourceVersion": "5"}});
+            if *name == "later" {
+                object["spec"]["later"] = json!(1);
+            }
+            // A JSON patch that replaces the whole object.
+            if body[0]["op"] == "replace" {
+                object = body[0]["value"].clone();
+            }
+            object["apiVersion"] = json!(format!("autoscaling/{version}"));
+            object
+        }
+    };
+    respond(StatusCode::OK, &value)
 }
 
 /// The object of a request, to which the API server adds a label unless it is a dry run.
@@ -877,6 +919,57 @@ async fn admit_says_why_a_webhook_is_not_called() {
     assert_eq!(named("webhooks").len(), 3);
 }
 
+/// The gateway itself converts a `HorizontalPodAutoscaler` for a webhook with a rule for another version, without a request. One with
+/// fields of a later release is converted by the API server, which cannot convert a new one.
+#[tokio::test]
+async fn the_api_server_converts_autoscalers_of_which_the_gateway_does_not_know_all_fields() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write_rule(&["autoscaling"], "v1", "Fail");
+    let gateway = admitting.gateway("pinnedDryRun");
+    let merge = ("content-type", "application/merge-patch+json");
+    let own = |name: &str| format!("{AUTOSCALERS}/{name}");
+    let dry_run = |path: &str| format!("PATCH {path}?dryRun=All");
+    let at_v1 = format!("{AUTOSCALERS_V1}/later");
+    for (name, expected) in [
+        ("web", vec![dry_run(&own("web")), format!("GET {}", own("web")), format!("PATCH {}", own("web"))]),
+        (
+            "later",
+            vec![
+                dry_run(&own("later")),
+                format!("GET {}", own("later")),
+                format!("{}&fieldValidation=Ignore", dry_run(&at_v1)),
+                format!("GET {at_v1}"),
+                format!("PATCH {}", own("later")),
+            ],
+        ),
+    ] {
+        admitting.received();
+        let (code, body) = send(&gateway, Method::PATCH, &own(name), &[merge], "{}".to_owned()).await;
+        assert_eq!(code, StatusCode::OK, "{body}");
+        let lines: Vec<String> =
+            admitting.lines().into_iter().filter(|line| line.contains("/namespaces/")).collect();
+        assert_eq!(lines, expected);
+        let review = admitting.reviews.lock().unwrap().pop().unwrap();
+        let request = &review["request"];
+        for object in ["object", "oldObject"] {
+            assert_eq!(request[object]["apiVersion"], "autoscaling/v1", "{name}: {review}");
+        }
+    }
+    let created = |spec: Value| {
+        json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+            "metadata": {"name": "new", "namespace": "n"}, "spec": spec})
+        .to_string()
+    };
+    let (code, body) =
+        send(&gateway, Method::POST, AUTOSCALERS, &[JSON], created(json!({"maxReplicas": 3}))).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    let (code, body) =
+        send(&gateway, Method::POST, AUTOSCALERS, &[JSON], created(json!({"maxReplicas": 3, "later": 1})))
+            .await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(body.contains("it has a field that the gateway does not know"), "{body}");
+}
+
 /// No request waits for a webhook that is called without effect, also if it never answers.
 #[tokio::test]
 async fn a_silent_shadow_webhook_delays_no_request() {
@@ -908,6 +1001,53 @@ async fn silent_discovery_delays_no_request_of_a_shadow_webhook() {
                    type=\"validating\",would=\"fail\"} 1";
     gateway.until_counted(counted).await;
     assert!(admitting.received().iter().any(|received| received.target == SILENT_DISCOVERY));
+}
+
+/// The stored object, which a shadow webhook would see beside the new one, is not read for longer than that either.
+#[tokio::test]
+async fn a_silent_read_of_the_stored_object_delays_no_request_of_a_shadow_webhook() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write("Fail", 5);
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let merge = ("content-type", "application/merge-patch+json");
+    for (method, operation, content, body) in
+        [(Method::PATCH, "UPDATE", merge, "{}"), (Method::DELETE, "DELETE", JSON, "")]
+    {
+        admitting.received();
+        let began = Instant::now();
+        let (code, answer) = send(&gateway, method.clone(), SILENT_MAP, &[content], body.to_owned()).await;
+        assert_eq!(code, StatusCode::OK, "{answer}");
+        // The request itself has 60 seconds.
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!(admitting.lines(), [format!("GET {SILENT_MAP}"), format!("{method} {SILENT_MAP}")]);
+        let counted = format!(
+            "portcullis_admission_shadow_webhook_total{{name=\"policy.example.com\",operation=\"{operation}\",\
+             type=\"validating\",would=\"fail\"}} 1"
+        );
+        gateway.until_counted(&counted).await;
+    }
+    assert_eq!(admitting.reviews(), 0);
+}
+
+/// What decides after the write whether a shadow webhook matches may not come either: here the labels of the namespace.
+#[tokio::test]
+async fn silence_after_the_write_delays_no_response_of_a_shadow_webhook() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let mut manifest = admitting.manifest((&["*"], "*"), "Fail", 5);
+    manifest["webhooks"][0]["namespaceSelector"] = json!({"matchLabels": {"a": "b"}});
+    admitting.write_manifest(&manifest.to_string());
+    let gateway = admitting.gateway_with("pinnedDryRun", &["--admission-shadow-webhooks=policy.example.com"]);
+    let maps = format!("{SILENT_NAMESPACE}/configmaps");
+    let began = Instant::now();
+    let (code, body) = send(&gateway, Method::POST, &maps, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let counted = "portcullis_admission_shadow_webhook_total{name=\"policy.example.com\",operation=\"CREATE\",\
+                   type=\"validating\",would=\"fail\"} 1";
+    gateway.until_counted(counted).await;
+    let lines = admitting.lines();
+    assert_eq!(lines, [format!("POST {maps}"), format!("GET {SILENT_NAMESPACE}")]);
+    assert_eq!(admitting.reviews(), 0);
 }
 
 /// What a shadow webhook would have done is counted, after the response.

@@ -28,6 +28,7 @@ mod clusters;
 mod compared_account_tokens;
 mod compared_admission;
 mod compared_audit_options;
+mod compared_autoscalers;
 mod compared_configurations;
 mod compared_crls;
 mod compared_exec_plugin;

@@ -120,3 +120,4 @@ pub use cel_go::CelGo;
 pub use environment::{Environment, ResultType};
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
+pub use libraries::quantity::{QuantityError, canonical as canonical_quantity};

@@ -26,7 +26,7 @@ mod json_patch;
 mod lists;
 mod named_formats;
 mod optionals;
-mod quantity;
+pub(crate) mod quantity;
 mod semver;
 mod sets;
 mod standard;

@@ -235,10 +235,12 @@ fn remove_generated_labels(shown: &Value, object: &mut Value, uid: &str) {
     }
 }
 
-/// Removes the entries of the `resources` of a new Pod as a whole by which the API server has completed it: those that no manager
-/// has set. It adds up the containers after webhooks have changed them, from 1.37 on; before, the entries have a manager.
-// kubernetes: pkg/registry/core/pod/strategy.go, PrepareForCreate; pkg/api/pod/util.go, DefaultPodLevelResources
-pub(super) fn remove_completed_resources(object: &mut Value) {
+/// Removes the entries of the `resources` of a Pod as a whole by which the API server has completed it: those that no manager has
+/// set, and that the stored object does not have. It adds up the containers of a new Pod, and of one that is resized, after webhooks
+/// have changed them, from 1.37 on; before, the entries have a manager.
+// kubernetes: pkg/registry/core/pod/strategy.go, PrepareForCreate and podResizeStrategy.PrepareForUpdate;
+// pkg/api/pod/util.go, DefaultPodLevelResources
+pub(super) fn remove_completed_resources(object: &mut Value, old: Option<&Value>) {
     let kind = kind_of(object);
     if !kind.group.is_empty() || kind.kind != "Pod" || object.pointer("/spec/resources").is_none() {
         return;
@@ -249,8 +251,11 @@ pub(super) fn remove_completed_resources(object: &mut Value) {
     };
     for field in ["requests", "limits"] {
         let Some(quantities) = resources.get_mut(field).and_then(Value::as_object_mut) else { continue };
-        quantities.retain(|name, _| {
-            managers.iter().any(|manager| is_managed(manager, &["spec", "resources", field, name.as_str()]))
+        let stored = old.and_then(|old| old.get("spec")?.get("resources")?.get(field));
+        quantities.retain(|name, quantity| {
+            let place = ["spec", "resources", field, name.as_str()];
+            stored.is_some_and(|stored| stored.get(name) == Some(quantity))
+                || managers.iter().any(|manager| is_managed(manager, &place))
         });
         if quantities.is_empty() {
             resources.remove(field);
@@ -389,7 +394,7 @@ mod tests {
         let without = |kind: &str, managed: Value| {
             let mut shown = object(kind, "u", &json!({"spec": {"resources": resources}}));
             shown["metadata"]["managedFields"] = managed;
-            remove_completed_resources(&mut shown);
+            remove_completed_resources(&mut shown, None);
             shown["spec"]["resources"].clone()
         };
         let managed = |fields: Value| {
@@ -404,6 +409,18 @@ mod tests {
         // The API server does not say who has set what.
         assert_eq!(without("Pod", json!([])), resources);
         assert_eq!(without("Pod", Value::Null), resources);
+    }
+
+    #[test]
+    fn a_resized_pod_keeps_the_resources_that_are_stored() {
+        let pod = |resources: Value| object("Pod", "u", &json!({"spec": {"resources": resources}}));
+        let mut shown = pod(
+            json!({"requests": {"cpu": "1", "memory": "20Mi"}, "limits": {"cpu": "2", "memory": "20Mi"}}),
+        );
+        shown["metadata"]["managedFields"] = json!([{"manager": "m", "subresource": "resize", "fieldsV1": {"f:spec": {"f:resources": {"f:requests": {"f:cpu": {}}}}}}]);
+        let old = pod(json!({"requests": {"cpu": "3", "memory": "10Mi"}, "limits": {"cpu": "2"}}));
+        remove_completed_resources(&mut shown, Some(&old));
+        assert_eq!(shown["spec"]["resources"], json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}));
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! The objects of a request in another version or group, for webhooks whose rules match only that (`matchPolicy: Equivalent`). The
-//! API server converts them, in requests that store nothing:
+//! gateway converts two kinds itself; all others the API server, in requests that store nothing:
 //!
 //! | object | of | request, as the user |
 //! |---|---|---|
-//! | the stored one | any resource | a read at the other version's path |
+//! | any | a `HorizontalPodAutoscaler` | none is needed: the gateway converts it (`autoscaler.rs`), unless the API server shows fields that it does not know |
+//! | the new one | an event | none is needed: the gateway renames its fields (`event.rs`) |
+//! | the stored one | any other resource | a read at the other version's path |
 //! | the new one, of an object that is there | a resource that is no custom resource | a dry run of a JSON patch at that path: its `value` is the whole object in its own `apiVersion` |
 //! | the new one | a custom resource without a conversion webhook, whose versions differ in `apiVersion` alone | a dry run at that path of the object with the other `apiVersion`: POST, PUT or JSON patch |
 //! | the new one | a custom resource with a conversion webhook | none: the API server refuses a body in another version |
 //! | the new one, of an object that is absent | a resource that is no custom resource | none: the same |
-//! | the new one | an event | none is needed: the gateway renames its fields (`event.rs`) |
 //!
 //! The changes of a mutating webhook are converted back in the same ways.
 //!
@@ -25,12 +26,13 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::{
-    Attributes, Conversions, GroupVersionResource, ServedResource, Surroundings as _,
+    Attributes, Conversions, GroupVersionResource, Objects, ServedResource, Surroundings as _,
 };
 use portcullis_go::url::path_segment;
 use portcullis_system::sync::lock;
 use serde_json::Value;
 
+use super::autoscaler;
 use super::document::{metadata, remove_managed_fields, remove_server_fields, set_metadata};
 use super::event;
 use super::is_pinned;
@@ -55,6 +57,8 @@ pub(super) struct RequestConversions<'a> {
     stored: Option<StoredObject>,
     /// Whether that is the new one.
     is_written: bool,
+    /// Whether they are `HorizontalPodAutoscaler`s without a field that the gateway does not know.
+    are_autoscalers: bool,
     /// Why the request ends, whatever webhooks say.
     stopped: Mutex<Option<Stop>>,
 }
@@ -96,23 +100,27 @@ impl StoredObject {
 }
 
 impl<'a> RequestConversions<'a> {
-    /// Conversions for a request on this stored object.
-    pub(super) fn new(
-        reviewer: &'a Reviewer<'_>,
-        authorized: &'a Authorized,
-        stored: Option<&Value>,
-    ) -> Self {
-        let stored = stored.map(StoredObject::of);
-        Self { reviewer, authorized, stored, is_written: false, stopped: Mutex::default() }
+    /// Conversions for a request with these objects, as the API server has shown them.
+    pub(super) fn new(reviewer: &'a Reviewer<'_>, authorized: &'a Authorized, objects: &Objects) -> Self {
+        let Objects { object, old_object } = objects;
+        Self {
+            reviewer,
+            authorized,
+            stored: old_object.as_ref().map(StoredObject::of),
+            is_written: false,
+            are_autoscalers: object.iter().chain(old_object).all(autoscaler::is_known),
+            stopped: Mutex::default(),
+        }
     }
 
-    /// Conversions after the write of this object.
+    /// Conversions after the write of the new object.
     pub(super) fn after_write(
         reviewer: &'a Reviewer<'_>,
         authorized: &'a Authorized,
-        written: Option<&Value>,
+        objects: &Objects,
     ) -> Self {
-        Self { is_written: true, ..Self::new(reviewer, authorized, written) }
+        let stored = objects.object.as_ref().map(StoredObject::of);
+        Self { stored, is_written: true, ..Self::new(reviewer, authorized, objects) }
     }
 
     /// Ends the request if a conversion has found a reason. It is not one of a webhook.
@@ -134,6 +142,21 @@ impl<'a> RequestConversions<'a> {
         })
     }
 
+    /// The object as the gateway itself converts it; `None` if only the API server can.
+    async fn own(&self, object: &Value, to: &ServedResource) -> Result<Option<Value>, Unconverted> {
+        if !is_pinned(self.reviewer.admission) {
+            return Err(reason("with requestLevel, webhooks see objects as the client sent them"));
+        }
+        if !self.are_autoscalers {
+            return Ok(None);
+        }
+        let (object, to) = (object.clone(), to.kind.api_version());
+        // The object may be large, or deep.
+        let convert = move || autoscaler::converted(&object, &to);
+        let converted = self.reviewer.surroundings.compute(true, convert).await;
+        converted.ok_or_else(|| Stop::from(Refusal::Panic).into())
+    }
+
     /// The stored object at another path.
     async fn read(&self, old: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
         let old = StoredObject::of(old);
@@ -147,10 +170,21 @@ impl<'a> RequestConversions<'a> {
         if is_same { Ok(object) } else { Err(Stop::Again.into()) }
     }
 
-    async fn converted(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
-        if !is_pinned(self.reviewer.admission) {
-            return Err(reason("with requestLevel, webhooks see objects as the client sent them"));
+    /// The object in another form: by a read, if it is the stored one.
+    async fn form_of(
+        &self,
+        object: &Value,
+        is_stored: bool,
+        to: &ServedResource,
+    ) -> Result<Value, Unconverted> {
+        match self.own(object, to).await? {
+            Some(own) => Ok(own),
+            None if is_stored => self.read(object, to).await,
+            None => self.converted(object, to).await,
         }
+    }
+
+    async fn converted(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
         match self.strategy(to).await? {
             Strategy::None => self.renamed(object, to).await,
             Strategy::Webhook => {
@@ -166,7 +200,11 @@ impl<'a> RequestConversions<'a> {
     /// The object, as the API server decodes it in its own `apiVersion` and shows it at another path.
     async fn replaced(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
         let Some(stored) = &self.stored else {
-            return Err(reason("the API server has no request that converts an object which does not exist"));
+            return Err(reason(if autoscaler::is_one(object) {
+                "it has a field that the gateway does not know, or a value that its field cannot have"
+            } else {
+                "the API server has no request that converts an object which does not exist"
+            }));
         };
         let mut sent = object.clone();
         remove_managed_fields(&mut sent);
@@ -346,16 +384,12 @@ impl Conversions for RequestConversions<'_> {
     }
 
     async fn convert(&self, object: &Value, to: &ServedResource) -> Result<Value, String> {
-        let converted =
-            if self.is_written { self.read(object, to).await } else { self.converted(object, to).await };
-        self.noted(converted)
+        self.noted(self.form_of(object, self.is_written, to).await)
     }
 
     async fn convert_old(&self, old: &Value, to: &ServedResource) -> Result<Value, String> {
         // After the write, the object before it cannot be read any more.
-        let converted =
-            if self.is_written { self.converted(old, to).await } else { self.read(old, to).await };
-        self.noted(converted)
+        self.noted(self.form_of(old, !self.is_written, to).await)
     }
 }
 

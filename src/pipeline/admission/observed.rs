@@ -174,7 +174,8 @@ impl Reviewer<'_> {
         let attributes = self.attributes(seen, operation, kind, name, options);
         let webhooks = self.admission.webhooks();
         // They have no effect, and what they say is reported beside.
-        let (conversions, surroundings) = (RequestConversions::new(self, seen, None), self.surroundings);
+        let (conversions, surroundings) =
+            (RequestConversions::new(self, seen, &Objects::default()), self.surroundings);
         let mutating =
             phases::mutate(&webhooks.mutating, &attributes, &mut objects, &conversions, surroundings);
         timeout_at(end, mutating).await.map_err(|_| TOO_LATE)?.ok();
@@ -190,7 +191,7 @@ impl Reviewer<'_> {
         let Some(&operation) = self.subject.action.operations().first() else { return };
         let kind = GroupVersionKind::default();
         let attributes = self.attributes(seen, operation, kind, &self.subject.name, None);
-        let conversions = RequestConversions::new(self, seen, None);
+        let conversions = RequestConversions::new(self, seen, &Objects::default());
         let matcher = RequestMatcher::new(&attributes, &conversions);
         let webhooks = self.admission.webhooks();
         let mutating = if unshown.is_mutated { &[] } else { webhooks.mutating.as_slice() };

@@ -289,7 +289,7 @@ impl Reviewer<'_> {
     ) -> Result<bool, Stop> {
         let began = Instant::now();
         let webhooks = &self.admission.webhooks().mutating;
-        let conversions = RequestConversions::new(self, authorized, objects.old_object.as_ref());
+        let conversions = RequestConversions::new(self, authorized, objects);
         let result = phases::mutate(webhooks, attributes, objects, &conversions, self.surroundings).await;
         self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;
@@ -306,7 +306,7 @@ impl Reviewer<'_> {
         attributes: &Attributes,
         objects: &mut Objects,
     ) -> Result<(), Stop> {
-        let conversions = RequestConversions::new(self, authorized, objects.old_object.as_ref());
+        let conversions = RequestConversions::new(self, authorized, objects);
         self.validate_with(&conversions, attributes, objects).await
     }
 

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use portcullis_admission::matching::{OperationSet, RequestMatcher};
 use portcullis_admission::review::internal_error;
-use portcullis_admission::{Caller as _, Event, FailurePolicy, GroupVersionKind, Operation, Webhook};
+use portcullis_admission::{
+    Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Webhook,
+};
 use portcullis_go::quote::Quoted;
 
 use super::equivalent::RequestConversions;
@@ -119,7 +121,7 @@ impl Reviewer<'_> {
         for &operation in self.subject.action.operations() {
             let (kind, name) = (GroupVersionKind::default(), &self.subject.name);
             let attributes = self.attributes(authorized, operation, kind, name, None);
-            let conversions = RequestConversions::new(self, authorized, None);
+            let conversions = RequestConversions::new(self, authorized, &Objects::default());
             let matcher = RequestMatcher::new(&attributes, &conversions);
             for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
                 if webhook.shadow

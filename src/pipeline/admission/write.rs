@@ -95,9 +95,9 @@ impl<'a> ClientRequest<'a> {
     /// The object that mutating webhooks see.
     pub(super) fn view(&self, shown: &Shown) -> Value {
         let (mut view, sent) = (shown.object.clone(), self.sent.as_ref());
+        remove_completed_resources(&mut view, shown.old.as_ref());
         match (self.change, &shown.old) {
             (Change::Create, _) => {
-                remove_completed_resources(&mut view);
                 keep_server_fields(&mut view, None, &SERVER_FIELDS);
                 keep_server_fields(&mut view, sent, &["generation", "resourceVersion"]);
                 if shown.generated.is_some() {

@@ -119,7 +119,7 @@ impl Reviewer<'_> {
         mut objects: Objects,
     ) -> Result<Value, Refusal> {
         let differences = &self.gateway.metrics.admission;
-        let conversions = RequestConversions::after_write(self, authorized, objects.object.as_ref());
+        let conversions = RequestConversions::after_write(self, authorized, &objects);
         let reviewed = self.validate_with(&conversions, attributes, &mut objects).await;
         let stored = objects.object.take().unwrap_or_default();
         let (cluster, resource) = (&*authorized.cluster().name, &self.subject.resource);

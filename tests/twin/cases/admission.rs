@@ -67,6 +67,8 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("m2 answers extra-field", "D-admission-unknown-fields", 200),
     ("m1 answers type", "D-admission-types", 404),
     ("m2 answers type", "D-admission-types", 404),
+    ("a new event: a field of another type", "D-admission-types", 404),
+    ("new: a field of another type", "D-admission-types", 404),
     ("m1 answers garbage", "D-admission-answer", 404),
     ("v1 answers garbage", "D-admission-answer", 404),
     ("a lease is replaced: allowed", "D-admission-refused-first", 200),
@@ -85,6 +87,9 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a namespace object is not of scope Namespaced", "D-admission-prepared", 201),
     ("a pod", "D-admission-prepared", 201),
     ("a pod with resources as a whole", "D-admission-prepared", 201),
+    ("a pod with resources as a whole by apply", "D-admission-prepared", 200),
+    ("a pod that gets resources as a whole by a patch", "D-admission-prepared", 200),
+    ("a pod that gets resources as a whole by PUT", "D-admission-prepared", 200),
     ("an eviction", "D-admission-prepared", 403),
     ("a binding", "D-admission-prepared", 403),
     ("a scale that is replaced", "D-admission-prepared", 200),
@@ -109,11 +114,11 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a widget is created: changed in an unknown field", "D-admission-unknown-fields", 200),
     ("a widget is replaced: changed in an unknown field", "D-admission-unknown-fields", 200),
     ("a widget is patched: changed in an unknown field", "D-admission-unknown-fields", 200),
-    ("an equivalent of vequivalent: v2", "D-admission-equivalent", 500),
-    ("an equivalent of vequivalentlax: v2", "D-admission-equivalent", 500),
-    ("a scaler of v1 that is new", "D-admission-equivalent", 500),
-    ("a scaler of v2: a user who may not patch it", "D-admission-equivalent", 500),
     ("a scaler of v2: metrics of memory alone", "D-admission-scaler-metrics", 200),
+    ("new: metrics of memory alone", "D-admission-scaler-metrics", 200),
+    ("new: metrics in an annotation alone", "D-admission-scaler-metrics", 200),
+    ("new: an unknown field of a webhook", "D-admission-unknown-fields", 200),
+    ("new: a behavior that a webhook removes", "D-admission-scaler-metrics", 200),
     ("a scale of a widget of v2", "D-admission-prepared", 200),
 ];
 
@@ -580,6 +585,18 @@ fn bodies() -> Vec<Case> {
     let post = |name: &str, query: &str, body: &str, status: u16| {
         by_admin(name, "POST", &format!("{MAPS}?{query}")).json(body).answers(status)
     };
+    // A pod of which a webhook changes the container in a resize, with more of its `spec`.
+    let limited = |more: Value| {
+        let memory = json!({"memory": "30Mi"});
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "{unique}", "annotations": {"asks": "m1=limited;"}},
+            "spec": {"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "x",
+                "resources": {"limits": memory, "requests": memory}}]}});
+        for (field, value) in more.as_object().expect("an object") {
+            pod["spec"][field] = value.clone();
+        }
+        pod.to_string()
+    };
     let pod = |asks: &str| {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "{unique}", "annotations": {"asks": asks}},
             "spec": {"containers": [{"name": "c", "image": "x"}]}})
@@ -763,6 +780,35 @@ fn bodies() -> Vec<Case> {
                 .to_string(),
             )
             .answers(201),
+        by_admin("a pod with resources as a whole by apply", "PATCH", &format!("{pods}/{{unique}}?fieldManager=twin"))
+            .body(
+                "application/apply-patch+yaml",
+                json!({"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": "{unique}", "annotations": {"asks": "m1=limited-sidecar;"}},
+                    "spec": {"resources": {"requests": {"cpu": "100m"}}, "containers": [{"name": "c", "image": "x",
+                        "resources": {"limits": {"memory": "30Mi"}}}]}})
+                .to_string()
+                .as_bytes(),
+            )
+            .answers(201)
+            .then("GET", &format!("{pods}/{{unique}}"))
+            .answers(200),
+        by_admin("a pod that gets resources as a whole by a patch", "POST", pods)
+            .json(&limited(json!({})))
+            .answers(201)
+            .then("PATCH", &format!("{pods}/{{unique}}/resize"))
+            .body("application/merge-patch+json", br#"{"spec":{"resources":{"requests":{"cpu":"100m"}}}}"#)
+            .answers(200)
+            .then("GET", &format!("{pods}/{{unique}}"))
+            .answers(200),
+        by_admin("a pod that gets resources as a whole by PUT", "POST", pods)
+            .json(&limited(json!({})))
+            .answers(201)
+            .then("PUT", &format!("{pods}/{{unique}}/resize"))
+            .json(&limited(json!({"resources": {"requests": {"cpu": "100m"}}})))
+            .answers(200)
+            .then("GET", &format!("{pods}/{{unique}}"))
+            .answers(200),
         by_admin("an eviction", "POST", pods)
             .json(&pod(""))
             .answers(201)

@@ -243,6 +243,11 @@ fn commands() -> Vec<Case> {
             r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"set":"{{unique}}"}}}},"data":{data}}}"#
         )
     };
+    let autoscaler = |asks: &str| {
+        format!(
+            r#"{{"apiVersion":"autoscaling/v2","kind":"HorizontalPodAutoscaler","metadata":{{"name":"{{unique}}","labels":{{"only":"mequivalent"}},"annotations":{{"asks":"{asks}"}}}},"spec":{{"maxReplicas":3,"scaleTargetRef":{{"kind":"Deployment","name":"x","apiVersion":"apps/v1"}},"metrics":[{{"type":"Resource","resource":{{"name":"memory","target":{{"type":"AverageValue","averageValue":"0.5Gi"}}}}}},{{"type":"Resource","resource":{{"name":"cpu","target":{{"type":"Utilization","averageUtilization":50}}}}}}]}}}}"#
+        )
+    };
     let node = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"{unique}"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}"#;
     let pod = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"{unique}"},"spec":{"nodeName":"{unique}","automountServiceAccountToken":false,"containers":[{"name":"c","image":"x"}]}}"#;
     let drained = |name: &str, more: &str| {
@@ -312,6 +317,15 @@ fn commands() -> Vec<Case> {
             "D-admission-prepared",
         ),
         deployed("autoscale").then("autoscale deployment {unique} --min=1 --max=3"),
+        begin("an autoscaler and a webhook of another version", "create -f -")
+            .stdin(&autoscaler("mequivalent=annotation;"))
+            .then("get hpa.v2.autoscaling {unique} -o yaml")
+            .prints("added: ")
+            .then("get hpa.v1.autoscaling {unique} -o yaml"),
+        begin("an autoscaler and a webhook of another version that refuses it", "apply --server-side -f -")
+            .stdin(&autoscaler("mequivalent=deny;"))
+            .exits(1)
+            .prints("denied the request"),
         deployed("set env, resources and an account")
             .then("set env deployment/{unique} A=b")
             .then("set resources deployment {unique} --limits=cpu=1")

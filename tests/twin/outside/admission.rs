@@ -207,6 +207,11 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "limited-sidecar" => patch(
             r#"[{"op": "add", "path": "/spec/containers/-", "value": {"name": "sidecar", "image": "x", "resources": {"requests": {"memory": "0"}, "limits": {"memory": "10Mi"}}}}]"#,
         ),
+        // Of a resize alone.
+        "limited" if review["request"]["subResource"] != "resize" => respond(json!({"allowed": true})),
+        "limited" => patch(
+            r#"[{"op": "replace", "path": "/spec/containers/0/resources/limits/memory", "value": "50Mi"}, {"op": "replace", "path": "/spec/containers/0/resources/requests/memory", "value": "50Mi"}]"#,
+        ),
         "data" => patch(r#"[{"op": "add", "path": "/data", "value": {"replaced": "yes"}}]"#),
         "replaced-command" => patch(r#"[{"op": "replace", "path": "/command", "value": ["echo", "changed"]}]"#),
         "noop" => patch("[]"),
@@ -215,6 +220,8 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "missing" => patch(r#"[{"op": "remove", "path": "/spec/absent/x"}]"#),
         "unknown-op" => patch(r#"[{"op": "put", "path": "/data"}]"#),
         "type" => patch(r#"[{"op": "add", "path": "/data", "value": 5}]"#),
+        "message-type" => patch(r#"[{"op": "add", "path": "/message", "value": 5}]"#),
+        "replicas-type" => patch(r#"[{"op": "add", "path": "/spec/maxReplicas", "value": "5"}]"#),
         "extra-field" => patch(r#"[{"op": "add", "path": "/extra", "value": {"a": 1}}]"#),
         "invalid" => patch(r#"[{"op": "add", "path": "/data", "value": {"bad key!": "x"}}]"#),
         "rename" => {
@@ -268,6 +275,23 @@ fn respond(behaviour: &str, review: &Value, subject: &Value) -> Option<Answer> {
         "spec" => patch(r#"[{"op": "add", "path": "/spec/color", "value": "large"}]"#),
         "replicas" => patch(r#"[{"op": "replace", "path": "/spec/replicas", "value": 4}]"#),
         "cpu" => patch(r#"[{"op": "add", "path": "/spec/targetCPUUtilizationPercentage", "value": 50}]"#),
+        "no-minimum" => patch(r#"[{"op": "remove", "path": "/spec/minReplicas"}]"#),
+        "metrics" => patch(
+            r#"[{"op": "add", "path": "/spec/metrics", "value": [{"type": "Pods", "pods": {"metric": {"name": "requests"}, "target": {"type": "AverageValue", "averageValue": "0.5"}}}, {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 40}}}]}]"#,
+        ),
+        "no-metrics" => patch(r#"[{"op": "remove", "path": "/spec/metrics"}]"#),
+        "behavior" => patch(
+            r#"[{"op": "add", "path": "/spec/behavior", "value": {"scaleUp": {"tolerance": "0.05", "selectPolicy": "Min"}}}]"#,
+        ),
+        "no-behavior" => patch(
+            r#"[{"op": "remove", "path": "/metadata/annotations/autoscaling.alpha.kubernetes.io~1behavior"}]"#,
+        ),
+        "annotated-metrics" => {
+            let metrics = json!([{"type": "External", "external": {"metricName": "queue", "targetValue": "1500m"}}]);
+            let mut annotations = subject["metadata"]["annotations"].clone();
+            annotations["autoscaling.alpha.kubernetes.io/metrics"] = metrics.to_string().into();
+            patch(&json!([{"op": "add", "path": "/metadata/annotations", "value": annotations}]).to_string())
+        }
         "too-long" => patch(&json!([{"op": "add", "path": "/spec/color", "value": "x".repeat(21)}]).to_string()),
         "set" => patch(r#"[{"op": "add", "path": "/spec/parts", "value": ["a", "a"]}]"#),
         "phase" => patch(r#"[{"op": "add", "path": "/status", "value": {"phase": "Webhook"}}]"#),

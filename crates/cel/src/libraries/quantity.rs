@@ -96,6 +96,22 @@ impl Library for Quantities {
     }
 }
 
+/// Why a text is not read as a quantity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuantityError {
+    /// It is none.
+    Invalid,
+    /// It has more digits or a larger exponent than this crate reads.
+    TooLarge,
+}
+
+/// A quantity as Kubernetes prints it after it has read this text.
+pub fn canonical(text: &str) -> Result<String, QuantityError> {
+    parse::canonical(text).map_err(|problem| {
+        if problem == parse::TOO_LARGE { QuantityError::TooLarge } else { QuantityError::Invalid }
+    })
+}
+
 fn construct(function: &str, text: &str) -> EvalResult {
     match (function, parse::parse(text)) {
         ("quantity", Ok(amount)) => Ok(Datum::of_native(Quantity::new(amount, false))),

@@ -1,11 +1,10 @@
 //! `matchPolicy: Equivalent`: webhooks whose rules match another version or group than the request's. The label `only` selects the
-//! webhook, and the objects are created without it: the API server converts no object that does not exist. The gateway itself
-//! converts events.
+//! webhook.
 
 use serde_json::{Value, json};
 
 use super::{WIDGETS, by_admin};
-use crate::case::{Case, H1, case};
+use crate::case::Case;
 
 const MERGE: &str = "application/merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
@@ -186,7 +185,163 @@ impl Kind {
 
 pub(super) fn cases() -> Vec<Case> {
     let kinds = KINDS.iter().flat_map(|kind| [kind.updates(), kind.deletions()].concat());
-    kinds.chain(widgets()).chain(scalers()).chain([core_event()]).chain(new_events()).collect()
+    kinds
+        .chain(widgets())
+        .chain(scalers())
+        .chain([core_event()])
+        .chain(new_events())
+        .chain(new_scalers())
+        .collect()
+}
+
+/// A scaler of `v2` with metrics of all sources and quantities that are not in their canonical form.
+fn detailed_scaler() -> Value {
+    let web = json!({"kind": "Service", "name": "<web>", "apiVersion": "v1"});
+    let metric = json!({"name": "requests", "selector": {"matchLabels": {"a": "b"},
+        "matchExpressions": [{"key": "c", "operator": "In", "values": ["d", "e"]}]}});
+    let value = |of: &str, field: &str, value: Value| json!({"type": of, field: value});
+    json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "{unique}"},
+        "spec": {"maxReplicas": 7, "minReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "x", "apiVersion": "apps/v1"},
+            "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 2, "periodSeconds": 30}], "tolerance": "0.050"}},
+            "metrics": [
+                {"type": "Object", "object": {"describedObject": web, "metric": metric, "target": value("Value", "value", json!("2000m"))}},
+                {"type": "Object", "object": {"describedObject": web, "metric": metric, "target": value("AverageValue", "averageValue", json!(3))}},
+                {"type": "Resource", "resource": {"name": "cpu", "target": value("Utilization", "averageUtilization", json!(60))}},
+                {"type": "Resource", "resource": {"name": "cpu", "target": value("AverageValue", "averageValue", json!("0.5"))}},
+                {"type": "Resource", "resource": {"name": "memory", "target": value("AverageValue", "averageValue", json!("1024Mi"))}},
+                {"type": "ContainerResource", "containerResource": {"name": "cpu", "container": "app",
+                    "target": value("Utilization", "averageUtilization", json!(70))}},
+                {"type": "Pods", "pods": {"metric": metric, "target": value("AverageValue", "averageValue", json!("1e3"))}},
+                {"type": "External", "external": {"metric": metric, "target": value("Value", "value", json!("1500.5"))}},
+                {"type": "External", "external": {"metric": metric, "target": value("AverageValue", "averageValue", json!("30"))}}]}})
+}
+
+/// A scaler of `v1` with what only `v2` has fields for in annotations.
+fn annotated_scaler() -> Value {
+    let metrics = json!([{"type": "Pods", "pods": {"metricName": "requests", "targetAverageValue": "1500m"}},
+        {"type": "Object", "object": {"target": {"kind": "Service", "name": "web"}, "metricName": "<m>", "targetValue": "0", "averageValue": "5"}}]);
+    let behavior = json!({"ScaleUp": {"StabilizationWindowSeconds": 10, "SelectPolicy": "Min",
+            "Policies": [{"Type": "Percent", "Value": 50, "PeriodSeconds": 60}], "Tolerance": "50m"},
+        "ScaleDown": {"StabilizationWindowSeconds": 20, "SelectPolicy": "Max",
+            "Policies": [{"Type": "Pods", "Value": 1, "PeriodSeconds": 60}], "Tolerance": null}});
+    json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "{unique}", "annotations": {
+            "autoscaling.alpha.kubernetes.io/metrics": metrics.to_string(),
+            "autoscaling.alpha.kubernetes.io/behavior": behavior.to_string()}},
+        "spec": {"maxReplicas": 5, "targetCPUUtilizationPercentage": 45,
+            "scaleTargetRef": {"kind": "Deployment", "name": "x", "apiVersion": "apps/v1"}}})
+}
+
+/// The same in YAML.
+fn yaml(object: &Value) -> String {
+    fn write(value: &Value, indent: usize, out: &mut String) {
+        let line = |out: &mut String, text: &str| {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            out.push_str(text);
+        };
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                line(out, &format!("{name}: "));
+                write(value, indent + 2, out);
+            }),
+            Value::Array(items) => items.iter().for_each(|item| {
+                line(out, "- ");
+                write(item, indent + 2, out);
+            }),
+            scalar => out.push_str(&scalar.to_string()),
+        }
+    }
+    let mut text = String::new();
+    write(object, 0, &mut text);
+    text
+}
+
+/// New scalers of both versions, with webhooks for the other one.
+fn new_scalers() -> Vec<Case> {
+    let [of_v2, of_v1] = [&KINDS[0], &KINDS[1]];
+    let with = |object: &Value, webhook: &str, asks: &str| {
+        let mut object = object.clone();
+        object["metadata"]["labels"] = json!({"only": webhook});
+        object["metadata"]["annotations"]["asks"] = json!(asks);
+        object
+    };
+    let mut cases = Vec::new();
+    for (kind, form, object, changes) in [
+        (of_v2, "simple", (of_v2.object)(), ["annotated-metrics", "no-minimum", "cpu"]),
+        (of_v2, "detailed", detailed_scaler(), ["annotated-metrics", "no-minimum", "cpu"]),
+        (of_v1, "simple", (of_v1.object)(), ["metrics", "no-metrics", "behavior"]),
+        (of_v1, "annotated", annotated_scaler(), ["metrics", "no-metrics", "behavior"]),
+    ] {
+        let (validating, mutating) = (kind.validating, kind.mutating);
+        let mut answers = vec![
+            ("allowed".to_owned(), validating, String::new(), 201),
+            ("denied".to_owned(), validating, format!("{validating}=deny;"), 403),
+            ("labelled".to_owned(), mutating, format!("{mutating}=label;"), 201),
+            (
+                "changed and seen by others".to_owned(),
+                mutating,
+                format!("{mutating}=label;m1=annotation;v1=warn;"),
+                201,
+            ),
+        ];
+        answers.extend(changes.map(|change| {
+            (
+                format!("changed by {change}"),
+                mutating,
+                format!("m1=label;{mutating}={change};m2=annotation;"),
+                201,
+            )
+        }));
+        for (what, webhook, asks, status) in answers {
+            let name = |how: &str| format!("new, {how}: {} ({form}): {what}", kind.name);
+            let object = with(&object, webhook, &asks);
+            let after = if status == 201 { 200 } else { 404 };
+            let created = by_admin(&name("JSON"), "POST", kind.collections[0]).json(&object.to_string());
+            cases.push(kind.read(created.answers(status), after));
+            let created = by_admin(&name("YAML"), "POST", kind.collections[0]);
+            cases.push(
+                kind.read(created.body("application/yaml", yaml(&object).as_bytes()).answers(status), after),
+            );
+            let applied = by_admin(&name("apply"), "PATCH", &format!("{}?fieldManager=twin", kind.own()));
+            let applied = applied.body(APPLY, object.to_string().as_bytes()).answers(status);
+            cases.push(kind.read(applied, after));
+        }
+        let object = with(&object, mutating, &format!("{mutating}=label;"));
+        let dry_run = format!("{}?dryRun=All", kind.collections[0]);
+        let dry_run = by_admin(&format!("new, a dry run: {} ({form})", kind.name), "POST", &dry_run);
+        cases.push(kind.read(dry_run.json(&object.to_string()).answers(201), 404));
+        let put = by_admin(&format!("new, PUT: {} ({form})", kind.name), "PUT", &kind.own());
+        cases.push(kind.read(put.json(&object.to_string()).answers(404).unreviewed(), 404));
+        let mut generated = object;
+        generated["metadata"]["generateName"] = json!("{unique}-");
+        generated["metadata"].as_object_mut().expect("an object").remove("name");
+        cases.push(
+            by_admin(&format!("new, a generated name: {} ({form})", kind.name), "POST", kind.collections[0])
+                .json(&generated.to_string())
+                .answers(201),
+        );
+    }
+    let mut of_memory = with(&(of_v2.object)(), "mequivalent", "mequivalent=label;");
+    of_memory["spec"]["metrics"] = json!([{"type": "Resource",
+        "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 70}}}]);
+    let kept = with(&(of_v2.object)(), "mequivalent", "mequivalent=no-behavior;");
+    let unknown = with(&(of_v2.object)(), "mequivalent", "mequivalent=extra-field;m2=annotation;");
+    for (what, object) in [
+        ("metrics of memory alone", of_memory),
+        ("a behavior that a webhook removes", kept),
+        ("an unknown field of a webhook", unknown),
+    ] {
+        let created = by_admin(&format!("new: {what}"), "POST", of_v2.collections[0]);
+        cases.push(of_v2.read(created.json(&object.to_string()).answers(201), 200));
+    }
+    let mut of_annotation = with(&annotated_scaler(), "mscalers2", "m1=label;mscalers2=annotation;");
+    of_annotation["spec"].as_object_mut().expect("an object").remove("targetCPUUtilizationPercentage");
+    let created = by_admin("new: metrics in an annotation alone", "POST", of_v1.collections[0]);
+    cases.push(of_v1.read(created.json(&of_annotation.to_string()).answers(422), 404));
+    let mistyped = with(&(of_v2.object)(), "mequivalent", "mequivalent=replicas-type;").to_string();
+    let created = by_admin("new: a field of another type", "POST", of_v2.collections[0]);
+    cases.push(of_v2.read(created.json(&mistyped).answers(500), 404));
+    cases
 }
 
 /// New events of both groups, with webhooks for the other one.
@@ -216,6 +371,9 @@ fn new_events() -> Vec<Case> {
             cases.push(kind.read(applied.body(APPLY, object.to_string().as_bytes()).answers(status), after));
         }
     }
+    let mistyped = kind.with("mcoreevents", "mcoreevents=message-type;").to_string();
+    let created = by_admin("a new event: a field of another type", "POST", kind.collections[0]);
+    cases.push(kind.read(created.json(&mistyped).answers(500), 404));
     for (what, asks, status) in [("allowed", "", 201), ("denied", "vevents=deny;", 403)] {
         let mut event = in_core(kind.with("vevents", asks));
         event["count"] = json!(3);
@@ -302,7 +460,7 @@ fn widgets() -> Vec<Case> {
     cases
 }
 
-/// An update by a user who may not patch the object, which the conversion needs.
+/// An update by a user who may not patch the object: the API server would convert it in a patch.
 fn by_updater(kind: &Kind) -> Case {
     let mut object = kind.with("vequivalent", "");
     object["metadata"]["resourceVersion"] = json!("{version}");
@@ -313,7 +471,7 @@ fn by_updater(kind: &Kind) -> Case {
 }
 
 fn scalers() -> Vec<Case> {
-    let [kind, of_v1] = [&KINDS[0], &KINDS[1]];
+    let kind = &KINDS[0];
     let own = kind.own();
     let patched = |name: &str, patch: Value, status: u16| {
         let case = kind.created(name).then("PATCH", &own);
@@ -348,10 +506,5 @@ fn scalers() -> Vec<Case> {
             200,
         ),
         by_updater(kind).answers(200),
-        case(super::GROUP, "a scaler of v1 that is new", "POST", of_v1.collections[0])
-            .cert("admin")
-            .only(H1)
-            .json(&of_v1.with("vscalers2", "").to_string())
-            .answers(201),
     ]
 }

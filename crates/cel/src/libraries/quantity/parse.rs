@@ -1,4 +1,4 @@
-//! Parses quantities.
+//! Parses quantities, and prints them in their canonical form.
 
 use num_bigint::BigInt;
 use num_traits::{One, Pow, Signed, Zero};
@@ -29,27 +29,85 @@ struct Parts<'a> {
 /// The unit of a quantity.
 #[derive(Debug, Clone, Copy)]
 enum Suffix {
-    /// A power of ten.
+    /// A power of ten with a letter of its own.
     Decimal(i32),
+    /// A power of ten as an exponent.
+    Exponent(i32),
     /// A power of two.
     Binary(u32),
 }
+
+/// The suffixes of the powers of ten, from [`NANO`] on in steps of three.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+/// The suffixes of the powers of 1024.
+const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 // apimachinery: pkg/api/resource/quantity.go — ParseQuantity
 pub(super) fn parse(text: &str) -> Result<Amount, &'static str> {
     if text.is_empty() {
         return Err(FORMAT);
     }
+    Parts::read(text)?.amount(text)
+}
+
+/// A quantity as the reference prints it after it has read this text: in its canonical form, or as it is if it nearly has that.
+// apimachinery: pkg/api/resource/quantity.go — ParseQuantity, MarshalJSON, CanonicalizeBytes
+pub(super) fn canonical(text: &str) -> Result<String, &'static str> {
+    if text.is_empty() {
+        return Err(FORMAT);
+    }
     let parts = Parts::read(text)?;
-    if parts.whole.len() + parts.fraction.len() > usize::try_from(MAX_DIGITS).unwrap_or(usize::MAX) {
-        return Err(TOO_LARGE);
+    let amount = parts.amount(text)?;
+    if matches!(amount, Amount::Small { .. }) && parts.is_kept() {
+        return Ok(text.to_owned());
     }
-    match parts.small() {
-        Some(amount) => Ok(amount),
-        // The reference needs a digit only here.
-        None if !has_digit(text) => Err(NUMBER),
-        None => Ok(parts.large()),
+    let (unscaled, exponent) = amount.parts();
+    if unscaled.is_zero() {
+        return Ok("0".to_owned());
     }
+    if matches!(parts.suffix, Suffix::Binary(_))
+        && let Some(whole) = whole(&unscaled, exponent)
+        && whole.abs() >= BigInt::from(1024)
+    {
+        let (number, power) = without_factors(whole, 1024);
+        return Ok(format!("{number}{}", BINARY.get(power).unwrap_or(&"")));
+    }
+    let (mut number, zeros) = without_factors(unscaled, 10);
+    let mut exponent = exponent.saturating_add(i32::try_from(zeros).unwrap_or(i32::MAX));
+    while exponent % 3 != 0 {
+        number *= 10;
+        exponent -= 1;
+    }
+    Ok(match parts.suffix {
+        Suffix::Exponent(_) if exponent == 0 => number.to_string(),
+        Suffix::Exponent(_) => format!("{number}e{exponent}"),
+        // The reference has no suffix for what is larger, and prints none.
+        Suffix::Decimal(_) | Suffix::Binary(_) => {
+            let place = usize::try_from((exponent - NANO) / 3).ok();
+            format!("{number}{}", place.and_then(|place| DECIMAL.get(place)).unwrap_or(&""))
+        }
+    })
+}
+
+/// The amount, if it is a whole number.
+fn whole(unscaled: &BigInt, exponent: i32) -> Option<BigInt> {
+    let factor = BigInt::from(10).pow(exponent.unsigned_abs());
+    if exponent >= 0 {
+        return Some(unscaled * factor);
+    }
+    let quotient = unscaled / &factor;
+    (&quotient * factor == *unscaled).then_some(quotient)
+}
+
+/// A number other than zero without the factors of this size, and how many it has.
+// apimachinery: pkg/api/resource/math.go — removeBigIntFactors
+fn without_factors(mut number: BigInt, factor: u32) -> (BigInt, usize) {
+    let mut times = 0;
+    while !number.is_zero() && (&number % factor).is_zero() {
+        number /= factor;
+        times += 1;
+    }
+    (number, times)
 }
 
 /// Whether there is a digit before the suffix.
@@ -69,6 +127,31 @@ impl<'a> Parts<'a> {
         Ok(Self { negative, whole, fraction, suffix })
     }
 
+    /// The amount of the quantity, whose text has these parts.
+    fn amount(&self, text: &str) -> Result<Amount, &'static str> {
+        if self.whole.len() + self.fraction.len() > usize::try_from(MAX_DIGITS).unwrap_or(usize::MAX) {
+            return Err(TOO_LARGE);
+        }
+        match self.small() {
+            Some(amount) => Ok(amount),
+            // The reference needs a digit only here.
+            None if !has_digit(text) => Err(NUMBER),
+            None => Ok(self.large()),
+        }
+    }
+
+    /// Whether the reference takes the text for the canonical one, of a 64-bit integer.
+    fn is_kept(&self) -> bool {
+        let digits = self.digits();
+        match self.suffix {
+            Suffix::Binary(_) => digits.parse::<i64>().is_ok_and(|value| value & 7 != 0),
+            Suffix::Decimal(exponent) | Suffix::Exponent(exponent) => {
+                let exponent = exponent - i32::try_from(self.fraction.len()).unwrap_or(0);
+                exponent % 3 == 0 && !digits.ends_with("000") && !digits.starts_with('0')
+            }
+        }
+    }
+
     fn digits(&self) -> String {
         let whole = if self.whole.is_empty() { "0" } else { self.whole };
         format!("{whole}{}", self.fraction)
@@ -79,7 +162,7 @@ impl<'a> Parts<'a> {
         let whole = i32::try_from(self.whole.len().max(1)).ok()?;
         let fraction = i32::try_from(self.fraction.len()).ok()?;
         let (precision, exponent, factor) = match self.suffix {
-            Suffix::Decimal(exponent) => (18 - whole - fraction, exponent, 1),
+            Suffix::Decimal(exponent) | Suffix::Exponent(exponent) => (18 - whole - fraction, exponent, 1),
             Suffix::Binary(power) if fraction == 0 => {
                 let digits = i32::try_from(power * 3 / 10).ok()?;
                 (15 - whole - digits - 1, 0, 1_i64.checked_shl(power)?)
@@ -99,7 +182,7 @@ impl<'a> Parts<'a> {
         let mut unscaled: BigInt = self.digits().parse().unwrap_or_default();
         let mut exponent = -i32::try_from(self.fraction.len()).unwrap_or(0);
         match self.suffix {
-            Suffix::Decimal(power) => exponent += power,
+            Suffix::Decimal(power) | Suffix::Exponent(power) => exponent += power,
             Suffix::Binary(power) => unscaled <<= power,
         }
         if !unscaled.is_zero() {
@@ -134,18 +217,16 @@ impl Suffix {
         if !rest.is_empty() {
             return Err(FORMAT);
         }
-        let decimal = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-        let binary = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
         let place = |list: &[&str]| list.iter().position(|suffix| *suffix == text);
-        if let Some(place) = place(&decimal).and_then(|place| i32::try_from(place).ok()) {
+        if let Some(place) = place(&DECIMAL).and_then(|place| i32::try_from(place).ok()) {
             return Ok(Self::Decimal((place - 3) * 3));
         }
-        if let Some(place) = place(&binary).and_then(|place| u32::try_from(place).ok()) {
+        if let Some(place) = place(&BINARY).and_then(|place| u32::try_from(place).ok()) {
             return Ok(Self::Binary(place * 10));
         }
         let exponent: i64 = text.strip_prefix(['e', 'E']).and_then(|text| text.parse().ok()).ok_or(SUFFIX)?;
         match i32::try_from(exponent) {
-            Ok(exponent) if exponent.unsigned_abs() <= MAX_DIGITS => Ok(Self::Decimal(exponent)),
+            Ok(exponent) if exponent.unsigned_abs() <= MAX_DIGITS => Ok(Self::Exponent(exponent)),
             _ => Err(TOO_LARGE),
         }
     }
