@@ -147,13 +147,13 @@ Which requests of a cluster are audited, and where their events are stored ([Aud
 
 const LIMITS: &str = "\
 Limits on the requests of each cluster in flight, and fair queues for the requests beyond them;
-[operations.md](operations.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
+[limits.md](limits.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
 process.
 
 ";
 
 const PAGE: &str = "\
-The page on which users find their clusters; [Login](login.md#the-page) describes it. Without `bindAddress` there is none.
+The page on which users find their clusters; [Login](page.md#the-page) describes it. Without `bindAddress` there is none.
 
 ";
 
