@@ -50,7 +50,7 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.
 - **kube-apiserver's own command line** starts the gateway with `--ignore-unknown-apiserver-flags`; `portcullis convert` prints the
-  flags that are left ([Use it as a sidecar](../README.md#use-it-as-a-sidecar)). As there, the value of a flag may be the next word, `_`
+  flags that are left ([Deployment](deployment.md#with-the-flags-of-your-kube-apiserver)). As there, the value of a flag may be the next word, `_`
   is `-`, and a truth value may be `1`, `T` or `True`.
 - **Relative paths** in the file start at the file's directory, on the command line at the working directory.
 - **Errors** are reported all at once, those of flags and those of files, each with its file, line, key and fix. An unknown key or
