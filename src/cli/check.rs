@@ -32,6 +32,12 @@ use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
 use audit::AuditReport;
 
+/// The examples of `portcullis check --help`.
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis check --config gateway.yaml
+  portcullis check --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig --output json";
+
 /// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]

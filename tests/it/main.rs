@@ -90,4 +90,5 @@ mod threat_model;
 mod token_review;
 mod traces;
 mod tunnels;
+mod upgrade;
 mod webhook;
