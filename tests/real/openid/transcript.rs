@@ -154,7 +154,8 @@ pub(super) fn the_transcript_is_what_a_user_sees(servers: &RealServers) -> Resul
 /// The quick start of README, word by word but for directories, addresses and ports.
 pub(super) fn the_quick_start(servers: &RealServers) -> Result<(), String> {
     let setup = ProviderSetup::new(servers, "quick-start")?;
-    let server = servers.server(HeaderFlags::Good)?;
+    // As kubeadm starts it.
+    let server = servers.server(HeaderFlags::NoUids)?;
     let home = tempfile::tempdir().map_err(|error| error.to_string())?;
     let directory = quick_start::directory(home.path())?;
     let backend = servers.kubeconfig("quick-start-login", server.address, &FRONT_PROXY)?;
