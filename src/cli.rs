@@ -299,7 +299,7 @@ impl Cli {
             Command::Dev(options) => dev::run(&options),
             Command::Completion { shell } => {
                 let mut script = Vec::new();
-                clap_complete::generate(shell, &mut Self::command(), "portcullis", &mut script);
+                clap_complete::generate(shell, &mut command(), "portcullis", &mut script);
                 std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
             }
         }
