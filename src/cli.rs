@@ -212,7 +212,7 @@ fn overview(cli: &clap::Command) -> String {
     let group = |(title, names): &(&str, &[&str])| {
         format!("{title}:\n{}", names.iter().map(line).collect::<String>())
     };
-    GROUPS.iter().map(group).collect::<Vec<_>>().join("\n")
+    GROUPS.iter().map(group).collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
 
 /// The command line. The help of [`CONFIGURED`] leaves out the flags of `serve` but --config, and that of `serve` those that few
