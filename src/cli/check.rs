@@ -42,11 +42,12 @@ Examples:
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct CheckFlags {
-    #[command(flatten)]
-    pub(super) serve: ServeFlags,
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
+    // Last: the command's own flags are first in its help.
+    #[command(flatten)]
+    pub(super) serve: ServeFlags,
 }
 
 /// The configuration that `serve` would run.

@@ -154,7 +154,11 @@ fn page_metrics() -> Result<(), String> {
         .map(|found| found.get(1).unwrap().as_str())
         .filter(|name| !known.contains_key(*name))
         .collect();
-    if unknown.is_empty() { Ok(()) } else { Err(format!("{METRICS_PAGE} names unknown metrics: {unknown:?}")) }
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{METRICS_PAGE} names unknown metrics: {unknown:?}"))
+    }
 }
 
 /// Each alert names its section, which has all parts; each section is of an alert; five have the severity `page`.

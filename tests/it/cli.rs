@@ -42,7 +42,10 @@ fn the_version_says_what_the_program_is_made_of() {
     let version = env!("CARGO_PKG_VERSION");
     for flag in ["--version", "-V"] {
         let output = portcullis(&[flag]);
-        assert_eq!(printed(&output, "DIR"), format!("exit 0\n--- stdout\nportcullis {version}\n--- stderr\n"));
+        assert_eq!(
+            printed(&output, "DIR"),
+            format!("exit 0\n--- stdout\nportcullis {version}\n--- stderr\n")
+        );
     }
     let output = portcullis(&["--version", "--output", "json"]);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -51,7 +54,10 @@ fn the_version_says_what_the_program_is_made_of() {
     assert_eq!(report["commit"].as_str(), option_env!("PORTCULLIS_COMMIT"));
     assert_eq!(report["kubernetes"], serde_json::json!({"reference": "1.37", "oldestBackend": "1.34"}));
     assert!(report["features"].as_array().unwrap().contains(&"page".into()), "{report}");
-    assert!(report["libraries"]["rustls"].is_string() && report["libraries"]["aws-lc-rs"].is_string(), "{report}");
+    assert!(
+        report["libraries"]["rustls"].is_string() && report["libraries"]["aws-lc-rs"].is_string(),
+        "{report}"
+    );
     let refused = portcullis(&["--version", "--output", "toml"]);
     assert_eq!(refused.status.code(), Some(64));
     let yaml = portcullis(&["--version", "-o", "yaml"]).stdout;

@@ -74,7 +74,8 @@ fn nothing_of_the_last_release_is_gone_without_a_warning() {
         assert!(now.len() > 60, "{name}: only {}", now.len());
         if std::env::var_os("PORTCULLIS_RELEASE").is_some() {
             let lines: String = now.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-            let text = format!("# Of {}. Written by tests/it/upgrade.rs.\n{lines}", env!("CARGO_PKG_VERSION"));
+            let text =
+                format!("# Of {}. Written by tests/it/upgrade.rs.\n{lines}", env!("CARGO_PKG_VERSION"));
             std::fs::write(file(name), text).unwrap();
         }
         let before = std::fs::read_to_string(file(name)).unwrap();

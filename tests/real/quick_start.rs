@@ -13,7 +13,8 @@ use crate::servers::RealServers;
 pub(crate) fn directory(parent: &Path) -> Result<PathBuf, String> {
     let directory = parent.join("quick-start");
     fs::create_dir_all(directory.join("bin")).map_err(|error| error.to_string())?;
-    std::os::unix::fs::symlink(workspace_root().join("deploy"), directory.join("deploy")).map_err(|error| error.to_string())?;
+    std::os::unix::fs::symlink(workspace_root().join("deploy"), directory.join("deploy"))
+        .map_err(|error| error.to_string())?;
     Ok(directory)
 }
 

@@ -126,7 +126,8 @@ impl Background {
                     seen.push(line);
                 }
                 Err(error) => {
-                    let end = if error == RecvTimeoutError::Timeout { "has not printed" } else { "ended without" };
+                    let end =
+                        if error == RecvTimeoutError::Timeout { "has not printed" } else { "ended without" };
                     return Err(format!("$ {command} &\n{end} {missing:?}; it printed\n{}", seen.join("\n")));
                 }
             }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
-use portcullis_tools::{help, login};
 use portcullis_tools::output::BAD_CONFIGURATION;
+use portcullis_tools::{help, login};
 
 /// Log in to clusters with an OpenID provider.
 ///
@@ -31,7 +31,8 @@ enum Cli {
 }
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
     let command = help::described(help::arranged(Cli::command()), &words);
     let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     match parsed {

@@ -80,7 +80,11 @@ impl KubeconfigFlags {
         let certificates = bundle.certificates().iter();
         let pem: String =
             certificates.map(|certificate| encode_pem("CERTIFICATE", &certificate.der)).collect();
-        let server = ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: self.tls_server_name.clone() };
+        let server = ServerPart {
+            url: url.clone(),
+            authority: Some(pem),
+            tls_server_name: self.tls_server_name.clone(),
+        };
         Ok(Some((file.clone(), server)))
     }
 }
