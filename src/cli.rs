@@ -124,7 +124,7 @@ enum Command {
 const SERVE_EXAMPLE: &str = "\
 Example, in front of one API server:
   portcullis serve --tls-cert-file gateway.crt --tls-private-key-file gateway.key \\
-    --client-ca-file clients-ca.crt --token-auth-file tokens.csv --backend-kubeconfig backend.kubeconfig
+    --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig
 
 Example, in front of many:
   portcullis serve --config gateway.yaml";
@@ -139,7 +139,7 @@ const SERVE_HELP: &str =
     "These are the flags that most gateways need. `portcullis serve --help-all` explains all of them.";
 
 /// The flags that `serve --help` shows.
-const SERVE_FIRST: [&str; 35] = [
+const SERVE_FIRST: [&str; 30] = [
     "admission-control-config-file",
     "anonymous-auth",
     "audit-log-path",
@@ -149,28 +149,23 @@ const SERVE_FIRST: [&str; 35] = [
     "authorization-config",
     "backend-kubeconfig",
     "bind-address",
-    "client-ca-crl-file",
     "client-ca-file",
     "config",
     "controllers",
     "credential-deny-list-file",
-    "enable-bootstrap-token-auth",
     "identity",
     "ignore-unknown-apiserver-flags",
     "logging-format",
     "max-buffered-bytes",
-    "max-mutating-requests-inflight",
     "max-requests-inflight",
     "metrics-bind-address",
     "oidc-client-id",
     "oidc-groups-claim",
     "oidc-issuer-url",
     "oidc-username-claim",
-    "requestheader-allowed-names",
     "requestheader-client-ca-file",
     "secure-port",
     "service-account-issuer",
-    "shutdown-grace-period",
     "tls-cert-file",
     "tls-private-key-file",
     "token-auth-file",
@@ -237,10 +232,24 @@ pub fn command() -> clap::Command {
     let cli = cli.mut_subcommand("serve", |command| {
         headed(command, SERVE_HELP).mut_args(|flag| {
             let is_first = flag.get_long().is_some_and(|name| SERVE_FIRST.contains(&name));
-            flag.hide_short_help(!is_first)
+            in_one_sentence(flag).hide_short_help(!is_first)
         })
     });
     help::arranged(cli)
+}
+
+/// The flag with the first sentence of its help in --help, and all of it in --help-all.
+fn in_one_sentence(flag: clap::Arg) -> clap::Arg {
+    let Some(help) = flag.get_help().map(ToString::to_string) else { return flag };
+    let flag = if flag.get_long_help().is_none() { flag.long_help(help.clone()) } else { flag };
+    flag.help(first_sentence(&help).to_owned())
+}
+
+/// The first sentence, up to its colon if it is long.
+fn first_sentence(text: &str) -> &str {
+    const LONG: usize = 130;
+    let first = text.split_once(". ").map_or(text, |(first, _)| first);
+    if first.len() > LONG { first.split_once(": ").map_or(first, |(first, _)| first) } else { first }
 }
 
 /// Puts a text before the examples of a command.
@@ -359,8 +368,8 @@ mod tests {
     #[test]
     fn all_flags_are_behind_help_all() {
         let (short, all) = (help(&["check", "--help"]), help(&["check", "--help-all"]));
-        assert!(short.contains("--config") && !short.contains("--client-ca-file "), "{short}");
-        assert!(all.contains("--client-ca-file ") && all.contains("--audit-webhook-mode"), "{all}");
+        assert!(short.contains("--config") && !short.contains("--token-auth-file"), "{short}");
+        assert!(all.contains("--token-auth-file ") && all.contains("--audit-webhook-mode"), "{all}");
         let (short, all) = (help(&["serve", "--help"]), help(&["serve", "--help-all"]));
         assert!(short.contains("--client-ca-file ") && !short.contains("--audit-webhook-mode"), "{short}");
         assert!(all.contains("--audit-webhook-mode"), "{all}");

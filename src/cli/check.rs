@@ -36,7 +36,7 @@ use audit::AuditReport;
 pub(super) const EXAMPLE: &str = "\
 Examples:
   portcullis check --config gateway.yaml
-  portcullis check --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig --output json";
+  portcullis check --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig";
 
 /// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]

@@ -10,7 +10,7 @@ use portcullis_go::quote::Quoted;
 use portcullis_tools::help;
 
 use super::foreign_flags::{ALL, ForeignFlag, ForeignRole, IGNORE};
-use super::{CONFIGURED, Cli};
+use super::{CONFIGURED, Cli, first_sentence};
 use crate::config::ConfigError;
 use crate::config::flags::CommandLineFindings;
 
@@ -293,6 +293,7 @@ fn value_help(argument: &Arg) -> String {
     }
     let name = argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string);
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let help = first_sentence(&help);
     match name.collect::<String>() {
         name if name.is_empty() => format!("give the flag alone: {help}"),
         name => format!("give {name}: {help}"),

@@ -45,16 +45,23 @@ fn keys() -> BTreeSet<String> {
     for line in page.lines() {
         if let Some(title) = line.strip_prefix('#') {
             section = title.trim_start_matches('#').trim().trim_matches('`');
-        } else if let Some(key) = line.strip_prefix("| `").and_then(|row| row.split('`').next()) {
+        } else if let Some(key) = line.strip_prefix("| `").and_then(|row| row.split('`').next())
+            && !key.starts_with('-')
+        {
             found.insert(format!("{section}.{key}"));
         }
     }
     found
 }
 
+/// The metrics, and each label of them: others may be added.
 fn metrics() -> BTreeSet<String> {
-    let names = metric_labels().into_iter();
-    names.map(|(name, labels)| format!("{name}{{{}}}", labels.join(","))).collect()
+    let mut found = BTreeSet::new();
+    for (name, labels) in metric_labels() {
+        found.extend(labels.iter().map(|label| format!("{name} {label}")));
+        found.insert(name);
+    }
+    found
 }
 
 /// What a release had, it did not warn about, and is not there any more.
