@@ -12,7 +12,7 @@ use super::token::{finish, in_runtime};
 /// The examples of `portcullis cluster-info --help`.
 pub const EXAMPLE: &str = "\
 Examples:
-  portcullis cluster-info create --server https://gateway.example.com:6443 --certificate-authority ca.crt
+  portcullis cluster-info create --server https://gateway.example.com:6443
   portcullis cluster-info verify --server gateway.example.com:6443 --token-file token \\
     --discovery-token-ca-cert-hash sha256:…";
 
@@ -25,7 +25,7 @@ pub enum ClusterInfoCommand {
     /// RoleBinding allow system:anonymous to read it. The controller bootstrapsigner signs it with every token that has
     /// the usage signing.
     #[command(
-        after_help = "Example:\n  portcullis cluster-info create --server https://gateway.example.com:6443 --certificate-authority ca.crt"
+        after_help = "Example:\n  portcullis cluster-info create --server https://gateway.example.com:6443"
     )]
     Create(create::ClusterInfoCreateFlags),
     /// Discover the cluster as a joining node does, and verify each step.
