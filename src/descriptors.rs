@@ -148,7 +148,7 @@ mod tests {
         Descriptors::divide(files, NonZeroUsize::new(max_connections), NonZeroUsize::new(per_tenant))
     }
 
-    /// As `docs/operations.md` has them.
+    /// As `docs/limits.md` has them.
     #[test]
     fn the_parts_of_common_limits() {
         let all = |divided: Descriptors| {

@@ -17,6 +17,7 @@ pub use crate::authz::settings::{
 };
 pub use crate::backend::settings::Backend as BackendSettings;
 
+pub use crate::cli::command as command_line;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,

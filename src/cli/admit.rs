@@ -38,8 +38,6 @@ A List is shown object by object. Each object is shown to the webhooks as it is 
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct AdmitFlags {
-    #[command(flatten)]
-    pub(super) serve: ServeFlags,
     /// The object, a List of objects, or an AdmissionReview, in YAML or JSON; - for standard input.
     #[arg(short, long, value_name = "FILE", help_heading = "Request")]
     filename: PathBuf,
@@ -67,6 +65,9 @@ pub(super) struct AdmitFlags {
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
+    // Last: the command's own flags are first in its help.
+    #[command(flatten)]
+    pub(super) serve: ServeFlags,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -10,6 +10,13 @@ use portcullis_tools::certs::profile::SignerProfile;
 
 use crate::config::resolve::signer_profiles;
 
+/// The examples of `portcullis certs --help`.
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis certs init --dir pki
+  portcullis certs issue client --common-name alice --organization developers --out alice
+  portcullis certs inspect alice.crt";
+
 /// The commands of `portcullis certs`.
 #[derive(Debug, Subcommand)]
 pub(super) enum CertsCommand {

@@ -32,15 +32,22 @@ use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
 use audit::AuditReport;
 
+/// The examples of `portcullis check --help`.
+pub(super) const EXAMPLE: &str = "\
+Examples:
+  portcullis check --config gateway.yaml
+  portcullis check --client-ca-file clients-ca.crt --backend-kubeconfig backend.kubeconfig";
+
 /// The flags of `portcullis check`: those of `serve`, and the output format.
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct CheckFlags {
-    #[command(flatten)]
-    pub(super) serve: ServeFlags,
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
+    // Last: the command's own flags are first in its help.
+    #[command(flatten)]
+    pub(super) serve: ServeFlags,
 }
 
 /// The configuration that `serve` would run.

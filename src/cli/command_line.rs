@@ -7,9 +7,10 @@
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, FromArgMatches as _};
 use portcullis_go::quote::Quoted;
+use portcullis_tools::help;
 
 use super::foreign_flags::{ALL, ForeignFlag, ForeignRole, IGNORE};
-use super::{CONFIGURED, Cli};
+use super::{CONFIGURED, Cli, first_sentence};
 use crate::config::ConfigError;
 use crate::config::flags::CommandLineFindings;
 
@@ -19,7 +20,7 @@ const LIKENESS: f64 = 0.85;
 /// Parses a command line. Errors of single flags of a command that reads the configuration go to its `ServeFlags`, which
 /// `resolve` reports with its own.
 pub(super) fn parse(arguments: Vec<String>) -> Result<Cli, clap::Error> {
-    let mut arguments = arguments.into_iter();
+    let mut arguments = help_of_command(arguments).into_iter();
     let head: Vec<String> = arguments.by_ref().take(2).collect();
     let is_configured = |name: &String| name == "serve" || CONFIGURED.contains(&name.as_str());
     let command = super::command();
@@ -50,8 +51,20 @@ pub(super) fn parse(arguments: Vec<String>) -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
+/// `help NAME …` as `NAME … --help`, which is shorter than what clap prints for it.
+fn help_of_command(arguments: Vec<String>) -> Vec<String> {
+    match arguments.as_slice() {
+        [program, help, names @ ..] if help == "help" => {
+            [&[program.clone()], names, &["--help".to_owned()]].concat()
+        }
+        _ => arguments,
+    }
+}
+
 fn read(arguments: impl IntoIterator<Item = String>) -> Result<Cli, clap::Error> {
-    let mut matches = super::command().try_get_matches_from(arguments)?;
+    let arguments: Vec<String> = arguments.into_iter().collect();
+    let command = help::described(super::command(), arguments.get(1..).unwrap_or_default());
+    let mut matches = command.try_get_matches_from(arguments)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut super::command()))
 }
 
@@ -234,7 +247,7 @@ fn flag_error(command: &Command, flag: &GivenFlag, error: &clap::Error) -> (Conf
         (ErrorKind::UnknownArgument, Some(name)) => {
             let meant = most_alike(command, name).map(|meant| format!("--{meant}"));
             let fix = meant.as_ref().map_or_else(
-                || "remove it; `portcullis serve --help` explains every flag".to_owned(),
+                || "remove it; `portcullis serve --help-all` explains every flag".to_owned(),
                 |meant| format!("give {meant}"),
             );
             (ConfigError::new(key, "unknown flag").fix(fix), meant)
@@ -244,7 +257,7 @@ fn flag_error(command: &Command, flag: &GivenFlag, error: &clap::Error) -> (Conf
             (ConfigError::new(key, "is neither a flag nor the value of one").fix(fix), None)
         }
         _ => {
-            let fix = known.map_or_else(|| "see `portcullis serve --help`".to_owned(), value_help);
+            let fix = known.map_or_else(|| "see `portcullis serve --help-all`".to_owned(), value_help);
             (ConfigError::new(key, value_problem(error)).fix(fix), None)
         }
     }
@@ -270,6 +283,9 @@ fn value_problem(error: &clap::Error) -> String {
 
 /// Which values a flag has.
 fn value_help(argument: &Arg) -> String {
+    if is_truth_value(argument) {
+        return "give true or false".to_owned();
+    }
     let possible: Vec<String> =
         argument.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
     if !possible.is_empty() {
@@ -277,6 +293,7 @@ fn value_help(argument: &Arg) -> String {
     }
     let name = argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string);
     let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let help = first_sentence(&help);
     match name.collect::<String>() {
         name if name.is_empty() => format!("give the flag alone: {help}"),
         name => format!("give {name}: {help}"),

@@ -66,8 +66,6 @@ the request is audited.";
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct ExplainFlags {
-    #[command(flatten)]
-    pub(super) serve: ServeFlags,
     /// A PEM certificate to explain, followed by its intermediates. Default: a token from standard input.
     #[arg(long, value_name = "FILE", help_heading = "Credential")]
     certificate: Option<PathBuf>,
@@ -85,6 +83,9 @@ pub(super) struct ExplainFlags {
     /// How to print the result.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
+    // Last: the command's own flags are first in its help.
+    #[command(flatten)]
+    pub(super) serve: ServeFlags,
 }
 
 pub(super) fn run(flags: &ExplainFlags) -> ExitCode {

@@ -30,8 +30,6 @@ Examples:
 #[derive(Debug, Clone, Args)]
 #[command(args_override_self = true)]
 pub(super) struct KubeconfigFlags {
-    #[command(flatten)]
-    pub(super) serve: ServeFlags,
     /// The URL of the gateway. The host is replaced by the server name of a cluster that has one.
     #[arg(long, value_name = "URL", help_heading = "Kubeconfig")]
     server: String,
@@ -43,6 +41,9 @@ pub(super) struct KubeconfigFlags {
     clusters: Vec<String>,
     #[command(flatten)]
     provider: ProviderFlags,
+    // Last: the command's own flags are first in its help.
+    #[command(flatten)]
+    pub(super) serve: ServeFlags,
 }
 
 pub(super) fn run(flags: &KubeconfigFlags) -> ExitCode {

@@ -14,7 +14,9 @@ use crate::{PROMTOOL, Test};
 
 const ALERTS: &str = "deploy/monitoring/alerts.yaml";
 const DASHBOARD: &str = "deploy/monitoring/dashboard.json";
-const PAGE: &str = "docs/operations.md";
+const ALERTS_PAGE: &str = "docs/alerts.md";
+const METRICS_PAGE: &str = "docs/metrics.md";
+const OPERATIONS_PAGE: &str = "docs/operations.md";
 
 pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     vec![
@@ -141,7 +143,7 @@ fn unknown_is_found() -> Result<(), String> {
 
 /// The metrics of the table of the page, where they are spelled out.
 fn page_metrics() -> Result<(), String> {
-    let (page, known) = (read(PAGE)?, metric_labels());
+    let (page, known) = (read(METRICS_PAGE)?, metric_labels());
     let name = Regex::new(
         r"`((?:apiserver|portcullis|authentication|authenticated|workqueue|leader|serviceaccount)_[a-z_]+)`",
     )
@@ -152,15 +154,19 @@ fn page_metrics() -> Result<(), String> {
         .map(|found| found.get(1).unwrap().as_str())
         .filter(|name| !known.contains_key(*name))
         .collect();
-    if unknown.is_empty() { Ok(()) } else { Err(format!("{PAGE} names unknown metrics: {unknown:?}")) }
+    if unknown.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{METRICS_PAGE} names unknown metrics: {unknown:?}"))
+    }
 }
 
 /// Each alert names its section, which has all parts; each section is of an alert; five have the severity `page`.
 fn pages() -> Result<(), String> {
-    let (page, alerts) = (read(PAGE)?, alerts()?);
+    let (page, alerts) = (read(ALERTS_PAGE)?, alerts()?);
     let mut wrong = Vec::new();
     let sections: BTreeMap<&str, &str> = page
-        .split("\n### ")
+        .split("\n## ")
         .filter_map(|section| section.split_once('\n'))
         .filter(|(title, _)| title.starts_with("Portcullis"))
         .collect();
@@ -168,7 +174,7 @@ fn pages() -> Result<(), String> {
     for alert in &alerts {
         let name = alert["alert"].as_str().unwrap();
         names.insert(name);
-        let link = format!("{PAGE}#{}", name.to_lowercase());
+        let link = format!("{ALERTS_PAGE}#{}", name.to_lowercase());
         if alert["annotations"]["runbook_url"] != link.as_str() {
             wrong.push(format!("{name}: the runbook_url is not {link}"));
         }
@@ -187,9 +193,10 @@ fn pages() -> Result<(), String> {
         .filter(|alert| alert["labels"]["severity"] == "page")
         .map(|alert| alert["alert"].as_str().unwrap())
         .collect();
-    let beginning = page.split("\n## ").nth(1).unwrap_or_default();
+    let operations = read(OPERATIONS_PAGE)?;
+    let beginning = operations.split("\n## ").nth(1).unwrap_or_default();
     if first.len() != 5 || !first.iter().all(|name| beginning.contains(&format!("[{name}]"))) {
-        wrong.push(format!("the first section of the page does not list {first:?}"));
+        wrong.push(format!("the first section of {OPERATIONS_PAGE} does not list {first:?}"));
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }

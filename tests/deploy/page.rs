@@ -1,4 +1,5 @@
-//! The commands of docs/deployment.md, and gateways that run as the manifests which they install say.
+//! The commands of docs/deployment.md, and gateways that run as the manifests which they install say; and those of README in front of a
+//! cluster that is not configured for the gateway.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 use testkit::gateway_process::GatewayProcess;
 use testkit::paths::workspace_root;
+use testkit::real::free_ports;
 use testkit::transcript;
 
 use crate::chart::documents;
@@ -21,6 +23,7 @@ pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     vec![
         trial("the_sidecar", Box::new(|cluster| sidecar(cluster.running()?, cluster))),
         trial("the_ingress", Box::new(|cluster| ingress(cluster.running()?, cluster))),
+        trial("the_managed_cluster", Box::new(|cluster| managed(cluster.running()?))),
     ]
 }
 
@@ -139,6 +142,22 @@ fn ingress(running: &Running, cluster: &Cluster) -> Result<(), String> {
     used(&gateway)?;
     replay.variables.push(("GATEWAY_ADDRESS", address(&gateway).to_string()));
     replay.run("ingress-use", 2)
+}
+
+/// The quick start of README, word by word but for the port. The commands use kubectl's current context alone.
+fn managed(running: &Running) -> Result<(), String> {
+    let replay = Replay::new(running, "managed")?;
+    let [port] = free_ports()?;
+    let names = [
+        ("localhost:8443", format!("localhost:{port}")),
+        ("--secure-port 8443", format!("--secure-port {port}")),
+        ("portcullis serve", "portcullis serve --bind-address=127.0.0.1 --metrics-bind-address=0".to_owned()),
+    ];
+    let page = workspace_root().join("README.md");
+    let played = transcript::replay_as(&page, &["managed"], &replay.dir, &names, |command: &mut Command| {
+        command.envs(replay.variables.iter().cloned());
+    })?;
+    if played == 9 { Ok(()) } else { Err(format!("{played} commands")) }
 }
 
 fn address(gateway: &GatewayProcess) -> SocketAddr {

@@ -30,6 +30,38 @@ fn help_texts() {
         insta::assert_snapshot!(format!("help_{command}"), printed(&portcullis(&[command, "--help"]), "DIR"));
     }
     insta::assert_snapshot!("help_serve", printed(&portcullis(&["serve", "--help"]), "DIR"));
+    insta::assert_snapshot!("help_serve_all", printed(&portcullis(&["serve", "--help-all"]), "DIR"));
+    // Without a command: the same, as an error.
+    let alone = portcullis(&[]);
+    assert_eq!(alone.status.code(), Some(64));
+    assert_eq!(alone.stderr, portcullis(&["--help"]).stdout);
+}
+
+#[test]
+fn the_version_says_what_the_program_is_made_of() {
+    let version = env!("CARGO_PKG_VERSION");
+    for flag in ["--version", "-V"] {
+        let output = portcullis(&[flag]);
+        assert_eq!(
+            printed(&output, "DIR"),
+            format!("exit 0\n--- stdout\nportcullis {version}\n--- stderr\n")
+        );
+    }
+    let output = portcullis(&["--version", "--output", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["version"], version);
+    // The build of a release names it.
+    assert_eq!(report["commit"].as_str(), option_env!("PORTCULLIS_COMMIT"));
+    assert_eq!(report["kubernetes"], serde_json::json!({"reference": "1.37", "oldestBackend": "1.34"}));
+    assert!(report["features"].as_array().unwrap().contains(&"page".into()), "{report}");
+    assert!(
+        report["libraries"]["rustls"].is_string() && report["libraries"]["aws-lc-rs"].is_string(),
+        "{report}"
+    );
+    let refused = portcullis(&["--version", "--output", "toml"]);
+    assert_eq!(refused.status.code(), Some(64));
+    let yaml = portcullis(&["--version", "-o", "yaml"]).stdout;
+    assert!(String::from_utf8(yaml).unwrap().contains("oldestBackend: "));
 }
 
 #[tokio::test]

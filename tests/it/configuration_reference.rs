@@ -50,7 +50,7 @@ Annotated samples are in [`config/`](../config): `minimal.yaml`, `sidecar.yaml`,
 - **One cluster** can be given by `--backend-kubeconfig` and `--identity`, beside a file without `clusters`. It gets every
   request.
 - **kube-apiserver's own command line** starts the gateway with `--ignore-unknown-apiserver-flags`; `portcullis convert` prints the
-  flags that are left ([Use it as a sidecar](../README.md#use-it-as-a-sidecar)). As there, the value of a flag may be the next word, `_`
+  flags that are left ([Deployment](deployment.md#with-the-flags-of-your-kube-apiserver)). As there, the value of a flag may be the next word, `_`
   is `-`, and a truth value may be `1`, `T` or `True`.
 - **Relative paths** in the file start at the file's directory, on the command line at the working directory.
 - **Errors** are reported all at once, those of flags and those of files, each with its file, line, key and fix. An unknown key or
@@ -147,13 +147,13 @@ Which requests of a cluster are audited, and where their events are stored ([Aud
 
 const LIMITS: &str = "\
 Limits on the requests of each cluster in flight, and fair queues for the requests beyond them;
-[operations.md](operations.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
+[limits.md](limits.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
 process.
 
 ";
 
 const PAGE: &str = "\
-The page on which users find their clusters; [Login](login.md#the-page) describes it. Without `bindAddress` there is none.
+The page on which users find their clusters; [Login](page.md#the-page) describes it. Without `bindAddress` there is none.
 
 ";
 

@@ -1,4 +1,4 @@
-//! The relative links of the documentation lead to files and headings that exist.
+//! The relative links of the documentation lead to files and headings that exist, and README and the table of contents lead to each page.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -49,4 +49,26 @@ fn relative_links_lead_to_files_and_headings() {
     }
     assert!(seen > 50, "the links were not found");
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn readme_and_the_table_of_contents_list_each_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = std::fs::read_dir(root.join("docs")).unwrap();
+    let names = pages.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = names.filter(|name| name.ends_with(".md") && name != "SUMMARY.md").collect();
+    assert!(names.len() > 20, "the pages were not found");
+    for (file, folder) in [("README.md", "docs/"), ("docs/SUMMARY.md", "")] {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let missing: Vec<&String> =
+            names.iter().filter(|name| !text.contains(&format!("]({folder}{name})"))).collect();
+        assert!(missing.is_empty(), "{file} does not list {missing:?}");
+    }
+}
+
+#[test]
+fn readme_fits_150_lines() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let lines = std::fs::read_to_string(root.join("README.md")).unwrap().lines().count();
+    assert!(lines <= 150, "{lines} lines");
 }

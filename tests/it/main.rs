@@ -92,4 +92,5 @@ mod threat_model;
 mod token_review;
 mod traces;
 mod tunnels;
+mod upgrade;
 mod webhook;

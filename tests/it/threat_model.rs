@@ -7,21 +7,22 @@ use std::path::Path;
 /// An attack's id and a file.
 type Places = BTreeSet<(String, String)>;
 
-/// The places that the table lists.
+/// The places that the sections list: of each attack the heading is its id, and a paragraph has the files.
 fn documented(page: &str) -> Places {
-    let rows = page.lines().skip_while(|line| *line != "| id | attack | what stops it | code |").skip(2);
-    let rows = rows.take_while(|line| line.starts_with('|'));
+    let (_, attacks) = page.split_once("\n## Attacks and defences\n").expect("the attacks");
+    let (attacks, _) = attacks.split_once("\n## ").expect("a section after the attacks");
     let mut places = Places::new();
     let mut ids = BTreeSet::new();
-    for row in rows {
-        let cells: Vec<&str> = row.trim_matches(['|', ' ']).split(" | ").collect();
-        let [id, _, _, code] = cells[..] else { panic!("a row of four cells: {row}") };
+    for section in attacks.split("\n### ").skip(1) {
+        let (id, text) = section.split_once('\n').expect("a heading and a text");
         assert!(ids.insert(id), "the id {id} is listed twice");
-        for file in code.split(", ") {
-            places.insert((id.trim_matches('`').to_owned(), file.trim_matches('`').to_owned()));
+        assert!(text.contains("\n- "), "{id} has no defence");
+        let (_, code) = text.split_once("\nCode: ").unwrap_or_else(|| panic!("{id} names no code"));
+        for file in code.split(',') {
+            places.insert((id.to_owned(), file.trim().trim_matches('`').to_owned()));
         }
     }
-    assert!(ids.len() > 50, "the table was not found");
+    assert!(ids.len() > 50, "the attacks were not found");
     places
 }
 

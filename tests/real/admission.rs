@@ -140,7 +140,7 @@ fn stored(clusters: &Clusters, namespace: &str, resources: &str) -> Result<Vec<S
     Ok(differences(&reference, &subject))
 }
 
-/// A difference in what webhooks see, with a row in `docs/conformance.md`: the webhook, the operation, the resource and the field.
+/// A difference in what webhooks see, with a heading in `docs/conformance.md`: the webhook, the operation, the resource and the field.
 type Declared = (&'static str, &'static str, &'static str, &'static str);
 
 /// The differences of what `shown` keeps of the reviews, and the declared ones that do not occur.

@@ -10,7 +10,7 @@
 //! cargo test --test real -- page::                       the page of the clusters in headless Chromium
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
-//! cargo test --test real -- static_pod::              what `portcullis convert` makes of kubeadm's control plane
+//! cargo test --test real -- static_pod::                 what `portcullis convert` makes of kubeadm's control plane, and README beside it
 //! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
 //! ```
 //!
@@ -29,6 +29,7 @@ mod endpoint_discovery;
 mod misconfigured;
 mod openid;
 mod page;
+mod quick_start;
 mod replicas;
 mod servers;
 mod service_account_tokens;

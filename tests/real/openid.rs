@@ -35,6 +35,7 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
         trial("from an empty home to kubectl", Box::new(login::from_an_empty_home_to_kubectl)),
         trial("contexts of one login", Box::new(login::contexts_of_one_login)),
         trial("the transcript of the page", Box::new(transcript::the_transcript_is_what_a_user_sees)),
+        trial("the quick start of README", Box::new(transcript::the_quick_start)),
         trial("a revoked login and a new one", Box::new(login::a_revoked_login_and_a_new_one)),
         trial(
             "a login with a provider of another make",

@@ -1,5 +1,6 @@
 //! A gateway in front of the control plane of kubeadm, by what `portcullis convert` makes of the static pod of its API server: kubectl of
-//! its administrator, and a node that joins with a bootstrap token, as `kubeadm join` and a kubelet do.
+//! its administrator, and a node that joins with a bootstrap token, as `kubeadm join` and a kubelet do. And the commands of README beside
+//! it.
 
 use std::fs;
 use std::io::{Seek as _, Write as _};
@@ -18,8 +19,8 @@ use testkit::real::{
     ServerProcess, certificate_kubeconfig, eventually, free_ports, kubeconfig, retry_on_collision,
 };
 
-use crate::Test;
 use crate::servers::RealServers;
+use crate::{Test, quick_start};
 
 /// Where the manifest has the files, and its API server.
 const FOLDER: &str = "/etc/kubernetes";
@@ -29,12 +30,16 @@ const TOKEN: &str = "abcdef.0123456789abcdef";
 const NODE: &str = "worker";
 
 pub(crate) fn trials(trial: &dyn Fn(&str, Test) -> Trial) -> Vec<Trial> {
-    vec![trial("of kubeadm, with kubectl and a node that joins", Box::new(kubectl_and_a_node_that_joins))]
+    vec![
+        trial("of kubeadm, with kubectl and a node that joins", Box::new(kubectl_and_a_node_that_joins)),
+        trial("of kubeadm, with the commands of README", Box::new(the_quick_start)),
+    ]
 }
 
 /// The node of a control plane, whose /etc/kubernetes is a directory of the test.
 struct Machine<'a> {
     servers: &'a RealServers,
+    name: &'static str,
     etc: PathBuf,
 }
 
@@ -45,9 +50,10 @@ struct User<'a> {
 }
 
 fn kubectl_and_a_node_that_joins(servers: &RealServers) -> Result<(), String> {
-    let machine = Machine::new(servers)?;
+    let machine = Machine::new(servers, "static-pod")?;
     let manifest = machine.manifest();
-    let (server, _server) = machine.start_server(&manifest)?;
+    // What `convert` asks for.
+    let (server, _server) = machine.start_server(&manifest, &["--requestheader-uid-headers=X-Remote-Uid"])?;
     let direct = machine.administrator("direct", server)?;
     for permissions in
         [include_str!("../../deploy/rbac.yaml"), include_str!("../../deploy/rbac-bootstrap-tokens.yaml")]
@@ -72,10 +78,28 @@ fn kubectl_and_a_node_that_joins(servers: &RealServers) -> Result<(), String> {
     machine.join(&administrator, gateway)
 }
 
+/// The quick start of README, word by word but for directories and ports, beside an API server as kubeadm starts it.
+fn the_quick_start(servers: &RealServers) -> Result<(), String> {
+    let machine = Machine::new(servers, "quick-start")?;
+    let (server, _server) = machine.start_server(&machine.manifest(), &[])?;
+    machine.administrator("admin", server)?;
+    let directory = quick_start::directory(&machine.etc)?;
+    let [port] = free_ports()?;
+    let names = [
+        (FOLDER, machine.etc.display().to_string()),
+        ("127.0.0.1:6443", server.to_string()),
+        ("localhost:8443", format!("localhost:{port}")),
+        ("--secure-port 8443", format!("--secure-port {port}")),
+        ("portcullis serve", "portcullis serve --bind-address=127.0.0.1 --metrics-bind-address=0".to_owned()),
+    ];
+    let environment = quick_start::environment(servers, &directory)?;
+    quick_start::replay("kubeadm", 6, &directory, &names, &environment)
+}
+
 impl<'a> Machine<'a> {
     /// The files of the manifest: kubeadm has one CA for servers and clients.
-    fn new(servers: &'a RealServers) -> Result<Self, String> {
-        let etc = servers.file("static-pod")?;
+    fn new(servers: &'a RealServers, name: &'static str) -> Result<Self, String> {
+        let etc = servers.file(name)?;
         let pki = etc.join("pki");
         fs::create_dir_all(&pki).map_err(text)?;
         let (authority, front_proxies) = (Ca::new("kubernetes"), Ca::new("front-proxy-ca"));
@@ -93,12 +117,13 @@ impl<'a> Machine<'a> {
             ("ca.crt", authority.cert_pem()),
             ("ca.key", authority.key_pem()),
             ("front-proxy-ca.crt", front_proxies.cert_pem()),
+            ("front-proxy-ca.key", front_proxies.key_pem()),
             ("sa.key", accounts.pem()),
             ("sa.pub", pem("PUBLIC KEY", &accounts.spki())),
         ] {
             fs::write(pki.join(name), content).map_err(text)?;
         }
-        Ok(Self { servers, etc })
+        Ok(Self { servers, name, etc })
     }
 
     fn manifest(&self) -> String {
@@ -106,24 +131,23 @@ impl<'a> Machine<'a> {
         manifest.replace(FOLDER, &self.etc.display().to_string())
     }
 
-    /// The API server with the flags of the manifest, but for those that depend on the machine, and the one that `convert` asks for.
-    fn start_server(&self, manifest: &str) -> Result<(SocketAddr, ServerProcess), String> {
+    /// The API server with the flags of the manifest, but for those that depend on the machine, and further ones.
+    fn start_server(&self, manifest: &str, more: &[&str]) -> Result<(SocketAddr, ServerProcess), String> {
         const OF_THE_MACHINE: [&str; 3] = ["--etcd-", "--secure-port=", "--advertise-address="];
         let programs = self.servers.programs()?;
         let etcd = self.servers.etcd_port()?;
         let lines = manifest.lines().filter_map(|line| line.trim().strip_prefix("- "));
         let flags = lines.filter(|word| word.starts_with("--"));
         let flags = flags.filter(|flag| !OF_THE_MACHINE.iter().any(|other| flag.starts_with(other)));
-        let flags: Vec<String> = flags.map(str::to_owned).collect();
+        let flags: Vec<String> = flags.chain(more.iter().copied()).map(str::to_owned).collect();
         let start = async || {
             let [port] = free_ports()?;
             let own = [
                 format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-                "--etcd-prefix=/static-pod".to_owned(),
+                format!("--etcd-prefix=/{}", self.name),
                 format!("--secure-port={port}"),
                 "--bind-address=127.0.0.1".to_owned(),
                 "--endpoint-reconciler-type=none".to_owned(),
-                "--requestheader-uid-headers=X-Remote-Uid".to_owned(),
             ];
             let flags = [&flags[..], &own].concat();
             let mut process = ServerProcess::start(&self.etc, "server", &programs.kube_apiserver, flags)?;

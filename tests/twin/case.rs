@@ -50,7 +50,7 @@ pub(crate) struct Case {
     pub(crate) unaudited: bool,
 }
 
-/// A difference of the gateway with a row in `docs/conformance.md`. The case fails if it does not occur, or if the
+/// A difference of the gateway with a heading in `docs/conformance.md`. The case fails if it does not occur, or if the
 /// difference is another one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Declared {

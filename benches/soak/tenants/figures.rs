@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The resident memory of the process, in MiB: half of the chart's limit (`deploy/`, `resources.limits.memory`).
 pub(crate) const MAX_RSS: u64 = 1024;
-/// The open files of the process, in eighths of its limit: an eighth stays in reserve (`docs/operations.md`, Limits).
+/// The open files of the process, in eighths of its limit: an eighth stays in reserve (`docs/limits.md`, Open files).
 pub(crate) const MAX_FILES_EIGHTHS: u64 = 7;
 /// How many times as long as without the attack 99 of 100 requests may take.
 pub(crate) const MAX_RATIO: f64 = 3.0;

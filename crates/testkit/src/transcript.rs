@@ -14,15 +14,23 @@
 //! since tables are as wide as their content. The output of a command with an exit code other than 0 ends in `exit
 //! status N`. All commands of a page run in one directory, one after another. `cluster-info verify` is repeated until it
 //! prints the text of the page, since the controllers need a moment to act.
+//!
+//! A command that ends in ` &` runs until the last command has ended. The next command follows when its output contains each
+//! line of the page, `…` aside.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use regex::Regex;
 
 /// How long `cluster-info verify` is repeated.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a command in the background may take to print the lines of the page.
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One command and its output according to the page.
 #[derive(Debug, PartialEq, Eq)]
@@ -40,17 +48,34 @@ pub fn replay(
     dir: &Path,
     prepare: impl Fn(&mut Command),
 ) -> Result<usize, String> {
+    replay_as(page, kinds, dir, &[], prepare)
+}
+
+/// As [`replay`], with the names of the page, such as an address or a directory, replaced by those of this run, in order.
+pub fn replay_as(
+    page: &Path,
+    kinds: &[&str],
+    dir: &Path,
+    names: &[(&str, String)],
+    prepare: impl Fn(&mut Command),
+) -> Result<usize, String> {
     let text = std::fs::read_to_string(page).map_err(|error| format!("{}: {error}", page.display()))?;
     let exchanges = exchanges(&text, kinds);
     let mut wrong = Vec::new();
+    let mut running = Vec::new();
     for Exchange { line, command, printed } in &exchanges {
+        let command = names.iter().fold(command.clone(), |text, (name, real)| text.replace(name, real));
+        if let Some(command) = command.strip_suffix(" &") {
+            running.push(Background::start(command, printed, dir, &prepare)?);
+            continue;
+        }
         let started = Instant::now();
-        let mut seen = run(command, dir, &prepare)?;
+        let mut seen = run(&command, dir, &prepare)?;
         while command.contains("cluster-info verify")
             && !matches(printed, &seen)
             && started.elapsed() < PATIENCE
         {
-            seen = run(command, dir, &prepare)?;
+            seen = run(&command, dir, &prepare)?;
         }
         if !matches(printed, &seen) {
             wrong.push(format!(
@@ -65,6 +90,57 @@ pub fn replay(
         return Err(format!("{} has no transcript", page.display()));
     }
     if wrong.is_empty() { Ok(exchanges.len()) } else { Err(wrong.join("\n")) }
+}
+
+/// A command that runs beside those after it.
+struct Background(Child);
+
+impl Background {
+    /// Starts it, and waits until it has printed what the page says.
+    fn start(
+        command: &str,
+        printed: &[String],
+        dir: &Path,
+        prepare: &impl Fn(&mut Command),
+    ) -> Result<Self, String> {
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &format!("exec 2>&1\nexec {command}")]).current_dir(dir);
+        shell.stdin(Stdio::null()).stdout(Stdio::piped());
+        prepare(&mut shell);
+        let mut background = Self(shell.spawn().map_err(|error| error.to_string())?);
+        let output = background.0.stdout.take().ok_or("no output")?;
+        let (lines, received) = mpsc::channel();
+        // Reads on when nothing waits for the lines any more, or the command could not write.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                lines.send(line).ok();
+            }
+        });
+        let mut missing: Vec<&str> = printed.iter().map(|line| line.trim()).collect();
+        missing.retain(|line| !line.is_empty() && *line != "…");
+        let (mut seen, deadline) = (Vec::new(), Instant::now() + BACKGROUND_TIMEOUT);
+        while !missing.is_empty() {
+            match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    missing.retain(|part| !line.contains(part));
+                    seen.push(line);
+                }
+                Err(error) => {
+                    let end =
+                        if error == RecvTimeoutError::Timeout { "has not printed" } else { "ended without" };
+                    return Err(format!("$ {command} &\n{end} {missing:?}; it printed\n{}", seen.join("\n")));
+                }
+            }
+        }
+        Ok(background)
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
 }
 
 /// The output of a command, with its exit code if that is not 0.
@@ -132,7 +208,30 @@ fn matches(expected: &[String], seen: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{exchanges, replay};
+    use super::{exchanges, replay, replay_as};
+
+    #[test]
+    fn a_command_in_the_background_runs_beside_the_next_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("page.md");
+        let replayed = |text: &str| {
+            std::fs::write(&page, text).unwrap();
+            replay_as(&page, &[], dir.path(), &[("NAME", "home".to_owned())], |_| {})
+        };
+        // The writer waits for the reader.
+        let text = "\
+```console
+$ sh -c 'mkfifo asked; echo listens at NAME, port 1; exec cat asked' &
+…
+listens at home
+$ echo asks > asked
+```
+";
+        assert_eq!(replayed(text), Ok(2));
+        let error = replayed("```console\n$ echo listens at NAME &\nlistens at sea\n```\n").unwrap_err();
+        assert!(error.contains("ended without [\"listens at sea\"]"), "{error}");
+        assert!(error.contains("listens at home"), "{error}");
+    }
 
     #[test]
     fn a_page_that_differs_from_the_output_is_found() {

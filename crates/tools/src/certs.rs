@@ -63,12 +63,16 @@ pub enum CertsCommand {
     #[command(after_help = requests::create::EXAMPLE)]
     Request(Box<requests::create::RequestFlags>),
     /// List the requests in a cluster, as `kubectl get csr` does.
+    #[command(after_help = "Example:\n  portcullis certs list --pending")]
     List(requests::list::RequestListFlags),
     /// Approve requests in a cluster, after printing their contents.
+    #[command(after_help = "Example:\n  portcullis certs approve node-csr-worker-1")]
     Approve(requests::decide::ApproveFlags),
     /// Deny requests in a cluster.
+    #[command(after_help = "Example:\n  portcullis certs deny node-csr-worker-1 --message 'unknown node'")]
     Deny(requests::decide::DenyFlags),
     /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
+    #[command(after_help = "Example:\n  portcullis certs watch --output json")]
     Watch(requests::watch::WatchFlags),
     /// Revoke certificates: write a CRL, a deny list, or both.
     #[command(after_help = revoke::EXAMPLE)]
@@ -78,6 +82,7 @@ pub enum CertsCommand {
     /// Each CA has an index file beside its certificate, client-ca.index.jsonl beside client-ca.crt. Before a
     /// certificate is written, it is recorded there as a line of JSON with its serial number, subject, profile,
     /// expiration and SHA-256, and the SHA-256 of the CA certificate. Revocations are in client-ca.revoked.jsonl.
+    #[command(after_help = "Example:\n  portcullis certs index --expires-within 30d")]
     Index(listing::IndexFlags),
 }
 

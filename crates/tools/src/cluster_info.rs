@@ -12,7 +12,7 @@ use super::token::{finish, in_runtime};
 /// The examples of `portcullis cluster-info --help`.
 pub const EXAMPLE: &str = "\
 Examples:
-  portcullis cluster-info create --server https://gateway.example.com:6443 --certificate-authority ca.crt
+  portcullis cluster-info create --server https://gateway.example.com:6443
   portcullis cluster-info verify --server gateway.example.com:6443 --token-file token \\
     --discovery-token-ca-cert-hash sha256:…";
 
@@ -24,12 +24,18 @@ pub enum ClusterInfoCommand {
     /// It contains a kubeconfig with the address of the cluster and its CA, without a credential. kubeadm's Role and
     /// RoleBinding allow system:anonymous to read it. The controller bootstrapsigner signs it with every token that has
     /// the usage signing.
+    #[command(
+        after_help = "Example:\n  portcullis cluster-info create --server https://gateway.example.com:6443"
+    )]
     Create(create::ClusterInfoCreateFlags),
     /// Discover the cluster as a joining node does, and verify each step.
     ///
     /// Reads the ConfigMap anonymously over unverified TLS, checks its signature by the token and the pin of its CA,
     /// and reads it again over TLS verified with that CA: both must be the same. Exits 0 if a node would join, 1 if
     /// not.
+    #[command(
+        after_help = "Example:\n  portcullis cluster-info verify --server gateway.example.com:6443 --token-file token"
+    )]
     Verify(verify::ClusterInfoVerifyFlags),
 }
 

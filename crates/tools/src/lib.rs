@@ -6,6 +6,7 @@
 pub mod certs;
 mod cluster;
 pub mod cluster_info;
+pub mod help;
 mod interrupt;
 mod kube_client;
 pub mod login;

@@ -52,6 +52,17 @@ Examples:
 
 Then kubectl works as ever: it gets the token from `portcullis credential`, which refreshes it.";
 
+/// The examples of `portcullis logout --help`.
+pub const LOGOUT_EXAMPLE: &str = "\
+Examples:
+  portcullis logout          # the user of the current context
+  portcullis logout --all    # every cached login";
+
+/// The example of `portcullis credential --help`.
+pub const CREDENTIAL_EXAMPLE: &str = "\
+Example, as kubectl runs it by a kubeconfig:
+  portcullis credential --issuer https://login.example.com --client-id kubernetes";
+
 /// Runs `portcullis login`.
 pub fn run_login(flags: &LoginFlags) -> ExitCode {
     run(command::run(flags))

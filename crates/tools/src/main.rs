@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use portcullis_tools::login;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 use portcullis_tools::output::BAD_CONFIGURATION;
+use portcullis_tools::{help, login};
 
 /// Log in to clusters with an OpenID provider.
 ///
@@ -19,7 +19,8 @@ enum Cli {
     /// comments, and a copy of the old file beside it.
     #[command(after_help = login::LOGIN_EXAMPLE.replace("portcullis login", "portcullis-login login"))]
     Login(Box<login::LoginFlags>),
-    /// Log out: remove the cached tokens of a login, and revoke them at the provider.
+    /// Log out of a cluster: remove the cached tokens of a login, and revoke them at the provider.
+    #[command(after_help = login::LOGOUT_EXAMPLE.replace("portcullis", "portcullis-login"))]
     Logout(Box<login::LogoutFlags>),
     /// Print the credential of a login, as an exec plugin of kubectl.
     ///
@@ -30,7 +31,11 @@ enum Cli {
 }
 
 fn main() -> ExitCode {
-    match Cli::try_parse() {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let command = help::described(help::arranged(Cli::command()), &words);
+    let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    match parsed {
         Ok(Cli::Login(flags)) => login::run_login(&flags),
         Ok(Cli::Logout(flags)) => login::run_logout(&flags),
         Ok(Cli::Credential(flags)) => login::run_credential(&flags),

@@ -37,14 +37,18 @@ Examples:
 #[derive(Debug, Clone, Subcommand)]
 pub enum TokenCommand {
     /// Print a random token without creating it in a cluster.
+    #[command(after_help = "Example:\n  portcullis token generate")]
     Generate,
     /// Create a token in the cluster, and print it.
+    #[command(after_help = "Example:\n  portcullis token create --ttl 2h --print-join-command")]
     Create(create::TokenCreateFlags),
     /// List the tokens of the cluster, including their secrets.
+    #[command(after_help = "Example:\n  portcullis token list")]
     List(list::TokenListFlags),
     /// Delete tokens of the cluster.
     ///
     /// Does not affect nodes that have joined with a token: they keep their certificates.
+    #[command(after_help = "Example:\n  portcullis token delete abcdef")]
     Delete(TokenDeleteFlags),
 }
 

@@ -79,7 +79,7 @@ async fn without_file_descriptors_the_gateway_pauses_accepting_and_then_resumes(
     assert!(log.contains("the limit of open files does not allow so many connections"), "{log}");
 }
 
-/// The files of the gateways below, and how many of them are connections to API servers, as `docs/operations.md` divides them.
+/// The files of the gateways below, and how many of them are connections to API servers, as `docs/limits.md` divides them.
 const FILES: usize = 256;
 const BACKENDS: usize = 112;
 const OF_USER: usize = BACKENDS / 4;

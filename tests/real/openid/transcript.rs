@@ -1,5 +1,5 @@
 //! The first transcript of `docs/login.md` is what a user sees, from an empty home directory to kubectl. `UPDATE_DOCS=1`
-//! writes it anew.
+//! writes it anew. And the quick start of README, with the gateway.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,13 @@ use std::time::Instant;
 
 use regex::Regex;
 use testkit::paths::workspace_root;
+use testkit::real::free_ports;
 
 use super::ProviderSetup;
 use super::login::text;
 use super::provider::Provider;
-use crate::servers::RealServers;
+use crate::quick_start;
+use crate::servers::{FRONT_PROXY, HeaderFlags, RealServers};
 
 const GATEWAY: &str = "https://gateway.example.com:6443";
 const ISSUER: &str = "https://login.example.com";
@@ -147,4 +149,40 @@ pub(super) fn the_transcript_is_what_a_user_sees(servers: &RealServers) -> Resul
     } else {
         Err(format!("docs/login.md has\n{}\nand a user sees\n{seen}", page.transcript))
     }
+}
+
+/// The quick start of README, word by word but for directories, addresses and ports.
+pub(super) fn the_quick_start(servers: &RealServers) -> Result<(), String> {
+    let setup = ProviderSetup::new(servers, "quick-start")?;
+    // As kubeadm starts it.
+    let server = servers.server(HeaderFlags::NoUids)?;
+    let home = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let directory = quick_start::directory(home.path())?;
+    let backend = servers.kubeconfig("quick-start-login", server.address, &FRONT_PROXY)?;
+    let authority = servers.file("servers-ca.crt")?;
+    for (from, to) in [
+        (backend, "backend.kubeconfig"),
+        (servers.file("server.crt")?, "gateway.crt"),
+        (servers.file("server.key")?, "gateway.key"),
+    ] {
+        fs::copy(from, directory.join(to)).map_err(|error| error.to_string())?;
+    }
+    let [port] = free_ports()?;
+    // The backend's permissions are not part of this quick start: the names of its headers are given.
+    let own = "portcullis serve --bind-address=127.0.0.1 --metrics-bind-address=0 \
+               --backend-requestheader-username-headers=X-Remote-User --backend-requestheader-uid-headers=X-Remote-Uid \
+               --backend-requestheader-group-headers=X-Remote-Group \
+               --backend-requestheader-extra-headers-prefix=X-Remote-Extra-";
+    let names = [
+        ("/etc/kubernetes/pki/ca.crt", authority.display().to_string()),
+        ("localhost:8443", format!("localhost:{port}")),
+        ("--secure-port 8443", format!("--secure-port {port}")),
+        (ISSUER, setup.provider.issuer.clone()),
+        ("portcullis serve", own.to_owned()),
+    ];
+    let mut environment = quick_start::environment(servers, &directory)?;
+    environment.push(("BROWSER", Provider::browser("alice")?));
+    // The provider's CA is among those of the system.
+    environment.push(("SSL_CERT_FILE", authority.display().to_string()));
+    quick_start::replay("login", 3, &directory, &names, &environment)
 }

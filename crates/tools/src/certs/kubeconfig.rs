@@ -29,6 +29,9 @@ pub(super) struct KubeconfigFlags {
     /// The CA of that server, PEM. Default: ca.crt of --dir.
     #[arg(long, value_name = "FILE", requires = "kubeconfig_out")]
     certificate_authority: Option<PathBuf>,
+    /// The name in the certificate of that server, if it is not the host of --server.
+    #[arg(long, value_name = "NAME", requires = "kubeconfig_out")]
+    tls_server_name: Option<String>,
 }
 
 /// The cluster entry of a kubeconfig.
@@ -77,7 +80,11 @@ impl KubeconfigFlags {
         let certificates = bundle.certificates().iter();
         let pem: String =
             certificates.map(|certificate| encode_pem("CERTIFICATE", &certificate.der)).collect();
-        let server = ServerPart { url: url.clone(), authority: Some(pem), tls_server_name: None };
+        let server = ServerPart {
+            url: url.clone(),
+            authority: Some(pem),
+            tls_server_name: self.tls_server_name.clone(),
+        };
         Ok(Some((file.clone(), server)))
     }
 }

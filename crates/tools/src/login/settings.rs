@@ -74,7 +74,8 @@ pub struct ProviderFlags {
     )]
     issuer_certificate_authority: Option<PathBuf>,
     /// The CAs of the provider, base64 of PEM.
-    #[arg(long, value_name = "BASE64", help_heading = "Provider")]
+    // Of kubeconfigs, not of people.
+    #[arg(long, value_name = "BASE64", help_heading = "Provider", hide_short_help = true)]
     issuer_certificate_authority_data: Option<String>,
     /// Scopes to request beside openid. Default: offline_access where the provider has it, but not with --no-cache.
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', help_heading = "Provider")]
