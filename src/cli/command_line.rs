@@ -55,7 +55,7 @@ pub(super) fn parse(arguments: Vec<String>) -> Result<Cli, clap::Error> {
 fn help_of_command(arguments: Vec<String>) -> Vec<String> {
     match arguments.as_slice() {
         [program, help, names @ ..] if help == "help" => {
-            [&[program.clone()], names, &["--help".to_owned()]].concat()
+            [std::slice::from_ref(program), names, &["--help".to_owned()]].concat()
         }
         _ => arguments,
     }

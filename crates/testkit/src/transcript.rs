@@ -30,7 +30,7 @@ use regex::Regex;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a command in the background may take to print the lines of the page.
-const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(60);
+const BACKGROUND_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// One command and its output according to the page.
 #[derive(Debug, PartialEq, Eq)]
