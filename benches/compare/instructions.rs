@@ -149,19 +149,17 @@ pub(crate) fn judge(figures: &Figures, record: bool) -> ExitCode {
             continue;
         }
         let measured = figure.median;
-        match recorded.iter_mut().find(|(name, _)| name == case) {
-            Some((_, count)) => {
-                let change = (measured / *count - 1.0) * 100.0;
-                println!("{case:26} {:>10} {:>10} {change:>+7.2} %", number(*count), number(measured));
-                if measured > *count * MAX_GROWTH {
-                    grown.push(case);
-                }
-                *count = measured;
+        let known = recorded.iter_mut().find(|(name, _)| name == case);
+        if let Some((_, count)) = known {
+            let change = (measured / *count - 1.0) * 100.0;
+            println!("{case:26} {:>10} {:>10} {change:>+7.2} %", number(*count), number(measured));
+            if measured > *count * MAX_GROWTH {
+                grown.push(case);
             }
-            None => {
-                println!("{case:26} {:>10} {:>10}", "-", number(measured));
-                recorded.push((case.to_owned(), measured));
-            }
+            *count = measured;
+        } else {
+            println!("{case:26} {:>10} {:>10}", "-", number(measured));
+            recorded.push((case.to_owned(), measured));
         }
     }
     if record {
