@@ -47,7 +47,7 @@ enum Credential {
     Token,
 }
 
-fn kinds(setup: &CommonSetup) -> [Kind; 9] {
+fn kinds(setup: &CommonSetup) -> [Kind; 8] {
     let get = |name, http2| Kind {
         name,
         http2,
@@ -69,7 +69,6 @@ fn kinds(setup: &CommonSetup) -> [Kind; 9] {
         Kind { template: RequestTemplate::get(LARGE), ..get("HTTP/1.1, 100 KiB", false) },
         Kind { template: RequestTemplate::get(LARGE), ..get("HTTP/2, 100 KiB", true) },
         with_token(get("HTTP/2, static token", true), &tokens.short),
-        with_token(get("HTTP/2, bound token", true), &tokens.bound),
         Kind { template: impersonation, ..get("HTTP/2, impersonation", true) },
         Kind { audited: true, ..get("HTTP/2, audit at Metadata", true) },
         Kind { connects: true, ..get("HTTP/1.1, new connection", false) },
