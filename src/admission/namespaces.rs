@@ -15,7 +15,7 @@ use portcullis_go::quote::Quoted;
 use portcullis_go::url::path_segment;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -83,12 +83,14 @@ impl NamespaceLabels {
         if !path_segment(namespace).is_ok_and(|segment| segment == namespace) {
             return Err(not_found(namespace));
         }
-        let (cache, client, name) = (Arc::clone(&self.cache), self.client.clone(), namespace.to_owned());
+        if let Some(known) = self.cache.get("", namespace) {
+            return Ok(Labels::clone(&known));
+        }
+        // A caller whose time is over gives up here, and begins no read.
+        yield_now().await;
+        let (client, name) = (self.client.clone(), namespace.to_owned());
         let (shares, flow, cluster) = (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            if let Some(known) = cache.get("", &name) {
-                return Ok(Labels::clone(&known));
-            }
             let busy = |_| internal_error("too many reads of namespaces are in progress");
             let _permit = shares.acquire(flow, 1, Instant::now() + QUEUE_TIMEOUT).await.map_err(busy)?;
             read(client, &cluster, &name).await
