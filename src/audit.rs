@@ -185,6 +185,7 @@ mod tests {
     use portcullis_kubernetes::user::UserInfo;
 
     use super::*;
+    use crate::limits::testing::assert_the_last_of_nine_tenants_has;
 
     #[test]
     fn many_tenants_and_networks_leave_memory_to_the_operators_users() {
@@ -210,19 +211,7 @@ mod tests {
         let audit =
             Audit::new(&Arc::new(Metrics::new()), &Clock::from_fn(|| Duration::ZERO), Handle::current());
         audit.generation().commit(9);
-        let tenant = |number: usize| audit.memory.reserve(Owner::Tenant(number.to_string().into()));
-        let floods: Vec<_> = (1..9)
-            .map(|number| {
-                let mut flood = tenant(number);
-                while flood.grow(1024) {}
-                flood
-            })
-            .collect();
-        let mut calm = tenant(0);
-        let part = TENANT_OBJECT_BYTES / 2 / 9;
-        assert!(calm.grow(part));
-        assert!(!calm.grow(1024), "the floods have what is not divided");
-        drop(floods);
+        assert_the_last_of_nine_tenants_has(TENANT_OBJECT_BYTES / 2 / 9, &audit.memory);
     }
 
     #[test]

@@ -21,6 +21,8 @@ mod pace;
 mod process;
 pub(crate) mod settings;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;

@@ -392,11 +392,10 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
-    use portcullis_limits::Owner;
-
     use super::*;
     use crate::backend::balance::Readiness;
     use crate::backend::testing::{backend, settings, with_settings};
+    use crate::limits::testing::assert_the_last_of_nine_tenants_has;
 
     #[tokio::test]
     async fn an_endpoint_that_is_distrusted_while_a_request_waits_does_not_get_it() {
@@ -485,18 +484,7 @@ mod tests {
     fn however_many_tenants_fill_the_memory_of_bodies_one_more_has_its_part() {
         let pools = Pools::default();
         pools.divide_among(9);
-        let tenant = |number: usize| pools.replays.reserve(Owner::Tenant(number.to_string().into()));
-        let floods: Vec<_> = (1..9)
-            .map(|number| {
-                let mut flood = tenant(number);
-                while flood.grow(1024) {}
-                flood
-            })
-            .collect();
-        let mut calm = tenant(0);
-        assert!(calm.grow(REPLAY_SHARES.tenants() / 2 / 9));
-        assert!(!calm.grow(1024), "the floods have what is not divided");
-        drop(floods);
+        assert_the_last_of_nine_tenants_has(REPLAY_SHARES.tenants() / 2 / 9, &pools.replays);
     }
 
     #[test]

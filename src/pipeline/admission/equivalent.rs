@@ -147,7 +147,7 @@ impl<'a> RequestConversions<'a> {
         if !is_pinned(self.reviewer.admission) {
             return Err(reason("with requestLevel, webhooks see objects as the client sent them"));
         }
-        if !self.are_autoscalers {
+        if !self.are_autoscalers || !autoscaler::is_one(object) {
             return Ok(None);
         }
         let (object, to) = (object.clone(), to.kind.api_version());
