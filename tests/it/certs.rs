@@ -61,6 +61,8 @@ fn normal(text: &str) -> String {
         (r"\b[0-9a-f]{36,40}\b", "00112233445566778899aabbccddeeff00112233"),
         (r"\b[0-9a-f]{64}\b", "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"),
         (r"\b[0-9a-f]{28,35}\b", "00112233445566778899aabbccddeeff"),
+        // A serial number that begins with a zero is shorter, and its column is filled up.
+        (r"\b(00112233445566778899aabbccddeeff) {2,}", "$1  "),
         (r"127\.0\.0\.1:\d+", "127.0.0.1:6443"),
         (r"\((in )?\d+[smhd]( ago)?\)", "(${1}9d$2)"),
         (r"(?m)^(serial +)[0-9a-f]+$", "${1}0011"),
