@@ -28,7 +28,8 @@ const UNAUTHENTICATED_PART: usize = 4;
 const MAX_UNAUTHENTICATED: usize = 2048;
 const MIN_UNAUTHENTICATED: usize = 16;
 /// This part of the connections of clients is for those that have not authenticated yet, so that a client can arrive when
-/// authenticated ones have taken the rest.
+/// authenticated ones have taken the rest; but as many as [`MIN_UNAUTHENTICATED`], if that is not more than their quota: with a
+/// few places alone, those whom the limit has refused and who come again would take them from each other client.
 const NEWCOMER_PART: usize = 16;
 
 /// How the open files are divided.
@@ -86,9 +87,11 @@ impl Descriptors {
 }
 
 impl ClientShares {
-    fn of(total: usize, per_tenant: Option<NonZeroUsize>) -> Self {
+    /// The shares of so many connections.
+    pub(crate) fn of(total: usize, per_tenant: Option<NonZeroUsize>) -> Self {
         let share = (total / TENANT_PART).max(1);
-        let newcomers = (total / NEWCOMER_PART).max(1).min(total.saturating_sub(1));
+        let of_few = (total / UNAUTHENTICATED_PART).min(MIN_UNAUTHENTICATED);
+        let newcomers = (total / NEWCOMER_PART).max(of_few).max(1).min(total.saturating_sub(1));
         Self {
             total,
             unauthenticated: (total / UNAUTHENTICATED_PART)
@@ -174,6 +177,8 @@ mod tests {
             (65_536, 0, 0, ([28_672, 2048, 26_880, 3584, 25_088], [28_672, 3584, 3584, 21_504, 7168])),
             // Fewer clients leave more to the API servers.
             (65_536, 1024, 256, ([1024, 256, 960, 256, 896], [56_320, 7040, 14_080, 42_240, 14_080])),
+            // Few, of which those that arrive have a larger part.
+            (65_536, 64, 0, ([64, 16, 48, 8, 56], [57_280, 7160, 7160, 42_960, 14_320])),
             // More than the files allow.
             (64, 1000, 0, ([1000, 250, 938, 125, 875], [14, 1, 1, 12, 3])),
         ];

@@ -134,8 +134,9 @@ pub struct ServingFlags {
     /// kube-apiserver.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub http2_max_streams_per_connection: u32,
-    /// The maximum number of open client connections. When authenticated ones have taken all but a sixteenth, one of the
-    /// user or tenant with the most is closed for another one's. 0: as many as the open-file limit allows.
+    /// The maximum number of open client connections. When authenticated ones have taken all but a sixteenth (of
+    /// few, all but 16), one of the user or tenant with the most is closed for another one's. 0: as many as the open-file
+    /// limit allows.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub max_connections: usize,
     /// The maximum number of open connections of the clients of one cluster that a Secret of the management cluster

@@ -116,6 +116,35 @@ async fn a_user_with_all_connections_gives_way_to_others_and_to_no_own_one() {
     assert!(state.unauthenticated() == 0 && state.authenticated.is_empty());
 }
 
+/// Who finds no place comes again at once, and a proxy of many clients has several handshakes at a time.
+// threat: connection-hoarding
+#[tokio::test(start_paused = true)]
+async fn a_user_with_all_connections_who_comes_again_keeps_no_handshake_of_others_away() {
+    for total in [64, 96, 448] {
+        let shares = ClientShares::of(total, None);
+        let quota = ConnectionQuota::new(shares, None);
+        let hoard: Vec<_> = (0..shares.authenticated)
+            .map(|_| connect(&quota, flow("mallory"), true).unwrap().slot)
+            .collect();
+        let mut arriving = Vec::new();
+        let mut admit = |address| {
+            let full = hoard.len() + arriving.len() >= total;
+            let slot = quota.admit(peer(address), full);
+            arriving.retain(|slot| !is_evicted(slot));
+            let is_admitted = slot.is_some();
+            arriving.extend(slot);
+            is_admitted
+        };
+        for _ in 0..2 * total {
+            admit("10.0.0.1");
+        }
+        for number in 0..8 {
+            assert!(admit("10.0.0.2"), "{total} connections, handshake {number}");
+            admit("10.0.0.1");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn idle_connections_give_way_first_also_to_their_own_user() {
     let quota = quota();
