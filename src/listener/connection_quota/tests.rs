@@ -123,9 +123,8 @@ async fn a_user_with_all_connections_who_comes_again_keeps_no_handshake_of_other
     for total in [64, 96, 448] {
         let shares = ClientShares::of(total, None);
         let quota = ConnectionQuota::new(shares, None);
-        let hoard: Vec<_> = (0..shares.authenticated)
-            .map(|_| connect(&quota, flow("mallory"), true).unwrap().slot)
-            .collect();
+        let hoard: Vec<_> =
+            (0..shares.authenticated).map(|_| connect(&quota, flow("mallory"), true).unwrap().slot).collect();
         let mut arriving = Vec::new();
         let mut admit = |address| {
             let full = hoard.len() + arriving.len() >= total;
