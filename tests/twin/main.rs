@@ -13,7 +13,7 @@
 //! objects and RBAC, `servers.rs` the running servers, `client.rs` the HTTP client, `compare.rs` the comparison of
 //! responses, and `kubectl.rs` the cases with kubectl. `kubelet.rs` is a fake kubelet for exec, attach, port-forward
 //! and logs; `tunnels.rs` tests these from both ends. `authenticators.rs` configures the token authenticators,
-//! `authorizers.rs` the authorization webhooks, `race.rs` and `random_writes.rs` write behind admission webhooks, `limits.rs` occupies the places for requests in flight, `mint.rs` signs tokens, and `outside.rs` has the issuers and the webhooks.
+//! `authorizers.rs` the authorization webhooks, `race.rs`, `random_writes.rs` and `hidden_metrics.rs` write behind admission webhooks, `limits.rs` occupies the places for requests in flight, `mint.rs` signs tokens, and `outside.rs` has the issuers and the webhooks.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -34,6 +34,7 @@ mod cases;
 mod client;
 mod compare;
 mod fixtures;
+mod hidden_metrics;
 mod kubectl;
 mod kubelet;
 mod limits;

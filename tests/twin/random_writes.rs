@@ -257,8 +257,9 @@ async fn compare_one(
         };
         let mut found = compare(&left, &right);
         // D-admission-generation: from such a write on, the generations stay different.
-        let is_only_counted =
-            || !found.is_empty() && compare(&without_generation(&left), &without_generation(&right)).is_empty();
+        let is_only_counted = || {
+            !found.is_empty() && compare(&without_generation(&left), &without_generation(&right)).is_empty()
+        };
         if (is_counted_otherwise || step.describe().contains(APPLY)) && is_only_counted() {
             is_counted_otherwise = true;
             found.clear();

@@ -14,7 +14,7 @@ use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::proof::{self, Record};
 use crate::servers::{SharedTwin, Side, TwinServers};
-use crate::{audit, cases, kubectl, limits, race, random_writes, rust_client, tunnels};
+use crate::{audit, cases, hidden_metrics, kubectl, limits, race, random_writes, rust_client, tunnels};
 use testkit::real::{is_selected, test_name};
 
 /// One test by name.
@@ -61,6 +61,8 @@ enum Kind {
     Together,
     /// Random writes with admission webhooks.
     RandomWrites,
+    /// Autoscalers of which a version hides a part.
+    HiddenMetrics,
     /// A test of the harness, without servers.
     Rule(Rule),
 }
@@ -86,6 +88,10 @@ impl Plan {
         planned.push(PlannedTest {
             name: "gateway::admission::random_writes".to_owned(),
             kind: Kind::RandomWrites,
+        });
+        planned.push(PlannedTest {
+            name: "gateway::admission::hidden_metrics".to_owned(),
+            kind: Kind::HiddenMetrics,
         });
         // The tests of the harness run first, so that the second reference can be stopped early.
         for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
@@ -201,7 +207,7 @@ impl Plan {
                     settings.map(|setting| Side::Reference.with(setting)).chain([Side::Backend]).collect()
                 }
                 Kind::Race => vec![Side::AdmissionGateway],
-                Kind::Together | Kind::RandomWrites => {
+                Kind::Together | Kind::RandomWrites | Kind::HiddenMetrics => {
                     vec![Side::AdmissionGateway, Side::Reference.with(Setting::Admission)]
                 }
                 Kind::Rule(_) => Vec::new(),
@@ -218,7 +224,12 @@ impl Plan {
             | Kind::Tunnel { side, .. }
             | Kind::Limits { side }
             | Kind::RustClient { side } => *side == Side::Second,
-            Kind::Differs { .. } | Kind::Race | Kind::Together | Kind::RandomWrites | Kind::Rule(_) => false,
+            Kind::Differs { .. }
+            | Kind::Race
+            | Kind::Together
+            | Kind::RandomWrites
+            | Kind::HiddenMetrics
+            | Kind::Rule(_) => false,
         };
         let left = self.planned.iter().filter(|test| on_second(&test.kind)).count();
         let left = Arc::new(AtomicUsize::new(left));
@@ -283,6 +294,10 @@ fn run(twin: &SharedTwin, servers: &TwinServers, kind: &Kind) -> Result<(), Fail
         Kind::RandomWrites => {
             let side = Side::AdmissionGateway;
             judge(&twin.runtime().block_on(random_writes::run(servers))?, None, side)
+        }
+        Kind::HiddenMetrics => {
+            let side = Side::AdmissionGateway;
+            judge(&twin.runtime().block_on(hidden_metrics::run(servers))?, None, side)
         }
         Kind::Rule(rule) => rule().map_err(Failed::from),
         Kind::Differs { http: cases, kubectl, tunnels } => {

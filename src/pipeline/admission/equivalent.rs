@@ -3,7 +3,7 @@
 //!
 //! | object | of | request, as the user |
 //! |---|---|---|
-//! | any | a `HorizontalPodAutoscaler` | none is needed: the gateway converts it (`autoscaler.rs`), unless the API server shows fields that it does not know |
+//! | any | a `HorizontalPodAutoscaler` | none is needed: the gateway converts it (`autoscaler.rs`), unless the API server shows fields that it does not know; but a stored one in `v1`, which may hide a part, is read |
 //! | the new one | an event | none is needed: the gateway renames its fields (`event.rs`) |
 //! | the stored one | any other resource | a read at the other version's path |
 //! | the new one, of an object that is there | a resource that is no custom resource | a dry run of a JSON patch at that path: its `value` is the whole object in its own `apiVersion` |
@@ -150,23 +150,33 @@ impl<'a> RequestConversions<'a> {
         if !self.are_autoscalers || !autoscaler::is_one(object) {
             return Ok(None);
         }
+        self.reviewer.hold_texts(autoscaler::annotated_texts(object)).await?;
+        // To the client's own version: what a webhook has changed.
+        let is_back = to.resource == self.reviewer.subject.resource;
         let (object, to) = (object.clone(), to.kind.api_version());
         // The object may be large, or deep.
-        let convert = move || autoscaler::converted(&object, &to);
+        let convert = move || {
+            let converted = autoscaler::converted(&object, &to)?;
+            let is_kept =
+                !is_back || !autoscaler::is_reduced(&converted) || autoscaler::is_kept(&object, &converted);
+            Some((converted, is_kept))
+        };
         let converted = self.reviewer.surroundings.compute(true, convert).await;
-        converted.ok_or_else(|| Stop::from(Refusal::Panic).into())
+        match converted.ok_or_else(|| Stop::from(Refusal::Panic))? {
+            Some((_, false)) => Err(reason("autoscaling/v1 has no form of what a webhook has changed")),
+            converted => Ok(converted.map(|(converted, _)| converted)),
+        }
     }
 
     /// The stored object at another path.
-    async fn read(&self, old: &Value, to: &ServedResource) -> Result<Value, Unconverted> {
-        let old = StoredObject::of(old);
+    async fn read(&self, old: &StoredObject, to: &ServedResource) -> Result<Value, Unconverted> {
         let path = self.path(&to.resource, Some(&old.name), "")?;
         let target: PathAndQuery = path.parse().map_err(|_| reason("its path is not valid"))?;
         let object = self.object(Rehearsal::read(target), to, "get").await?;
         let shown = StoredObject::of(&object);
         // After the write, it may have changed again: its next version is shown.
         let is_same =
-            if self.is_written { (&shown.name, &shown.uid) == (&old.name, &old.uid) } else { shown == old };
+            if self.is_written { (&shown.name, &shown.uid) == (&old.name, &old.uid) } else { shown == *old };
         if is_same { Ok(object) } else { Err(Stop::Again.into()) }
     }
 
@@ -177,11 +187,33 @@ impl<'a> RequestConversions<'a> {
         is_stored: bool,
         to: &ServedResource,
     ) -> Result<Value, Unconverted> {
+        // What is stored may be more than what is shown in the client's version.
+        if is_stored && is_pinned(self.reviewer.admission) && autoscaler::is_reduced(object) {
+            return self.read(&StoredObject::of(object), to).await;
+        }
         match self.own(object, to).await? {
-            Some(own) => Ok(own),
-            None if is_stored => self.read(object, to).await,
+            Some(own) => self.with_stored_spec(object, own, to).await,
+            None if is_stored => self.read(&StoredObject::of(object), to).await,
             None => self.converted(object, to).await,
         }
+    }
+
+    /// The new object of a request for a subresource, which does not change the `spec`.
+    async fn with_stored_spec(
+        &self,
+        object: &Value,
+        mut converted: Value,
+        to: &ServedResource,
+    ) -> Result<Value, Unconverted> {
+        let is_of_subresource = !self.reviewer.subject.subresource.is_empty();
+        let (Some(stored), true) = (&self.stored, is_of_subresource && autoscaler::is_reduced(object)) else {
+            return Ok(converted);
+        };
+        let read = self.read(stored, to).await?;
+        if let (Some(fields), Some(spec)) = (converted.as_object_mut(), read.get("spec")) {
+            fields.insert("spec".to_owned(), spec.clone());
+        }
+        Ok(converted)
     }
 
     async fn converted(&self, object: &Value, to: &ServedResource) -> Result<Value, Unconverted> {

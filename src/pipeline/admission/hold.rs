@@ -18,6 +18,10 @@ use crate::limits::ProcessPriority;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::stages::Authorized;
 
+/// How much larger a value of another version may be than the text of it in an annotation: it has more objects in it, and is there in
+/// both forms while it is converted.
+const GROWTH: usize = 4;
+
 /// The memory of one request under review.
 pub(super) struct ReviewHold<'a> {
     of: MemoryOwner<'a>,
@@ -87,6 +91,20 @@ impl Reviewer<'_> {
     /// stored is not given up.
     pub(super) async fn decode_stored(&self, text: &Bytes) -> Option<Value> {
         self.compute(text, 0, decode_value).await?.ok().filter(Value::is_object)
+    }
+
+    /// Reserves what texts take that become values of an object in another version.
+    // threat: review-memory
+    pub(super) async fn hold_texts(&self, texts: Vec<Vec<u8>>) -> Result<(), Stop> {
+        if texts.is_empty() {
+            return Ok(());
+        }
+        let size = move || {
+            let sizes = texts.iter().map(|text| DecodedSize::of(text).map_or(0, |size| size.bytes));
+            sizes.fold(0_usize, usize::saturating_add)
+        };
+        let size = self.surroundings.compute(true, size).await.ok_or(Refusal::Panic)?;
+        self.hold(self.admission.review_size(size).saturating_mul(GROWTH), 0).await
     }
 
     async fn size_of(&self, text: &Bytes) -> Result<Result<DecodedSize, String>, Stop> {

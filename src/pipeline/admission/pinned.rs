@@ -19,12 +19,14 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderValue};
 use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_admission::matching::{RuleMatch, rule_match};
 use portcullis_admission::review::internal_error;
-use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation};
+use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation, Surroundings as _};
 use portcullis_go::quote::Quoted;
 use serde_json::{Map, Value, json};
 
 use super::allocated::is_generated;
+use super::autoscaler;
 use super::document::{MANAGED_FIELDS, keep_server_fields, managed_fields, metadata};
 use super::options::{
     delete_options_of_body, delete_options_of_query, pinned_options, reviewed_delete_options, write_options,
@@ -146,14 +148,27 @@ impl Reviewer<'_> {
         shown: Shown,
         after: Option<Value>,
     ) -> Result<(ReviewedWrite, Shown), Stop> {
-        let own = if after.is_none() { request.own(&shown) } else { None };
+        let is_converted = autoscaler::is_reduced(&shown.object) && self.may_be_equivalent(request, &shown);
+        let is_hidden = is_converted && request.may_hide(&shown.object);
+        let own = if after.is_some() || is_hidden { None } else { request.own(&shown) };
         if let Some(write) = own {
             return Ok((write, shown));
         }
-        let after = after.unwrap_or_else(|| request.view(&shown));
+        let after = match after {
+            Some(after) if is_converted => {
+                self.hold_texts(autoscaler::annotated_texts(&after)).await?;
+                let normalize = move || autoscaler::normalized(&after);
+                let normalized = self.surroundings.compute(true, normalize).await.ok_or(Refusal::Panic)?;
+                normalized.ok_or_else(|| unexpressible("object"))?
+            }
+            Some(after) => after,
+            None => request.view(&shown),
+        };
         let write = request.whole(&shown, &after).ok_or_else(|| unexpressible("object"))?;
         let (write, response) = match self.second_dry_run(request.authorized, &write).await {
             Ok(response) => (write, response),
+            // Not the client's own form, which hides a part.
+            Err(stop) if is_hidden => return Err(stop),
             Err(stop) => {
                 let sent = self.carried_over(request, &shown, &after).await?;
                 self.accepted_instead(request, &shown, &after, (stop, sent)).await?
@@ -169,6 +184,16 @@ impl Reviewer<'_> {
             metadata.insert(MANAGED_FIELDS.to_owned(), managed.clone());
         }
         Ok((write, Shown { object, ..shown }))
+    }
+
+    /// Whether a webhook may see the objects in another version than the client's.
+    fn may_be_equivalent(&self, request: &ClientRequest<'_>, shown: &Shown) -> bool {
+        let kind = kind_of(&shown.object);
+        let attributes =
+            self.attributes(request.authorized, shown.operation(), kind, &self.subject.name, None);
+        let webhooks = self.admission.webhooks();
+        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
+        all.any(|webhook| !webhook.shadow && rule_match(webhook, &attributes, None) == RuleMatch::Possible)
     }
 
     async fn carried_over(

@@ -142,7 +142,7 @@ impl Type {
         }
     }
 
-    /// Reads a value that is not `null` into one that is there: Go merges structures and lists that a text repeats.
+    /// Reads a value that is not `null` into one that is there: Go merges structures that a text repeats.
     fn decode_over(&self, json: &[u8], names: Names, old: Option<Value>) -> Result<Value, Undecoded> {
         let json = json.trim_ascii();
         match (self, JsonType::of(json)) {
@@ -168,14 +168,16 @@ impl Type {
         }
     }
 
+    /// Go merges a list that a text repeats into the memory of the one before, of which more may be left than its items.
     fn decode_list(&self, json: &[u8], names: Names, old: Option<Value>) -> Result<Value, Undecoded> {
-        let old = if let Some(Value::Array(items)) = old { items } else { Vec::new() };
-        let mut old = old.into_iter();
+        if old.is_some() {
+            return Err(Undecoded::Unsupported);
+        }
         let items = raw::elements(json).into_iter().map(|range| {
-            let (json, old) = (part(json, range), old.next());
+            let json = part(json, range);
             match JsonType::of(json) {
-                JsonType::Null => Ok(old.unwrap_or_else(|| self.zero())),
-                _ => self.decode_over(json, names, old),
+                JsonType::Null => Ok(self.zero()),
+                _ => self.decode_over(json, names, None),
             }
         });
         items.collect::<Result<Vec<_>, _>>().map(Value::Array)
@@ -228,6 +230,23 @@ impl Type {
                 field.is_some_and(|field| field.of.has_all_fields_of(value))
             }),
             (Self::List(of), Value::Array(items)) => items.iter().all(|item| of.has_all_fields_of(item)),
+            _ => true,
+        }
+    }
+
+    /// The same of valid JSON whose fields have these names.
+    pub(super) fn has_all_fields_in(&self, json: &[u8], names: Names) -> bool {
+        let json = json.trim_ascii();
+        match (self, JsonType::of(json)) {
+            (Self::Struct(fields), JsonType::Object) => {
+                raw::members(json).into_iter().all(|(name, range)| {
+                    let field = fields.iter().find(|field| field.is_called(&name, names));
+                    field.is_some_and(|field| field.of.has_all_fields_in(part(json, range), names))
+                })
+            }
+            (Self::List(of), JsonType::Array) => {
+                raw::elements(json).into_iter().all(|range| of.has_all_fields_in(part(json, range), names))
+            }
             _ => true,
         }
     }
