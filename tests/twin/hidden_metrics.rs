@@ -106,6 +106,50 @@ fn writes() -> Vec<Write> {
             webhook: "vscalers2",
         }));
     }
+    // The API server decodes a patched object as the version that the patch leaves in it.
+    let metrics = stored("")["spec"]["metrics"].clone();
+    let mut whole = stored("vscalers2");
+    whole["metadata"]["resourceVersion"] = json!("{version}");
+    let merges = [
+        ("another version", json!({"apiVersion": "autoscaling/v2", "spec": {"metrics": metrics}})),
+        (
+            "another version in other letters",
+            json!({"apiversion": "autoscaling/v2", "spec": {"metrics": metrics}}),
+        ),
+        (
+            "another version with a long s",
+            json!({"apiVer\u{17f}ion": "autoscaling/v2", "spec": {"metrics": metrics}}),
+        ),
+    ];
+    let operations = [
+        (
+            "another version",
+            json!([{"op": "replace", "path": "/apiVersion", "value": "autoscaling/v2"},
+                {"op": "remove", "path": "/spec/targetCPUUtilizationPercentage"},
+                {"op": "add", "path": "/spec/metrics", "value": metrics}]),
+        ),
+        ("another object", json!([{"op": "replace", "path": "", "value": whole}])),
+    ];
+    for (what, patch) in merges {
+        let case =
+            created().then("PATCH", &own).body("application/merge-patch+json", patch.to_string().as_bytes());
+        writes.push(Write { what: format!("merge patch, {what}"), case, webhook: "vscalers2" });
+    }
+    for (what, patch) in operations {
+        let case =
+            created().then("PATCH", &own).body("application/json-patch+json", patch.to_string().as_bytes());
+        writes.push(Write { what: format!("JSON patch, {what}"), case, webhook: "vscalers2" });
+    }
+    // A name that YAML decodes.
+    let encoded = "!!binary YXV0b3NjYWxpbmcuYWxwaGEua3ViZXJuZXRlcy5pby9tZXRyaWNz";
+    let flow = scaler(Some("HIDDEN")).to_string().replace("\":", "\": ");
+    let flow = flow.replace(&format!("\"{METRICS}\": \"HIDDEN\""), &format!("{encoded} : '{}'", HIDDEN[0]));
+    let posted = case("", "", "POST", V1).body("application/yaml", flow.as_bytes()).cert("admin");
+    writes.push(Write {
+        what: "POST in YAML that looks like JSON".to_owned(),
+        case: posted,
+        webhook: "vscalers2",
+    });
     let of_v2 = |webhook: &str| case("", "", "POST", V2).json(&stored(webhook).to_string()).cert("admin");
     let status = json!({"status": {"currentReplicas": 1, "desiredReplicas": 2}}).to_string();
     let status = of_v2("vscalers2")
@@ -124,10 +168,16 @@ pub(crate) async fn run(servers: &TwinServers) -> Result<Compared, Failed> {
     let identity = servers.identity("admin");
     let mut differences = Vec::new();
     for Write { what, case, webhook } in writes() {
-        let (target, values) = side_of(servers, Side::AdmissionGateway)?;
+        let (target, mut values) = side_of(servers, Side::AdmissionGateway)?;
         let mut status = 0;
         for step in &case.steps {
             let answer = client::exchange(target, identity, &step.request(Version::H1, &values)).await;
+            let object: Value = answer
+                .as_ref()
+                .map_or(Value::Null, |answer| serde_json::from_slice(&answer.body).unwrap_or_default());
+            if let Some(version) = object["metadata"]["resourceVersion"].as_str() {
+                version.clone_into(&mut values.version);
+            }
             status = answer.map_or(0, |answer| answer.status);
         }
         let is_deleted = webhook == "vgone2";

@@ -12,10 +12,13 @@ use portcullis_go::json::raw;
 use serde_json::{Map, Value, json};
 
 use self::fields::{CONDITION_V1, METRIC_SPEC_V1, METRIC_STATUS_V1, OBJECT_V1, OBJECT_V2, RULES_OF_BEHAVIOR};
+use super::splice::Encoding;
 use super::typed::{Names, Type, Undecoded};
 
 const KIND: &str = "HorizontalPodAutoscaler";
 
+/// The version that shows all.
+pub(super) const V2: &str = "autoscaling/v2";
 /// The prefix of the names of the annotations of `v1`. After it is a slash, which a JSON pointer escapes.
 const PREFIX: &str = "autoscaling.alpha.kubernetes.io";
 /// How objects in protobuf begin.
@@ -199,7 +202,7 @@ pub(super) fn is_known(object: &Value) -> bool {
 fn annotations(object: &Value) -> impl Iterator<Item = (&str, &str)> {
     let all = object.pointer("/metadata/annotations").and_then(Value::as_object).into_iter().flatten();
     let texts = all.filter_map(|(name, text)| Some((name.as_str(), text.as_str()?)));
-    texts.filter(|(name, _)| name.starts_with(PREFIX))
+    texts.filter(|(name, _)| name.strip_prefix(PREFIX).is_some_and(|rest| rest.starts_with('/')))
 }
 
 /// Whether the gateway knows all fields in such an annotation.
@@ -224,10 +227,15 @@ pub(super) fn annotated_texts(object: &Value) -> Vec<Vec<u8>> {
 /// Whether a request may have such an annotation: then the API server may store more than it shows in `v1`. A name in a text with
 /// escapes, or in a form that the gateway does not read, may be any.
 // threat: unreviewed-write
-pub(super) fn may_be_annotated(body: &[u8]) -> bool {
-    let is_plain =
-        matches!(body.trim_ascii_start().first(), Some(b'{' | b'[')) || body.starts_with(PROTOBUF_MAGIC);
-    !is_plain || body.contains(&b'\\') || body.windows(PREFIX.len()).any(|part| part == PREFIX.as_bytes())
+pub(super) fn may_be_annotated(body: &[u8], encoding: Encoding) -> bool {
+    let is_plain = match encoding {
+        Encoding::Json => {
+            raw::check(body).is_ok() && std::str::from_utf8(body).is_ok() && !body.contains(&b'\\')
+        }
+        Encoding::Protobuf => body.starts_with(PROTOBUF_MAGIC),
+        Encoding::Other => false,
+    };
+    !is_plain || body.windows(PREFIX.len()).any(|part| part == PREFIX.as_bytes())
 }
 
 /// An object in `v1` without what no form in `v1` can have after it is stored, so that another version shows the same.
@@ -235,13 +243,13 @@ pub(super) fn normalized(object: &Value) -> Option<Value> {
     if !is_known(object) {
         return None;
     }
-    converted(&converted(object, "autoscaling/v2")?, "autoscaling/v1")
+    converted(&converted(object, V2)?, "autoscaling/v1")
 }
 
 /// Whether `v1` has all that an object in `v2` says of how it is scaled. The order of metrics does not count.
 pub(super) fn is_kept(object: &Value, in_v1: &Value) -> bool {
     let form = |object: &Value| {
-        let mut spec = converted(object, "autoscaling/v2")?.get("spec")?.clone();
+        let mut spec = converted(object, V2)?.get("spec")?.clone();
         let mut metrics: Vec<String> = list(&spec, "/metrics").iter().map(Value::to_string).collect();
         metrics.sort();
         put(&mut spec, "/metrics", metrics.into());
@@ -663,20 +671,32 @@ mod tests {
 
     #[test]
     fn a_body_that_may_have_such_an_annotation() {
-        for (body, expected) in [
-            (&br#"{"metadata":{"annotations":{"a":"b"}}}"#[..], false),
-            (br#" [{"op":"remove","path":"/spec"}]"#, false),
-            (b"k8s\0\n\x01a", false),
-            (br#"{"metadata":{"annotations":{"autoscaling.alpha.kubernetes.io/x":"b"}}}"#, true),
+        let (json, protobuf) = (Encoding::Json, Encoding::Protobuf);
+        for (encoding, body, expected) in [
+            (json, &br#"{"metadata":{"annotations":{"a":"b"}}}"#[..], false),
+            (json, br#" [{"op":"remove","path":"/spec"}]"#, false),
+            (protobuf, b"k8s\0\n\x01a", false),
+            (protobuf, br#"{"metadata":{}}"#, true),
+            (protobuf, b"k8s\0 autoscaling.alpha.kubernetes.io/x", true),
+            (json, br#"{"metadata":{"annotations":{"autoscaling.alpha.kubernetes.io/x":"b"}}}"#, true),
             (
+                json,
                 br#"[{"op":"add","path":"/metadata/annotations/autoscaling.alpha.kubernetes.io~1metrics"}]"#,
                 true,
             ),
-            (br#"{"\u0061":"b"}"#, true),
-            (b"kind: X", true),
-            (b"", true),
+            (json, br#"{"\u0061":"b"}"#, true),
+            (json, b"kind: X", true),
+            (json, b"{kind: X}", true),
+            (json, b"{\"kind\": \"\xff\"}", true),
+            (json, b"", true),
+            (Encoding::Other, br#"{"metadata":{}}"#, true),
         ] {
-            assert_eq!(may_be_annotated(body), expected, "{}", String::from_utf8_lossy(body));
+            assert_eq!(
+                may_be_annotated(body, encoding),
+                expected,
+                "{encoding:?} {}",
+                String::from_utf8_lossy(body)
+            );
         }
     }
 

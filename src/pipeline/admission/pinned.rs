@@ -148,7 +148,11 @@ impl Reviewer<'_> {
         shown: Shown,
         after: Option<Value>,
     ) -> Result<(ReviewedWrite, Shown), Stop> {
-        let is_converted = autoscaler::is_reduced(&shown.object) && self.may_be_equivalent(request, &shown);
+        let is_converted = autoscaler::is_reduced(&shown.object) && {
+            let (operation, kind) = (shown.operation(), kind_of(&shown.object));
+            let attributes = self.attributes(request.authorized, operation, kind, &self.subject.name, None);
+            self.sees_other_versions(&attributes)
+        };
         let is_hidden = is_converted && request.may_hide(&shown.object);
         let own = if after.is_some() || is_hidden { None } else { request.own(&shown) };
         if let Some(write) = own {
@@ -168,7 +172,9 @@ impl Reviewer<'_> {
         let (write, response) = match self.second_dry_run(request.authorized, &write).await {
             Ok(response) => (write, response),
             // Not the client's own form, which hides a part.
-            Err(stop) if is_hidden => return Err(stop),
+            Err(stop) if is_hidden => {
+                return Err(if is_pinned_write(request, &shown) { conflict_is_a_change(stop) } else { stop });
+            }
             Err(stop) => {
                 let sent = self.carried_over(request, &shown, &after).await?;
                 self.accepted_instead(request, &shown, &after, (stop, sent)).await?
@@ -187,13 +193,10 @@ impl Reviewer<'_> {
     }
 
     /// Whether a webhook may see the objects in another version than the client's.
-    fn may_be_equivalent(&self, request: &ClientRequest<'_>, shown: &Shown) -> bool {
-        let kind = kind_of(&shown.object);
-        let attributes =
-            self.attributes(request.authorized, shown.operation(), kind, &self.subject.name, None);
+    pub(super) fn sees_other_versions(&self, attributes: &Attributes) -> bool {
         let webhooks = self.admission.webhooks();
         let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
-        all.any(|webhook| !webhook.shadow && rule_match(webhook, &attributes, None) == RuleMatch::Possible)
+        all.any(|webhook| !webhook.shadow && rule_match(webhook, attributes, None) == RuleMatch::Possible)
     }
 
     async fn carried_over(
@@ -218,8 +221,7 @@ impl Reviewer<'_> {
         (refused, sent): (Stop, Option<ReviewedWrite>),
     ) -> Result<(ReviewedWrite, RehearsalResponse), Stop> {
         // A webhook may rename a new object to one that is there.
-        let is_pinned = request.change != Change::Create || shown.generated.is_some();
-        let refused = if is_pinned { conflict_is_a_change(refused) } else { refused };
+        let refused = if is_pinned_write(request, shown) { conflict_is_a_change(refused) } else { refused };
         let (Stop::Response(_) | Stop::Refused(_), Some(write)) = (&refused, sent) else {
             return Err(refused);
         };
@@ -465,6 +467,11 @@ impl Reviewer<'_> {
 
 /// A field that cannot be changed.
 // apimachinery: pkg/api/errors/errors.go, NewInvalid; pkg/api/validation/objectmeta.go, ValidateImmutableField
+/// Whether a conflict of a write says that the object has changed since the review.
+fn is_pinned_write(request: &ClientRequest<'_>, shown: &Shown) -> bool {
+    request.change != Change::Create || shown.generated.is_some()
+}
+
 fn immutable(
     kind: &GroupVersionKind,
     name: &str,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use portcullis_go::json::encode;
-use portcullis_go::json::raw::{JsonType, check, decode, elements, members};
+use portcullis_go::json::raw::{JsonType, check, decode, elements, members, string};
 use portcullis_go::time::format_utc;
 use portcullis_kubernetes::encoding::Envelope;
 use prost::Message;
@@ -78,6 +78,36 @@ impl Encoding {
 /// A JSON text that is valid, in the characters that every parser reads.
 fn checked(text: &[u8]) -> Option<&[u8]> {
     (check(text).is_ok() && std::str::from_utf8(text).is_ok()).then_some(text)
+}
+
+/// Whether a patch leaves the type of the object as it is: a JSON patch, or one that is merged.
+// threat: unreviewed-write
+pub(super) fn keeps_type(patch: &[u8], is_json_patch: bool, object: &Value) -> bool {
+    const TYPE: [&str; 2] = ["apiVersion", "kind"];
+    let names_type = |name: &str| TYPE.iter().any(|known| folded(known) == folded(name));
+    let Some(text) = checked(patch) else { return false };
+    if is_json_patch {
+        let keeps = |range| text.get(range).is_some_and(|operation| !points_to(operation, names_type));
+        return JsonType::of(text) == JsonType::Array && elements(text).into_iter().all(keeps);
+    }
+    let is_same = |name: &String, range: Range<usize>| {
+        let value = text.get(range).unwrap_or_default().trim_ascii();
+        let is_text = JsonType::of(value) == JsonType::String;
+        is_text && TYPE.contains(&name.as_str()) && object.get(name) == Some(&string(value).into())
+    };
+    JsonType::of(text) == JsonType::Object
+        && members(text).into_iter().all(|(name, range)| !names_type(&name) || is_same(&name, range))
+}
+
+/// Whether an operation of a JSON patch may be about the whole object, or a field of it with such a name.
+fn points_to(operation: &[u8], is_named: impl Fn(&str) -> bool) -> bool {
+    let Some(members) = distinct_members(operation) else { return true };
+    members.into_iter().filter(|(name, _)| matches!(name.as_str(), "path" | "from")).any(|(_, range)| {
+        let pointer = operation.get(range).unwrap_or_default().trim_ascii();
+        let pointer = if JsonType::of(pointer) == JsonType::String { string(pointer) } else { String::new() };
+        let first = pointer.strip_prefix('/').and_then(|rest| rest.split('/').next());
+        first.is_none_or(|first| is_named(&first.replace("~1", "/").replace("~0", "~")))
+    })
 }
 
 type Members = Vec<(String, Range<usize>)>;

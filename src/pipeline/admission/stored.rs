@@ -72,7 +72,7 @@ impl Reviewer<'_> {
         }
     }
 
-    async fn list_one(&self, authorized: &Authorized, path: &str) -> Result<Option<Value>, Stop> {
+    pub(super) async fn list_one(&self, authorized: &Authorized, path: &str) -> Result<Option<Value>, Stop> {
         let target = collection_with(path, &self.subject.name);
         let response = self.rehearse(authorized, || target.clone().map(Rehearsal::read)).await?;
         only_item(response.object()?, &self.subject.name)

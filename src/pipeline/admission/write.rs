@@ -28,7 +28,7 @@ use super::document::{
 };
 use super::options::is_dry_run;
 use super::reviewer::Stop;
-use super::splice::{Encoding, with_last_operation};
+use super::splice::{Encoding, keeps_type, with_last_operation};
 use crate::pipeline::forward::{RehearsalResponse, rewritten_target, rewritten_target_at};
 use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 
@@ -131,6 +131,7 @@ impl<'a> ClientRequest<'a> {
             // Nothing is stored, and the response would show the pin.
             _ if shown.old.is_none() && self.is_dry_run() => self.body.clone(),
             (Change::Apply, _) if self.is_copied(&shown.object) => return None,
+            (Change::Patch, _) if !self.keeps_type(&shown.object) => return None,
             (Change::Patch, _) if is_json_patch(self.authorized.request().headers())? => {
                 with_last_operation(self.body, shown.version())?
             }
@@ -142,7 +143,17 @@ impl<'a> ClientRequest<'a> {
     /// Whether the API server may store more than the client's version of the object shows, of which other versions show all.
     // threat: unreviewed-write
     pub(super) fn may_hide(&self, object: &Value) -> bool {
-        autoscaler::is_reduced(object) && autoscaler::may_be_annotated(self.body)
+        autoscaler::is_reduced(object)
+            && (autoscaler::may_be_annotated(self.body, self.encoding) || !self.keeps_type(object))
+    }
+
+    /// Whether the API server decodes the object of a patch as the client's version. It decodes it as the `apiVersion` and `kind` that
+    /// the patch leaves in it, and what the dry run shows then is not all that is stored.
+    // threat: unreviewed-write
+    // apiserver: pkg/endpoints/handlers/patch.go, jsonPatcher.applyPatchToCurrentObject
+    fn keeps_type(&self, object: &Value) -> bool {
+        let is_json_patch = is_json_patch(self.authorized.request().headers()).unwrap_or(true);
+        self.change != Change::Patch || keeps_type(self.body, is_json_patch, object)
     }
 
     fn is_dry_run(&self) -> bool {

@@ -89,7 +89,9 @@ impl Reviewer<'_> {
         if is_dry_run(authorized.query().unwrap_or_default()) {
             return Ok(with_managed(written, managed.as_ref()).into_response());
         }
-        let stored = if object.is_some_and(|object| is_stored(&object, &stored)) {
+        let is_reviewed = object.is_some_and(|object| is_stored(&object, &stored))
+            && self.shows_all(authorized, &attributes, &stored).await;
+        let stored = if is_reviewed {
             stored
         } else {
             let objects = Objects { object: Some(stored), old_object };
@@ -108,6 +110,15 @@ impl Reviewer<'_> {
             None => written,
         };
         Ok(response.into_response())
+    }
+
+    /// Whether the response to a write shows all that is stored.
+    async fn shows_all(&self, authorized: &Authorized, attributes: &Attributes, stored: &Value) -> bool {
+        if !self.sees_other_versions(attributes) {
+            return true;
+        }
+        let objects = Objects { object: Some(stored.clone()), old_object: None };
+        RequestConversions::after_write(self, authorized, &objects).shows_all(stored).await
     }
 
     /// Reviews an object that is stored and was not reviewed, and returns it. What webhooks refuse is undone.
