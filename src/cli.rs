@@ -111,7 +111,7 @@ enum Command {
     ///
     /// Has no other dependencies. Creates a throw-away PKI and a kubeconfig in DIR; Ctrl-C stops everything.
     #[cfg(feature = "dev")]
-    #[command(after_help = "Example:\n  portcullis dev")]
+    #[command(after_help = DEV_EXAMPLE)]
     Dev(crate::dev::DevOptions),
     /// Print a completion script for a shell.
     #[command(after_help = "Example:\n  portcullis completion bash > /etc/bash_completion.d/portcullis")]
@@ -128,6 +128,13 @@ Example, in front of one API server:
 
 Example, in front of many:
   portcullis serve --config gateway.yaml";
+
+#[cfg(feature = "dev")]
+const DEV_EXAMPLE: &str = "\
+Examples:
+  portcullis dev          # one cluster, with client certificates and tokens
+  portcullis dev --full   # also logins, the page, a webhook and an audit log, for two clusters
+  portcullis dev --tour   # the same, explained step by step; waits for Enter on a terminal";
 
 /// The commands that take the flags of `serve` beside their own.
 const CONFIGURED: [&str; 4] = ["check", "explain", "admit", "kubeconfig"];
@@ -183,7 +190,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 
 const FIRST: &str = "\
 Try first:
-  portcullis dev                           a gateway in front of an in-memory API server
+  portcullis dev --tour                    what a gateway does, step by step, in front of in-memory API servers
   portcullis convert kube-apiserver.yaml   the flags that take the place of a kube-apiserver's
   portcullis check --config gateway.yaml   what a configuration does, or everything wrong with it
 

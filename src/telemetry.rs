@@ -35,6 +35,17 @@ pub(crate) fn init(verbosity: u8, format: LogFormat) {
     };
 }
 
+/// Starts logging into a file, as [`init`] does by default: a later call of that does nothing.
+#[cfg(feature = "dev")]
+pub(crate) fn init_into(file: std::fs::File) {
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter(0))
+        .with_writer(std::sync::Mutex::new(file))
+        .with_ansi(false);
+    let lines = TenantLines::default();
+    let _already_set = builder.fmt_fields(QuotedFields).finish().with(lines).try_init().is_err();
+}
+
 /// The filter for a verbosity.
 // threat: log-flood
 fn filter(verbosity: u8) -> EnvFilter {

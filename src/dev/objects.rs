@@ -24,9 +24,9 @@ type WriteResult = Result<(u16, Arc<Value>), Status>;
 const INITIAL_NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Creates the initial namespaces.
-pub(super) fn seed(store: &ObjectStore) {
-    for &name in INITIAL_NAMESPACES {
+/// Creates the initial namespaces, and these.
+pub(super) fn seed(store: &ObjectStore, further: &[&'static str]) {
+    for &name in INITIAL_NAMESPACES.iter().chain(further) {
         let mut object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         set_initial_fields(store, NAMESPACES, &mut object);
         store.read().put(namespace_key(name), object, false);

@@ -32,7 +32,7 @@ use tempfile::NamedTempFile;
 use uuid::Uuid;
 
 use super::DevError;
-use super::server::BoxError;
+use super::https::BoxError;
 
 /// The common name of the gateway's client certificate; the backend accepts no other.
 pub(super) const GATEWAY_CLIENT_NAME: &str = "portcullis";
@@ -139,42 +139,49 @@ pub(super) fn open(paths: &DevPaths, now: UnixTime) -> Result<DevPki, DevError> 
     Ok(DevPki { origin, expires: check(paths)? })
 }
 
-/// Writes the kubeconfigs for kubectl and for the gateway. The ports change with each start.
-pub(super) fn write_kubeconfigs(
-    paths: &DevPaths,
-    gateway_port: u16,
-    backend_port: u16,
-) -> Result<(), DevError> {
+/// Writes the kubeconfig for kubectl, with a context for each user in each cluster: `alice` in the first one, then
+/// `CLUSTER-alice`. The first context is the current one. The ports change with each start.
+pub(super) fn write_kubeconfig(paths: &DevPaths, clusters: &[(&str, String)]) -> Result<(), DevError> {
     let certificate =
         |name| (name, format!("client-certificate: pki/{name}.crt, client-key: pki/{name}.key"));
-    let token = ("bob", "tokenFile: bob.token".to_owned());
-    let clients = [certificate("alice"), certificate("admin"), token];
-    write(&paths.kubeconfig(), kubeconfig("portcullis-dev", gateway_port, &clients).as_bytes())?;
-    let backend = kubeconfig("backend", backend_port, &[certificate("gateway-client")]);
-    write(&paths.backend_kubeconfig(), backend.as_bytes())
+    let users = [certificate("alice"), certificate("admin"), ("bob", "tokenFile: bob.token".to_owned())];
+    write(&paths.kubeconfig(), kubeconfig(clusters, &users).as_bytes())
 }
 
-/// A kubeconfig with a context for each user; the first is the current one. Its paths are relative to it, so the
-/// directory can be moved.
-fn kubeconfig(cluster: &str, port: u16, users: &[(&str, String)]) -> String {
-    let entry = |(name, credential): &(&str, String)| format!("- name: {name}\n  user: {{{credential}}}\n");
-    let context = |(name, _): &(&str, String)| {
-        format!("- name: {name}\n  context: {{cluster: {cluster}, user: {name}}}\n")
+/// Writes the gateway's kubeconfig for a backend.
+pub(super) fn write_backend_kubeconfig(path: &Path, port: u16) -> Result<(), DevError> {
+    let name = "gateway-client";
+    let user = (name, format!("client-certificate: pki/{name}.crt, client-key: pki/{name}.key"));
+    write(path, kubeconfig(&[("backend", format!("https://127.0.0.1:{port}"))], &[user]).as_bytes())
+}
+
+/// A kubeconfig. Its paths are relative to it, so the directory can be moved.
+fn kubeconfig(clusters: &[(&str, String)], users: &[(&str, String)]) -> String {
+    let cluster = |(name, server): &(&str, String)| {
+        let ca = format!("certificate-authority: pki/{SERVER_CA}.crt");
+        format!("- name: {name}\n  cluster: {{server: \"{server}\", {ca}}}\n")
     };
-    let current = users.first().map_or("", |(name, _)| name);
-    let (entries, contexts): (String, String) = users.iter().map(|user| (entry(user), context(user))).unzip();
+    let user = |(name, credential): &(&str, String)| format!("- name: {name}\n  user: {{{credential}}}\n");
+    let contexts = clusters.iter().enumerate().flat_map(|(number, (cluster, _))| {
+        let prefix = if number == 0 { String::new() } else { format!("{cluster}-") };
+        users.iter().map(move |(user, _)| {
+            format!("- name: {prefix}{user}\n  context: {{cluster: {cluster}, user: {user}}}\n")
+        })
+    });
     format!(
         "\
 # Written by `portcullis dev` at every start.
 apiVersion: v1
 kind: Config
 clusters:
-- name: {cluster}
-  cluster: {{server: \"https://127.0.0.1:{port}\", certificate-authority: pki/{SERVER_CA}.crt}}
-users:
-{entries}contexts:
-{contexts}current-context: {current}
-"
+{}users:
+{}contexts:
+{}current-context: {}
+",
+        clusters.iter().map(cluster).collect::<String>(),
+        users.iter().map(user).collect::<String>(),
+        contexts.collect::<String>(),
+        users.first().map_or("", |(name, _)| name),
     )
 }
 
@@ -256,7 +263,16 @@ pub(super) fn load_pair(paths: &DevPaths, name: &str) -> Result<CertificateKeyPa
 
 /// Loads the CA of the gateway's client certificate.
 pub(super) fn load_front_proxy_ca(paths: &DevPaths) -> Result<CaBundle, DevError> {
-    let file = format!("{FRONT_PROXY_CA}.crt");
+    load_ca(paths, FRONT_PROXY_CA)
+}
+
+/// Loads the CA of all serving certificates.
+pub(super) fn load_server_ca(paths: &DevPaths) -> Result<CaBundle, DevError> {
+    load_ca(paths, SERVER_CA)
+}
+
+fn load_ca(paths: &DevPaths, name: &str) -> Result<CaBundle, DevError> {
+    let file = format!("{name}.crt");
     CaBundle::from_pem(&read(paths, &file)?).map_err(|error| damaged(paths, &file, error))
 }
 
@@ -285,7 +301,7 @@ fn write_once(path: &Path, content: &[u8]) -> Result<(), DevError> {
 }
 
 /// Writes a file with mode 0600. A temporary file keeps readers from seeing a partial one.
-fn write(path: &Path, content: &[u8]) -> Result<(), DevError> {
+pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), DevError> {
     let persist = || {
         let mut file = NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
         file.write_all(content)?;
@@ -338,7 +354,8 @@ mod tests {
     fn files_are_readable_by_their_owner_alone() {
         let (_dir, paths) = fresh();
         open(&paths, NOW).unwrap();
-        write_kubeconfigs(&paths, 6443, 1).unwrap();
+        write_kubeconfig(&paths, &[("a", "https://127.0.0.1:6443".to_owned())]).unwrap();
+        write_backend_kubeconfig(&paths.backend_kubeconfig(), 1).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(paths.dir()), mode(&paths.pki(""))), (0o700, 0o700));
         for file in fs::read_dir(paths.dir()).unwrap().chain(fs::read_dir(paths.pki("")).unwrap()) {

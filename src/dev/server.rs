@@ -4,56 +4,36 @@
 //! It trusts the gateway only: TLS requires a client certificate of the front-proxy CA, and the identity headers name
 //! the user. A request without them gets a 401 and is never anonymous.
 
-use std::convert::Infallible;
 use std::error::Error;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::combinators::UnsyncBoxBody;
+use http::{HeaderName, Request, Response, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use portcullis_go::url::decode_path;
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::status::render::{Negotiation, render};
 use portcullis_pki::x509::CaBundle;
-use portcullis_pki::x509::key_pair::CertificateKeyPair;
 use portcullis_system::clock::Clock;
-use rustls::server::WebPkiClientVerifier;
-use rustls::sign::SingleCertAndKey;
-use rustls::{RootCertStore, ServerConfig};
-use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_util::task::AbortOnDropHandle;
+use serde_json::json;
 
+use super::https::{Body, BoxError, Handler, HttpsServer, json_response, response};
 use super::pki::{self, DevPaths};
 use super::request::{ObjectSelector, ResourceRequest};
 use super::resources::{REVIEW_VERBS, SIGNING_REQUESTS, find};
 use super::store::ObjectStore;
 use super::{auth, discovery, objects, table, watch};
 use crate::authn::ConnInfo;
-use crate::authn::x509::UnverifiedChain;
 use crate::request::info::{RequestInfo, RequestResource};
 
 const MAX_BODY_SIZE: usize = 3 * 1024 * 1024;
-const OUT_OF_DESCRIPTORS_BACKOFF: Duration = Duration::from_millis(100);
-
-type Body = UnsyncBoxBody<Bytes, Infallible>;
-pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 /// The running backend. Dropping it closes the listener and every connection.
 #[derive(Debug)]
 pub(super) struct DemoServer {
-    pub(super) address: SocketAddr,
-    _acceptor: AbortOnDropHandle<()>,
+    https: HttpsServer,
 }
 
 /// The state that all connections share.
@@ -64,71 +44,29 @@ struct DemoState {
 }
 
 impl DemoServer {
-    /// Starts the backend on a free port of 127.0.0.1.
-    pub(super) async fn start(paths: &DevPaths, clock: Clock) -> Result<Self, BoxError> {
+    /// Starts the backend on a free port of 127.0.0.1, with these namespaces beside the initial ones.
+    pub(super) async fn start(
+        paths: &DevPaths,
+        clock: Clock,
+        namespaces: &[&'static str],
+    ) -> Result<Self, BoxError> {
         let front_proxies = Arc::new(pki::load_front_proxy_ca(paths)?);
-        let tls = tls_config(&front_proxies, &pki::load_pair(paths, "backend")?)?;
         let store = Arc::new(ObjectStore::new(clock));
-        objects::seed(&store);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
-        let state = Arc::new(DemoState { store, front_proxies });
-        let acceptor = tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), state));
-        Ok(Self { address, _acceptor: AbortOnDropHandle::new(acceptor) })
+        objects::seed(&store, namespaces);
+        let (pair, clients) = (pki::load_pair(paths, "backend")?, Arc::clone(&front_proxies));
+        let https = HttpsServer::start(&pair, Some(&clients), DemoState { store, front_proxies }).await?;
+        Ok(Self { https })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.https.address
     }
 }
 
-fn tls_config(front_proxies: &CaBundle, pair: &CertificateKeyPair) -> Result<ServerConfig, BoxError> {
-    let mut roots = RootCertStore::empty();
-    for authority in front_proxies.certificates() {
-        roots.add(authority.der.clone())?;
+impl Handler for DemoState {
+    async fn respond(&self, conn: &ConnInfo, request: Request<Incoming>) -> Response<Body> {
+        respond(self, conn, request).await
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
-    let mut config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier.build()?)
-        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified_key())));
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
-}
-
-async fn accept(listener: TcpListener, acceptor: TlsAcceptor, state: Arc<DemoState>) {
-    // Owns the connections, so that they end with the listener.
-    let mut connections = JoinSet::new();
-    loop {
-        while let Some(ended) = connections.try_join_next() {
-            tracing::debug!(?ended, "a connection to the embedded backend");
-        }
-        let Ok((socket, peer)) = listener.accept().await else {
-            tokio::time::sleep(OUT_OF_DESCRIPTORS_BACKOFF).await;
-            continue;
-        };
-        connections.spawn(serve_connection(socket, peer, acceptor.clone(), Arc::clone(&state)));
-    }
-}
-
-async fn serve_connection(
-    socket: TcpStream,
-    peer: SocketAddr,
-    acceptor: TlsAcceptor,
-    state: Arc<DemoState>,
-) -> Result<(), BoxError> {
-    socket.set_nodelay(true)?;
-    let stream = acceptor.accept(socket).await?;
-    let (_, session) = stream.get_ref();
-    let is_http2 = session.alpn_protocol() == Some(b"h2");
-    let peer_chain = UnverifiedChain::new(session.peer_certificates().unwrap_or_default().to_vec());
-    let conn = Arc::new(ConnInfo::new(peer, None, peer_chain));
-    let service = service_fn(move |request| {
-        let (state, conn) = (Arc::clone(&state), Arc::clone(&conn));
-        async move { Ok::<_, Infallible>(respond(&state, &conn, request).await) }
-    });
-    let io = TokioIo::new(stream);
-    if is_http2 {
-        return Ok(http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await?);
-    }
-    Ok(http1::Builder::new().serve_connection(io, service).await?)
 }
 
 async fn respond(state: &DemoState, conn: &ConnInfo, request: Request<Incoming>) -> Response<Body> {
@@ -182,7 +120,7 @@ async fn execute(
         body: Limited::new(body, MAX_BODY_SIZE).collect().await.map_err(too_large)?.to_bytes(),
     };
     let (code, object) = match verb {
-        "watch" => return Ok(response(200, watch::start(request)?.boxed_unsync())),
+        "watch" => return Ok(response(200, "application/json", watch::start(request)?.boxed_unsync())),
         "list" => return Ok(list(&request)),
         "get" => {
             let object = store.read().get(&request.key(&request.name));
@@ -222,15 +160,4 @@ fn list(request: &ResourceRequest) -> Response<Body> {
         "metadata": {"resourceVersion": revision}, "items": selected.collect::<Vec<_>>(),
     });
     json_response(200, &list)
-}
-
-fn json_response(code: u16, value: &Value) -> Response<Body> {
-    response(code, Full::from(format!("{value:#}\n")).boxed_unsync())
-}
-
-fn response(code: u16, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or_default();
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

@@ -33,7 +33,7 @@ impl Running {
     async fn start() -> Self {
         use clap::Parser as _;
         let directory = tempfile::tempdir().unwrap();
-        let options = DevOptions { dir: directory.path().join("dev"), port: 0 };
+        let options = DevOptions { dir: directory.path().join("dev"), port: 0, full: false, tour: false };
         let dev = Dev::start(&options, Clock::system()).await.unwrap();
         let flags = Serve::parse_from(std::iter::once("serve".to_owned()).chain(dev.gateway_flags())).flags;
         let mut source = ConfigSource::new(flags);

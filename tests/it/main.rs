@@ -49,6 +49,7 @@ mod credentials;
 #[cfg(feature = "dev")]
 mod dependencies;
 mod dev_backend;
+mod dev_tour;
 mod distributions;
 mod drain;
 mod early_answers;
