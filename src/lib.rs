@@ -45,7 +45,7 @@
 //! | `fuzzing` | the entry points of the fuzz targets |
 //! | [`internal`] | the parts of the crate that tests and benchmarks use |
 //! | [`cli`] | the commands: `serve`, `check`, `convert`, `explain`, `clusters`, `dev`, `certs`, `token`, `cluster-info`, `login`, `logout`, `credential`, `kubeconfig` |
-//! | `dev` | the demonstration backend of `portcullis dev` |
+//! | `dev` | `portcullis dev`: in-memory API servers, a provider and a webhook to demonstrate the gateway, and a tour of it |
 //! | [`server`] | start, threads, graceful shutdown, admin listener, identity self-check, the controllers of a process |
 //! | `page` | the page on which users find their clusters: a listener and a host name of its own |
 //! | [`pipeline`] | THE request path; health checks and `TokenReview` are answered here; `forward` sends to the backend |

@@ -45,7 +45,7 @@ pub(super) fn run(options: &DevOptions) -> ExitCode {
         return toured.map_or_else(|error| failed(&error.to_string()), |()| ExitCode::SUCCESS);
     }
     // Serve on even if standard output is closed.
-    write!(out, "{}", dev.announcement(server.metrics_address(), color)).ok();
+    write!(out, "\n{}", dev.announcement(server.metrics_address(), color)).ok();
     if let Err(error) = super::serve::wait_for_signal(|| server.reload()) {
         return failed(&format!("cannot wait for signals: {error}"));
     }

@@ -76,15 +76,11 @@ impl Announcement<'_> {
         let cluster = |name: &'static str, accepts: &str| {
             (name, cluster_url(self.dev.port, name), format!("in memory, for trying only; {accepts}"))
         };
-        let without = "without passwords: any user of this machine can log in there";
+        let without = "no passwords: any user of this machine can log in";
         let mut rows = vec![
             cluster("blue", "certificates, tokens, logins"),
             cluster("green", "certificates, logins"),
-            (
-                "page",
-                full.page.clone(),
-                "the clusters of a user; the browser warns of the throw-away CA".to_owned(),
-            ),
+            ("page", full.page.clone(), "a user's clusters; the browser warns of its CA".to_owned()),
             ("provider", full.issuer.clone(), without.to_owned()),
         ];
         rows.extend(self.metrics());

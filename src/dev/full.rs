@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use portcullis_system::clock::Clock;
+use secrecy::SecretString;
 
 use super::DevError;
 use super::https::{BoxError, HttpsServer};
@@ -32,6 +33,8 @@ const DENY_LIST: &str = "# user=NAME revokes the credentials of a user within a 
 pub(super) struct Full {
     pub(super) page: String,
     pub(super) issuer: String,
+    /// An ID token of the provider.
+    pub(super) token: SecretString,
     green: DemoServer,
     webhook: HttpsServer,
     _provider: HttpsServer,
@@ -53,8 +56,9 @@ impl Full {
         let (page, issuer) =
             (format!("https://localhost:{page_port}"), format!("https://{}", listener.local_addr()?));
         let provider = Provider::new(issuer.clone(), &page, clock)?;
+        let token = provider.sample_token().ok_or("the provider cannot sign")?.into();
         let provider = HttpsServer::serve(listener, &pair, None, provider)?;
-        Ok(Self { page, issuer, green, webhook, _provider: provider })
+        Ok(Self { page, issuer, token, green, webhook, _provider: provider })
     }
 
     /// Writes the configuration of the gateway, and removes the logins of the last start: its provider is gone.

@@ -39,7 +39,7 @@ pub(super) fn write(request: &ResourceRequest) -> WriteResult {
     let body = if request.body.is_empty() { Value::Null } else { parse(request)? };
     let delete_option = if request.verb == "delete" { text(&body, "/dryRun/0") } else { "" };
     let dry_run = request.parameter("dryRun") == "All" || delete_option == "All";
-    request.store.write(dry_run, |state| {
+    let written = request.store.write(dry_run, |state| {
         let is_apply = request.media_type == APPLY && request.subresource.is_empty();
         match (&*request.verb, state.get(&request.key(&request.name))) {
             ("create", _) => create(request, state, body),
@@ -49,7 +49,21 @@ pub(super) fn write(request: &ResourceRequest) -> WriteResult {
             ("patch", Some(old)) => update(request, state, &old, patched(request, &old, body)?),
             (_, Some(old)) => update(request, state, &old, body),
         }
-    })
+    })?;
+    Ok(if dry_run { rehearsed(request, written) } else { written })
+}
+
+/// The result of a dry run: with the version of the stored object, and of a creation with none.
+// apiserver: pkg/registry/generic/registry/dryrun.go
+fn rehearsed(request: &ResourceRequest, (code, object): (u16, Arc<Value>)) -> (u16, Arc<Value>) {
+    if text(&object, "/kind") != request.resource.kind {
+        return (code, object);
+    }
+    let stored = request.store.read().get(&request.key(text(&object, "/metadata/name")));
+    let version = stored.and_then(|stored| stored.pointer("/metadata/resourceVersion").cloned());
+    let mut object = Value::clone(&object);
+    set(&mut object, "/metadata/resourceVersion", version);
+    (code, Arc::new(object))
 }
 
 /// Answers a `SelfSubjectReview`, a `SelfSubjectAccessReview` or a `SubjectAccessReview`.

@@ -260,11 +260,12 @@ impl Provider {
             return notice(400, "This is no login", "The address has no code challenge (PKCE).");
         }
         let Some(user) = user(query) else {
-            let client = of(query, "client_id");
+            let client =
+                if of(query, "client_id") == PAGE_CLIENT { "the page of your clusters" } else { "kubectl" };
             return page(
                 200,
                 "Who are you?",
-                format!("Choose the user who logs in to {client}."),
+                format!("Choose a user for {client}."),
                 choices("/authorize", query),
             );
         };
@@ -340,6 +341,13 @@ impl Provider {
             tokens["refresh_token"] = logins.refresh.add(grant).into();
         }
         json_response(200, &tokens)
+    }
+
+    /// An ID token of alice for kubectl, by which the tour sees that the gateway knows this provider.
+    pub(super) fn sample_token(&self) -> Option<String> {
+        let [user, ..] = USERS;
+        let grant = Grant { client: KUBECTL_CLIENT.to_owned(), user, nonce: None, is_offline: false };
+        self.id_token(&grant, self.clock.now())
     }
 
     // OpenID Connect Core 1.0, section 2
@@ -431,7 +439,7 @@ impl Provider {
             );
         };
         let Some(user) = user(query) else {
-            let text = format!("Choose the user who logs in with the code {code}.");
+            let text = format!("Choose a user for the login with the code {code}.");
             return page(200, "Who are you?", text, choices("/device", query));
         };
         device.user = Some(user);

@@ -55,13 +55,13 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-/// A command in lines that a shell reads as one. A flag and its value stay together.
+/// A command in lines that a shell reads as one. A flag and its value stay together, and so do a redirection and its file.
 pub(super) fn command_line(words: &[String], indent: &str) -> String {
     let mut lines = vec![String::new()];
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let mut part = word.clone();
-        if word.starts_with('-') && !word.contains('=') {
+        if word.starts_with(['-', '|', '>', '<']) && !word.contains('=') {
             while let Some(value) = words.next_if(|next| !next.starts_with(['-', '|', '>', '<'])) {
                 part = format!("{part} {value}");
             }
@@ -114,6 +114,8 @@ mod tests {
         let long = "x".repeat(60);
         let line = command_line(&words(&format!("program --one {long} --two {long} | jq")), "  ");
         assert_eq!(line, format!("program --one {long} \\\n  --two {long} | jq"));
+        let line = command_line(&words(&format!("program {long} --one {} < file", "x".repeat(13))), "  ");
+        assert!(line.ends_with(" \\\n  < file"), "{line}");
     }
 
     #[test]

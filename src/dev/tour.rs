@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use portcullis_go::json::JsonValue;
+use secrecy::ExposeSecret as _;
 
 use super::full::Full;
 use super::https::BoxError;
@@ -121,13 +121,14 @@ impl<'a> Tour<'a> {
         writeln!(out, "\n{head}\n{}\n", wrapped(text, ""))?;
         out.flush()?;
         let shown = run(self).await.map_err(|error| TourError::Step(title, error.to_string()))?;
-        for (number, line) in shown.command.lines().enumerate() {
-            let prompt = if number == 0 || !shown.command.contains("\\\n") { "$" } else { " " };
+        let mut prompt = "$";
+        for line in shown.command.lines() {
             writeln!(out, "  {}", self.paint(Style::Cyan, &format!("{prompt} {line}")))?;
+            prompt = if line.ends_with('\\') { " " } else { "$" };
         }
         writeln!(out)?;
         for line in shown.output.trim_end().lines() {
-            writeln!(out, "  {line}")?;
+            writeln!(out, "{}", format!("  {line}").trim_end())?;
         }
         let missing = promises.iter().find(|promise| !shown.output.contains(**promise));
         let (style, sign) = if missing.is_some() { (Style::Red, "✗") } else { (Style::Green, "✓") };
@@ -157,15 +158,16 @@ impl<'a> Tour<'a> {
         self.painter.paint(style, text)
     }
 
-    /// Waits until both clusters have passed the gateway's self-check.
+    /// Waits until both clusters have passed the gateway's self-check, and know the keys of the provider.
     async fn wait_for_clusters(&self) -> Result<(), BoxError> {
         for cluster in ["blue", "green"] {
-            let url = format!("{}/api", cluster_url(self.dev.port, cluster));
-            let url = url.parse()?;
+            let url = format!("{}/api", cluster_url(self.dev.port, cluster)).parse()?;
             self.poll("the clusters are not ready", async || {
-                let parts = RequestParts { certificate: Some("alice"), ..RequestParts::default() };
-                let answer = client::send(&self.dev.paths, &url, parts).await?;
-                Ok(answer.status.is_success().then_some(()))
+                let token = format!("Bearer {}", self.full.token.expose_secret());
+                let headers = vec![("Authorization", token)];
+                let answer =
+                    client::send(&self.dev.paths, &url, RequestParts { headers, ..RequestParts::default() });
+                Ok(answer.await?.status.is_success().then_some(()))
             })
             .await?;
         }
@@ -202,12 +204,6 @@ fn printed(output: &Output) -> String {
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
     text += &String::from_utf8_lossy(&output.stderr);
     text
-}
-
-/// JSON with one member a line.
-fn pretty(body: &str) -> String {
-    let value = serde_json::from_str::<JsonValue>(body);
-    value.map_or_else(|_| body.to_owned(), |JsonValue(value)| format!("{value:#}"))
 }
 
 /// The kubectl in the PATH.

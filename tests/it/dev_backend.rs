@@ -197,7 +197,8 @@ async fn an_object_lives_from_create_to_delete() {
     let mut sender = gateway(&dev).await;
     let one = &format!("{CONFIGMAPS}/a");
     let dry = &format!("{CONFIGMAPS}?dryRun=All");
-    assert_eq!(call(&mut sender, ALICE, Method::POST, dry, configmap("a", &json!({}))).await.0, 201);
+    let (code, rehearsed) = call(&mut sender, ALICE, Method::POST, dry, configmap("a", &json!({}))).await;
+    assert_eq!((code, &rehearsed["metadata"]["resourceVersion"]), (201, &Value::Null));
     assert_eq!(
         call(&mut sender, ALICE, Method::GET, one, Value::Null).await.0,
         404,
@@ -210,8 +211,15 @@ async fn an_object_lives_from_create_to_delete() {
         made["metadata"]["uid"].is_string() && made["metadata"]["creationTimestamp"].is_string(),
         "{made}"
     );
-    let (code, patched) =
-        call(&mut sender, ALICE, Method::PATCH, one, json!({"data": {"k": null, "l": "w"}})).await;
+    let patch = json!({"data": {"k": null, "l": "w"}});
+    let dry = &format!("{one}?dryRun=All");
+    let (code, rehearsed) = call(&mut sender, ALICE, Method::PATCH, dry, patch.clone()).await;
+    assert_eq!((code, &rehearsed["data"]), (200, &json!({"l": "w"})));
+    assert_eq!(
+        rehearsed["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"],
+        "what a write can be pinned to"
+    );
+    let (code, patched) = call(&mut sender, ALICE, Method::PATCH, one, patch).await;
     assert_eq!((code, &patched["data"]), (200, &json!({"l": "w"})));
     let (code, stale) = call(&mut sender, ALICE, Method::PUT, one, made.clone()).await;
     assert_eq!((code, stale["reason"].as_str()), (409, Some("Conflict")));

@@ -1,7 +1,7 @@
 //! `portcullis dev --full` and `--tour`, as a stranger starts them: with nothing else in the PATH.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -54,7 +54,9 @@ fn the_tour_keeps_each_promise_with_nothing_else_installed() {
         rest = from;
     }
     assert!(rest.contains("That was the tour."), "{rest}");
-    assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+    let of_the_tour =
+        |line: &&str| !line.starts_with("  ") || line.starts_with("  $") || line.ends_with('\\');
+    assert!(out.lines().filter(of_the_tour).all(|line| line.chars().count() <= 100), "{out}");
 
     let files = home.path().join(".portcullis");
     let token = fs::read_to_string(files.join("bob.token")).unwrap();
@@ -103,6 +105,45 @@ fn a_tour_that_cannot_be_printed_fails() {
     let (_, err) = texts(&output);
     assert_eq!(output.status.code(), Some(1), "{err}");
     assert!(err.contains("the tour cannot be printed: Broken pipe"), "{err}");
+}
+
+/// Plays the tour on a terminal, which `script` of util-linux provides: these keys, one at each pause.
+fn on_a_terminal(environment: &str, keys: &[&str]) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let portcullis = env!("CARGO_BIN_EXE_portcullis");
+    let tour = format!("env -i HOME=. PATH=/nonexistent {environment} {portcullis} dev --tour --port=0");
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--flush", "--command", &format!("{tour}; echo \"code $?.\""), "/dev/null"]);
+    let mut script =
+        command.current_dir(home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut keyboard, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
+    let (mut seen, mut buffer, mut pressed) = (String::new(), [0; 4096], 0);
+    while !seen.contains("code ") {
+        let length = screen.read(&mut buffer).unwrap();
+        assert!(length > 0, "the terminal closed: {seen}");
+        seen += &String::from_utf8_lossy(&buffer[..length]);
+        if seen.matches("Enter: the next step").count() > pressed {
+            keyboard.write_all(keys[pressed].as_bytes()).unwrap();
+            pressed += 1;
+        }
+    }
+    drop(keyboard);
+    screen.read_to_string(&mut seen).unwrap();
+    script.wait().unwrap();
+    assert_eq!(pressed, keys.len(), "{seen}");
+    seen
+}
+
+#[test]
+fn on_a_terminal_the_tour_waits_for_enter_and_has_colours() {
+    const END_OF_INPUT: &str = "\u{4}";
+    const CTRL_C: &str = "\u{3}";
+    let seen = on_a_terminal("", &["\n", "\n", END_OF_INPUT]);
+    assert!(seen.contains("That was the tour.") && seen.contains("code 0."), "the rest runs through: {seen}");
+    assert!(seen.contains("\u{1b}[1mA client certificate\u{1b}[0m"), "{seen}");
+    let seen = on_a_terminal("NO_COLOR=1", &["\n", CTRL_C]);
+    assert!(!seen.contains('\u{1b}') && !seen.contains("3/11"), "{seen}");
+    assert!(seen.contains("code 130."), "{seen}");
 }
 
 /// A running `portcullis dev --full`.
