@@ -190,7 +190,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
 
 const FIRST: &str = "\
 Try first:
-  portcullis dev --tour                    what a gateway does, step by step, in front of in-memory API servers
+  portcullis dev --tour                    what a gateway does, step by step, in memory
   portcullis convert kube-apiserver.yaml   the flags that take the place of a kube-apiserver's
   portcullis check --config gateway.yaml   what a configuration does, or everything wrong with it
 

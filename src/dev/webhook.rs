@@ -54,7 +54,7 @@ struct ReviewMetadata {
 impl Handler for StampWebhook {
     async fn respond(&self, _: &ConnInfo, request: Request<Incoming>) -> Response<Body> {
         let body = Limited::new(request.into_body(), MAX_REVIEW_BYTES).collect().await;
-        match body.ok().and_then(|body| serde_json::from_slice(&body.to_bytes()).ok()) {
+        match body.ok().and_then(|body| serde_json::from_slice::<Review>(&body.to_bytes()).ok()) {
             Some(review) => json_response(200, &answer(&review)),
             None => response(400, "text/plain", Full::from("not an AdmissionReview\n").boxed_unsync()),
         }

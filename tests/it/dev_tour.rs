@@ -15,7 +15,7 @@ const STEPS: [(&str, &[&str]); 11] = [
     ("Many clusters", &["only-in-green", "/clusters/green/api/v1/namespaces"]),
     ("A credential of another cluster", &["Unauthorized", "401"]),
     ("Why was it refused?", &["refused (401 Unauthorized) for cluster green", "portcullis explain --config"]),
-    ("A login", &["alice@example.com", "login:developers", "portcullis login --server"]),
+    ("A login", &["alice@example.com", "login:developers", "portcullis login", "--issuer https://"]),
     ("The page", &["Signed in as alice@example.com", "blue", "green", "Ready"]),
     ("A mutating webhook", &["\"demo.portcullis.dev/written-by\": \"alice\""]),
     ("The audit event", &["\"verb\": \"create\"", "mutation.webhook.admission.k8s.io"]),
@@ -113,7 +113,13 @@ fn on_a_terminal(environment: &str, keys: &[&str]) -> String {
     let portcullis = env!("CARGO_BIN_EXE_portcullis");
     let tour = format!("env -i HOME=. PATH=/nonexistent {environment} {portcullis} dev --tour --port=0");
     let mut command = Command::new("script");
-    command.args(["--quiet", "--flush", "--command", &format!("{tour}; echo \"code $?.\""), "/dev/null"]);
+    command.args([
+        "--quiet",
+        "--flush",
+        "--command",
+        &format!("trap : INT; {tour}; echo \"code $?.\""),
+        "/dev/null",
+    ]);
     let mut script =
         command.current_dir(home.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let (mut keyboard, mut screen) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());

@@ -226,7 +226,7 @@ impl Tour<'_> {
         let succeeded = answer.status.is_success();
         let output = if succeeded {
             words.extend(["|".to_owned(), "jq".to_owned(), quoted(ask.jq)]);
-            let JsonValue(object) = serde_json::from_str(&answer.body)?;
+            let JsonValue(object) = serde_json::from_str::<JsonValue>(&answer.body)?;
             format!("{:#}", (ask.view)(&object))
         } else {
             answer.body
