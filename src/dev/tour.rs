@@ -7,7 +7,6 @@
 mod client;
 mod steps;
 
-use std::fmt::Write as _;
 use std::io::{self, BufRead as _, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -69,7 +68,7 @@ impl<'a> Tour<'a> {
 
     /// Runs all steps, and prints them.
     pub(crate) async fn run(mut self, out: &mut impl Write) -> Result<(), TourError> {
-        let steps = steps(&self);
+        let steps = steps();
         writeln!(out, "{}", self.paint(Style::Bold, "A tour of Portcullis"))?;
         let files = self.dev.paths.dir().display();
         writeln!(
@@ -210,11 +209,4 @@ fn printed(output: &Output) -> String {
 fn kubectl() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|directory| directory.join("kubectl")).find(|file| file.is_file())
-}
-
-/// A header as an argument of curl.
-fn header(name: &str, value: &str) -> String {
-    let mut text = String::new();
-    write!(text, "{name}: {value}").ok();
-    quoted(&text)
 }

@@ -59,8 +59,8 @@ async fn exchange(paths: &DevPaths, url: &Url, parts: RequestParts<'_>) -> Resul
     if parts.body.is_some() {
         request = request.header(CONTENT_TYPE, "application/json");
     }
-    for (name, value) in &parts.headers {
-        request = request.header(*name, value);
+    for (name, value) in parts.headers {
+        request = request.header(name, value);
     }
     let request = request.body(Full::from(parts.body.unwrap_or_default().to_owned()))?;
     let socket = TcpStream::connect((host.trim_matches(['[', ']']), port)).await?;

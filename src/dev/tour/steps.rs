@@ -16,7 +16,7 @@ use super::super::https::BoxError;
 use super::super::json::text;
 use super::super::terminal::{command_line, program, quoted, quoted_path};
 use super::client::{self, RequestParts};
-use super::{Shown, Tour, header, printed};
+use super::{Shown, Tour, printed};
 
 type ShownFuture<'a> = Pin<Box<dyn Future<Output = Result<Shown, BoxError>> + 'a>>;
 
@@ -36,7 +36,7 @@ const NAMESPACES: &str = "/api/v1/namespaces";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const CONFIG_MAP: &str = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"hello"}}"#;
 
-pub(super) fn steps(_: &Tour<'_>) -> Vec<Step> {
+pub(super) fn steps() -> Vec<Step> {
     vec![
         Step {
             title: "A client certificate",
@@ -192,10 +192,10 @@ impl Tour<'_> {
             }
             None => self.request(ask).await?,
         };
-        match succeeded == ask.succeeds {
-            true => Ok(shown),
-            false => Err(format!("{} has not ended as expected: {}", shown.command, shown.output).into()),
+        if succeeded != ask.succeeds {
+            return Err(format!("{} has not ended as expected: {}", shown.command, shown.output).into());
         }
+        Ok(shown)
     }
 
     async fn request(&self, ask: Ask) -> Result<(Shown, bool), BoxError> {
@@ -217,7 +217,7 @@ impl Tour<'_> {
         }
         for (name, value) in ask.headers {
             parts.headers.push((name, (*value).to_owned()));
-            words.extend(["-H".to_owned(), header(name, value)]);
+            words.extend(["-H".to_owned(), quoted(&format!("{name}: {value}"))]);
         }
         if let Some(body) = ask.body {
             words.extend(["--json".to_owned(), quoted(body)]);
@@ -266,12 +266,12 @@ impl Tour<'_> {
                 address = line.split_whitespace().find(|word| word.starts_with("http://")).map(str::to_owned);
                 said += &line;
             }
-            if let Some(address) = address {
-                if let Err(error) = client::browse(&self.dev.paths, &self.full.issuer, &address).await {
-                    login.kill()?;
-                    login.wait()?;
-                    return Err(error);
-                }
+            if let Some(address) = address
+                && let Err(error) = client::browse(&self.dev.paths, &self.full.issuer, &address).await
+            {
+                login.kill()?;
+                login.wait()?;
+                return Err(error);
             }
             errors.read_to_string(&mut said)?;
         }
