@@ -30,6 +30,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::https::{Body, BoxError, Handler, json_response, response};
+use super::json::set;
 use crate::authn::ConnInfo;
 
 /// The client of the page.
@@ -338,7 +339,7 @@ impl Provider {
             "id_token": id_token,
         });
         if grant.is_offline {
-            tokens["refresh_token"] = logins.refresh.add(grant).into();
+            set(&mut tokens, "/refresh_token", logins.refresh.add(grant));
         }
         json_response(200, &tokens)
     }
@@ -367,7 +368,7 @@ impl Provider {
             "groups": user.groups,
         });
         if let Some(nonce) = nonce {
-            claims["nonce"] = nonce.as_str().into();
+            set(&mut claims, "/nonce", nonce.as_str());
         }
         let [header, claims] = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string()));
         let signed = format!("{header}.{claims}");

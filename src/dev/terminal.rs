@@ -69,7 +69,7 @@ pub(super) fn command_line(words: &[String], indent: &str) -> String {
         let begun = lines.last().map_or(0, |line| line.chars().count());
         match lines.last_mut() {
             Some(line) if begun == 0 => *line = part,
-            Some(line) if begun + part.chars().count() < WIDTH - 4 => *line += &format!(" {part}"),
+            Some(line) if begun + part.chars().count() < WIDTH - 4 => line.extend([" ", &part]),
             _ => lines.push(part),
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn wrapped(text: &str, indent: &str) -> String {
     for word in text.split_whitespace() {
         match lines.last_mut() {
             Some(line) if line.as_str() == indent => *line += word,
-            Some(line) if line.chars().count() + word.chars().count() < WIDTH => *line += &format!(" {word}"),
+            Some(line) if line.chars().count() + word.chars().count() < WIDTH => line.extend([" ", word]),
             _ => lines.push(format!("{indent}{word}")),
         }
     }

@@ -1,7 +1,5 @@
 //! The mutating webhook of `portcullis dev --full`: it annotates an object with the user who writes it.
 
-use std::collections::BTreeMap;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::{Request, Response};
@@ -48,7 +46,7 @@ struct ReviewObject {
 
 #[derive(Debug, Deserialize)]
 struct ReviewMetadata {
-    annotations: Option<BTreeMap<String, IgnoredAny>>,
+    annotations: Option<IgnoredAny>,
 }
 
 impl Handler for StampWebhook {
