@@ -69,7 +69,7 @@ pub(super) fn command_line(words: &[String], indent: &str) -> String {
         let begun = lines.last().map_or(0, |line| line.chars().count());
         match lines.last_mut() {
             Some(line) if begun == 0 => *line = part,
-            Some(line) if begun + part.chars().count() < WIDTH - 4 => line.extend([" ", &part]),
+            Some(line) if begun + part.chars().count() < WIDTH - 6 => line.extend([" ", &part]),
             _ => lines.push(part),
         }
     }
@@ -114,7 +114,7 @@ mod tests {
         let long = "x".repeat(60);
         let line = command_line(&words(&format!("program --one {long} --two {long} | jq")), "  ");
         assert_eq!(line, format!("program --one {long} \\\n  --two {long} | jq"));
-        let line = command_line(&words(&format!("program {long} --one {} < file", "x".repeat(17))), "  ");
+        let line = command_line(&words(&format!("program {long} --one {} < file", "x".repeat(15))), "  ");
         assert!(line.ends_with(" \\\n  < file"), "{line}");
     }
 
