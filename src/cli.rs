@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{Args as _, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use portcullis_tools::output::{BAD_CONFIGURATION, failed, print_error};
-use portcullis_tools::{cluster_info, help, login, token};
+use portcullis_tools::{cluster_info, help, login, man, token};
 
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
@@ -119,6 +119,9 @@ enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Write the manual pages to a directory, for packages.
+    #[command(hide = true, after_help = man::EXAMPLE)]
+    Man(man::ManFlags),
 }
 
 const SERVE_EXAMPLE: &str = "\
@@ -245,6 +248,18 @@ pub fn command() -> clap::Command {
     help::arranged(cli)
 }
 
+/// The command line as the manual pages have it: the flags of `serve` are in its page alone.
+fn manual() -> clap::Command {
+    CONFIGURED.into_iter().fold(command(), |cli, name| {
+        cli.mut_subcommand(name, |command| {
+            command.mut_args(|flag| {
+                let is_of_serve = flag.is_hide_short_help_set();
+                flag.hide(is_of_serve)
+            })
+        })
+    })
+}
+
 /// The flag with the first sentence of its help in --help, and all of it in --help-all.
 fn in_one_sentence(flag: clap::Arg) -> clap::Arg {
     let Some(help) = flag.get_help().map(ToString::to_string) else { return flag };
@@ -318,6 +333,7 @@ impl Cli {
                 clap_complete::generate(shell, &mut command(), "portcullis", &mut script);
                 std::io::stdout().write_all(&script).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
             }
+            Command::Man(flags) => flags.run(manual()),
         }
     }
 }
@@ -397,7 +413,8 @@ mod tests {
     #[test]
     fn each_command_is_in_one_group() {
         let command = command();
-        let mut names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut names: Vec<&str> = shown.map(Command::get_name).collect();
         names.push("help");
         let mut listed: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         names.sort_unstable();

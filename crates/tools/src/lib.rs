@@ -10,6 +10,7 @@ pub mod help;
 mod interrupt;
 mod kube_client;
 pub mod login;
+pub mod man;
 pub mod output;
 pub mod table;
 pub mod terminal;

@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
-use portcullis_tools::output::BAD_CONFIGURATION;
-use portcullis_tools::{help, login};
+use clap_complete::Shell;
+use portcullis_tools::output::{BAD_CONFIGURATION, print};
+use portcullis_tools::{help, login, man};
 
 /// Log in to clusters with an OpenID provider.
 ///
@@ -28,6 +29,17 @@ enum Cli {
     /// the client leaves a terminal to it, and on a desktop by a browser (--open-browser). Machines use --flow
     /// client-credentials or token-file.
     Credential(Box<login::CredentialFlags>),
+    /// Print a completion script for a shell.
+    #[command(
+        after_help = "Example:\n  portcullis-login completion bash > /etc/bash_completion.d/portcullis-login"
+    )]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write the manual pages to a directory, for packages.
+    #[command(hide = true, after_help = man::EXAMPLE.replace("portcullis", "portcullis-login"))]
+    Man(man::ManFlags),
 }
 
 fn main() -> ExitCode {
@@ -39,6 +51,17 @@ fn main() -> ExitCode {
         Ok(Cli::Login(flags)) => login::run_login(&flags),
         Ok(Cli::Logout(flags)) => login::run_logout(&flags),
         Ok(Cli::Credential(flags)) => login::run_credential(&flags),
+        Ok(Cli::Completion { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(
+                shell,
+                &mut help::arranged(Cli::command()),
+                "portcullis-login",
+                &mut script,
+            );
+            print(&String::from_utf8_lossy(&script))
+        }
+        Ok(Cli::Man(flags)) => flags.run(help::arranged(Cli::command())),
         Err(error) => {
             // --help and --version are errors to clap, too; it prints each to the right stream.
             error.print().ok();

@@ -1,5 +1,6 @@
 //! `portcullis login`: logs in, asks the cluster who the user is, and writes the kubeconfig.
 
+use std::ffi::OsStr;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
@@ -19,8 +20,8 @@ use super::client_certificate::{CertificateError, CertificateSession};
 use super::consent;
 use super::error::LoginError;
 use super::kubeconfig_file::{
-    KubeconfigFile, KubeconfigLocks, KubeconfigPaths, KubeconfigTarget, Kubeconfigs, check_environment,
-    cluster_config, credential_arguments, exec_user, has_cluster_info, with_arguments,
+    KubeconfigFile, KubeconfigLocks, KubeconfigPaths, KubeconfigTarget, Kubeconfigs, PLUGIN,
+    check_environment, cluster_config, credential_arguments, exec_user, has_cluster_info, with_arguments,
 };
 use super::review::{self, review};
 use super::secret_of_environment;
@@ -406,11 +407,14 @@ fn own_command() -> String {
         return "portcullis".to_owned();
     };
     let name = own.file_name().unwrap_or("portcullis".as_ref());
-    let in_path = std::env::var_os("PATH").and_then(|directories| {
-        std::env::split_paths(&directories).map(|directory| directory.join(name)).find(|file| file.is_file())
-    });
-    let found = in_path.and_then(|path| platform::real_path(&path).ok());
-    let command = if found.as_ref() == Some(&own) { name } else { own.as_os_str() };
+    let directories = std::env::var_os("PATH").unwrap_or_default();
+    let is_own = |name: &&OsStr| {
+        let files = std::env::split_paths(&directories).map(|directory| directory.join(name));
+        let first = files.into_iter().find(|file| file.is_file());
+        first.and_then(|file| platform::real_path(&file).ok()).as_ref() == Some(&own)
+    };
+    // krew installs each version into a directory of its own, and has a link to it in the PATH.
+    let command = [name, PLUGIN.as_ref()].into_iter().find(is_own).unwrap_or(own.as_os_str());
     command.to_string_lossy().into_owned()
 }
 

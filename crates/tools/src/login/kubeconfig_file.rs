@@ -16,7 +16,10 @@ use super::settings::ClusterConfig;
 pub(super) use kubeconfigs::{KubeconfigLocks, KubeconfigPaths, Kubeconfigs};
 
 /// Commands whose users `login` may replace.
-const OWN_COMMANDS: [&str; 2] = ["portcullis", "portcullis-login"];
+const OWN_COMMANDS: [&str; 3] = ["portcullis", "portcullis-login", PLUGIN];
+
+/// The command as a plugin of kubectl, which `kubectl portcullis` runs.
+pub(super) const PLUGIN: &str = "kubectl-portcullis";
 
 /// The extension of a cluster that client-go gives exec plugins.
 // client-go: tools/clientcmd/client_config.go, clusterExtensionKey

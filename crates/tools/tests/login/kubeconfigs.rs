@@ -6,7 +6,7 @@ use portcullis_http::https_client::testing::{H1, TestServer};
 use serde_json::json;
 use testkit::pki::Ca;
 
-use crate::machine::{Machine, cluster, provider, read, text};
+use crate::machine::{Machine, PROGRAM, cluster, provider, read, text};
 
 async fn machine() -> (TestServer, TestServer, Machine) {
     let ca = Ca::new("servers");
@@ -142,4 +142,30 @@ async fn a_script_needs_yes_for_whatever_the_user_does_not_have() {
     machine.write("company", &machine.kubeconfig("new", &other));
     let given = machine.run(&agreed).await;
     assert!(given.status.success(), "{}", text(&given));
+}
+
+/// krew puts each version into a directory of its own, removes it at an upgrade, and has a link in the `PATH`.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_login_of_the_kubectl_plugin_names_what_an_upgrade_keeps() {
+    let (_provider, cluster, mut machine) = machine().await;
+    list(&mut machine, &["config"]);
+    for directory in ["bin", "store", "store/v1"] {
+        std::fs::create_dir(machine.file(directory)).unwrap();
+    }
+    std::fs::copy(PROGRAM, machine.file("store/v1/portcullis-login")).unwrap();
+    let plugin = machine.file("bin/kubectl-portcullis");
+    std::os::unix::fs::symlink(machine.file("store/v1/portcullis-login"), &plugin).unwrap();
+    machine.variables.push(("PATH", machine.file("bin").display().to_string()));
+    let server = format!("--server={}", cluster.url(""));
+    let flags = machine.flags();
+    let given = ["login", "--name=c", "--no-review", server.as_str()];
+    let given: Vec<&str> = given.into_iter().chain(flags.iter().map(String::as_str)).collect();
+    // The second one is for the user that the first has written.
+    for arguments in [&given[..], &["login"]] {
+        let login = machine.run_program(&plugin, arguments).await;
+        assert!(login.status.success(), "{}", text(&login));
+        let config = read(&machine.file("config"));
+        assert!(config.contains("command: kubectl-portcullis\n"), "{config}");
+    }
 }

@@ -52,6 +52,9 @@ pub(crate) async fn server(ca: &Ca, name: &str, answer: fn(&RecordedRequest) -> 
     .await
 }
 
+/// The path of the binary.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_portcullis-login");
+
 /// A machine, with a home directory of its own.
 pub(crate) struct Machine {
     home: tempfile::TempDir,
@@ -86,7 +89,11 @@ impl Machine {
     }
 
     pub(crate) async fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_portcullis-login"));
+        self.run_program(Path::new(PROGRAM), arguments).await
+    }
+
+    pub(crate) async fn run_program(&self, program: &Path, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program);
         command.args(arguments).env_clear().current_dir(self.home.path());
         command
             .env("HOME", self.home.path())
