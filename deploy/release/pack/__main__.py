@@ -117,9 +117,10 @@ def main():
     extras = archive.Tree()
     for program in release.names.values():
         for name, content in release.pages(program):
-            extras.add(f"man/man1/{name}", content)
+            # The page of `portcullis login` has the name of the other program.
+            extras.add(f"{program}/man/man1/{name}", content)
         for shell in ("bash", "zsh", "fish"):
-            extras.add(f"completions/{program}.{shell}", release.completion(program, shell))
+            extras.add(f"{program}/completions/{program}.{shell}", release.completion(program, shell))
     for path in sorted((release.root / "config").rglob("*.yaml")):
         extras.add(f"config/{path.relative_to(release.root / 'config')}", path)
     extras.add("portcullis.service", release.root / "deploy/portcullis.service")

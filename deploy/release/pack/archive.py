@@ -24,6 +24,10 @@ class Tree:
     def directory(self, path, mode=0o755, owner=0):
         self.entries[path] = ("directory", b"", mode, owner)
 
+    def link(self, path, target):
+        """A symbolic link."""
+        self.entries[path] = ("link", target.encode(), 0o777, 0)
+
     def all(self):
         """Every entry in order, with the directories above it."""
         every = dict(self.entries)
@@ -42,7 +46,10 @@ class Tree:
                     continue
                 entry = tarfile.TarInfo(path)
                 entry.mtime, entry.mode, entry.uid, entry.gid = time, mode, owner, owner
-                entry.type = tarfile.DIRTYPE if kind == "directory" else tarfile.REGTYPE
+                if kind == "link":
+                    entry.type, entry.linkname, content = tarfile.SYMTYPE, content.decode(), b""
+                else:
+                    entry.type = tarfile.DIRTYPE if kind == "directory" else tarfile.REGTYPE
                 entry.size = len(content)
                 tar.addfile(entry, io.BytesIO(content))
         return buffer.getvalue()
@@ -51,6 +58,9 @@ class Tree:
         """The tree as files below a directory."""
         for path, (kind, content, mode, _) in self.all():
             target = os.path.join(root, path)
+            if kind == "link":
+                os.symlink(content, target)
+                continue
             if kind == "directory":
                 os.makedirs(target, exist_ok=True)
             else:
@@ -58,7 +68,7 @@ class Tree:
                     file.write(content)
             os.chmod(target, mode)
         for path, _ in reversed(self.all()):
-            os.utime(os.path.join(root, path), (time, time))
+            os.utime(os.path.join(root, path), (time, time), follow_symlinks=False)
         os.utime(root, (time, time))
 
 

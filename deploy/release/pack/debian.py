@@ -33,10 +33,10 @@ GATEWAY = (
  portcullis.service is enabled.""",
 )
 LOGIN = (
-    "portcullis-login", "net", "Recommends: ca-certificates\nSuggests: xdg-utils, kubectl\n",
+    "portcullis-login", "net", "Conflicts: portcullis\nRecommends: ca-certificates\nSuggests: xdg-utils\n",
     "log in to Kubernetes clusters with an OpenID provider",
-    """ The commands login, logout and credential of Portcullis, without the gateway: kubectl
- runs them as an exec plugin.""",
+    """ The commands login, logout and credential of Portcullis, without the gateway, whose
+ package has them, too. kubectl runs credential as an exec plugin.""",
 )
 
 
@@ -80,6 +80,8 @@ def gateway(release, architecture):
 def login(release, architecture):
     tree = Tree()
     tree.add("usr/bin/portcullis-login", release.program("portcullis-login", architecture), 0o755)
+    # Kubeconfigs of others, and messages, name the command so.
+    tree.link("usr/bin/portcullis", "portcullis-login")
     common(release, tree, "portcullis-login")
     return tree
 
