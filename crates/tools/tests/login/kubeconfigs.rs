@@ -162,7 +162,7 @@ async fn a_login_of_the_kubectl_plugin_names_what_an_upgrade_keeps() {
     let given = ["login", "--name=c", "--no-review", server.as_str()];
     let given: Vec<&str> = given.into_iter().chain(flags.iter().map(String::as_str)).collect();
     // The second one is for the user that the first has written.
-    for arguments in [&given[..], &["login"]] {
+    for arguments in [&given[..], &["login", "--no-review"]] {
         let login = machine.run_program(&plugin, arguments).await;
         assert!(login.status.success(), "{}", text(&login));
         let config = read(&machine.file("config"));
