@@ -73,7 +73,7 @@ class Tree:
 
 
 def compressed(content):
-    return gzip.compress(content, compresslevel=9, mtime=0)
+    return gzip.compress(content, compresslevel=6, mtime=0)
 
 
 def normalized(path, time):
