@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 import tempfile
@@ -48,7 +49,9 @@ class Release:
             if "==" in line:
                 name = line.split()[0].replace("==", "@")
             elif "--hash=sha256:" in line:
-                self.wheels.setdefault(name, line.split("sha256:")[1].split()[0])
+                # First that of x86_64, then that of aarch64.
+                if name not in self.wheels or platform.machine() == "aarch64":
+                    self.wheels[name] = line.split("sha256:")[1].split()[0]
         self.made = []
 
     def program(self, name, architecture):
