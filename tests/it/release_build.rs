@@ -218,7 +218,7 @@ fn each_command_has_a_manual_page() {
     for name in &names {
         let page = read(name);
         assert!(
-            page.contains(".SH NAME") && page.contains(".SH SYNOPSIS") && page.is_ascii(),
+            page.contains(".SH NAME") && page.contains(".SH SYNOPSIS") && !page.contains('\x1b'),
             "{name}: {page}"
         );
     }
