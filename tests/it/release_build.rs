@@ -14,8 +14,8 @@ fn refused(script: &str, arguments: &[&str], programs: &[(&str, &str)]) -> (Opti
     let directory = tempfile::tempdir().unwrap();
     let path = std::env::var_os("PATH").unwrap();
     for name in SYSTEM {
-        let found = std::env::split_paths(&path).map(|directory| directory.join(name));
-        symlink(found.into_iter().find(|file| file.is_file()).unwrap(), directory.path().join(name)).unwrap();
+        let mut found = std::env::split_paths(&path).map(|directory| directory.join(name));
+        symlink(found.find(|file| file.is_file()).unwrap(), directory.path().join(name)).unwrap();
     }
     for (name, script) in programs {
         let file = directory.path().join(name);

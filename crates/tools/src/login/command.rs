@@ -409,8 +409,8 @@ fn own_command() -> String {
     let name = own.file_name().unwrap_or("portcullis".as_ref());
     let directories = std::env::var_os("PATH").unwrap_or_default();
     let is_own = |name: &&OsStr| {
-        let files = std::env::split_paths(&directories).map(|directory| directory.join(name));
-        let first = files.into_iter().find(|file| file.is_file());
+        let mut files = std::env::split_paths(&directories).map(|directory| directory.join(name));
+        let first = files.find(|file| file.is_file());
         first.and_then(|file| platform::real_path(&file).ok()).as_ref() == Some(&own)
     };
     // krew installs each version into a directory of its own, and has a link to it in the PATH.
