@@ -187,7 +187,8 @@ impl Caller for RequestSurroundings<'_> {
             | Event::Called { .. }
             | Event::ConditionFailed(..)
             | Event::ConditionExcluded(..)
-            | Event::ConditionsEvaluated(..) => {}
+            | Event::ConditionsEvaluated(..)
+            | Event::PolicyChecked(_) => {}
         }
     }
 }

@@ -99,7 +99,8 @@ impl Trial {
         let mutated = phases::mutate(mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
         let ended = match mutated {
             Ok(_) => {
-                phases::validate(validating, attributes, &mut objects, &NoConversions, &surroundings).await
+                phases::validate((&[], validating), attributes, &mut objects, &NoConversions, &surroundings)
+                    .await
             }
             Err(status) => Err(status),
         };
@@ -179,7 +180,10 @@ impl Caller for TrialSurroundings<'_> {
                 result.calls.push(TrialCall::of(webhook, format!("ignored: {error}"), Duration::ZERO));
             }
             Event::Warning(text) => result.warnings.push(text.to_owned()),
-            Event::Annotation(_) | Event::ConditionFailed(..) | Event::ConditionsEvaluated(..) => {}
+            Event::Annotation(_)
+            | Event::ConditionFailed(..)
+            | Event::ConditionsEvaluated(..)
+            | Event::PolicyChecked(_) => {}
         }
     }
 }

@@ -189,7 +189,7 @@ impl AdmissionMetrics {
                     .with_label_values(&[&webhook.name, kind(webhook), operation.as_str(), would])
                     .inc();
             }
-            Event::Warning(_) | Event::Annotation(_) => {}
+            Event::Warning(_) | Event::Annotation(_) | Event::PolicyChecked(_) => {}
         }
     }
 

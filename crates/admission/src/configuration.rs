@@ -1,8 +1,9 @@
-//! Webhook configurations: decoding, defaults and validation, with kube-apiserver's errors.
+//! Webhook configurations and policies: decoding, defaults and validation, with kube-apiserver's errors.
 //!
-//! [`manifest`] reads the objects of a folder of static manifests. Must never return a webhook of an object with an error.
+//! [`manifest`] reads the objects of a folder of static manifests. Must never return a webhook, or a policy, of an object with an error.
 
 pub mod manifest;
+mod policies;
 
 mod validation;
 mod warnings;
@@ -75,15 +76,16 @@ impl ValidationContext {
         Self { release, expressions: BTreeMap::new() }
     }
 
-    fn environment(&self) -> Environment {
-        Environment::ADMISSION.of(CelGo::of_kubernetes(self.release.minor()))
+    /// The environment as the release has it.
+    fn of_release(&self, environment: Environment) -> Environment {
+        environment.of(CelGo::of_kubernetes(self.release.minor()))
     }
 
     fn compile(&mut self, text: &str) -> Result<Expression, CompileError> {
         if let Some(known) = self.expressions.get(text) {
             return known.clone();
         }
-        let compiled = Expression::compile(text, self.environment(), ResultType::Bool);
+        let compiled = Expression::compile(text, self.of_release(Environment::ADMISSION), ResultType::Bool);
         self.expressions.insert(text.to_owned(), compiled.clone());
         compiled
     }

@@ -1,6 +1,8 @@
 //! Admission webhooks as kube-apiserver runs them: the same webhooks see a request, in the same order, with the same
 //! `AdmissionReview`, and their responses lead to the same result.
 //!
+//! Validating admission policies are read and evaluated likewise; the gateway does not load any yet.
+//!
 //! This crate knows nothing of the gateway. It reads webhook configurations ([`configuration`]), decides which webhooks
 //! match a request ([`matching`]), writes `AdmissionReview`s and checks their responses ([`review`]), and runs the two
 //! phases ([`phases`]). Everything that needs the network, the API server or a clock is behind [`Surroundings`].
@@ -10,7 +12,7 @@
 //! | [`configuration`] | `pkg/apis/admissionregistration/{v1,validation}`, `manifest/loader` |
 //! | [`matching`] | `predicates`, `matchconditions`, `generic` |
 //! | [`review`] | `request`, `errors` |
-//! | [`phases`] | `mutating`, `validating`, `pkg/admission/reinvocation.go` |
+//! | [`phases`] | `mutating`, `validating`, `pkg/admission/reinvocation.go`; `pkg/admission/plugin/policy/validating` |
 //!
 //! What differs from kube-apiserver, and why, is in `docs/admission.md`.
 
@@ -19,6 +21,7 @@ pub mod configuration;
 mod conversions;
 pub mod matching;
 pub mod phases;
+mod policy;
 pub mod review;
 mod surroundings;
 mod webhook;
@@ -29,9 +32,12 @@ pub use attributes::{
     UserInfo,
 };
 pub use conversions::{Conversions, NoConversions};
+pub use policy::{
+    AuditAnnotation, MatchResources, PolicyBinding, Reason, ValidatingPolicy, Validation, ValidationAction,
+};
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Caller, Event, Phase, ShadowOutcome, SkipReason, Surroundings,
-    WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, Event, Phase, PolicyAction, PolicyCheck, PolicyCheckError,
+    ShadowOutcome, SkipReason, Surroundings, WebhookResponse,
 };
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,

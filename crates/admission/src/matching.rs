@@ -12,6 +12,7 @@
 //! [`Release::excludes_from_webhooks`](portcullis_kubernetes::release::Release::excludes_from_webhooks).
 
 mod conditions;
+mod evaluation;
 mod index;
 mod label_syntax;
 mod rules;
@@ -27,15 +28,19 @@ use std::sync::{Arc, OnceLock};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::Bindings;
 
+use serde_json::Value;
+
 use crate::{
-    Attributes, Conversions, GroupVersionKind, Operation, ServedResource, SharedObjects, SkipReason,
-    Surroundings, Webhook,
+    Attributes, Conversions, GroupVersionKind, MatchResources, Operation, ServedResource, SharedObjects,
+    SkipReason, Surroundings, ValidatingPolicy, Webhook,
 };
 use conditions::Evaluation;
-use rules::{PossibleEquivalents, possible_match, served_match};
+use rules::{PossibleEquivalents, RuleSet, possible_match, served_match};
 use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
+pub(crate) use conditions::{Failure, hold};
+pub(crate) use evaluation::{Expressions, failure};
 pub use index::{OperationSet, RuleIndex};
 pub use rules::{RuleMatch, equivalent_groups, rule_match};
 pub use selector::{LabelSelector, SelectorError};
@@ -71,7 +76,11 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
 
     /// How the rules of a webhook match. The API server is only asked what it serves if that matters.
     pub async fn rule_match(&self, webhook: &Webhook) -> RuleMatch {
-        let possible = possible_match(webhook, self.attributes, || {
+        self.rules_match(RuleSet::of(webhook)).await
+    }
+
+    async fn rules_match(&self, rules: RuleSet<'_>) -> RuleMatch {
+        let possible = possible_match(rules, self.attributes, || {
             self.possible.get_or_init(|| PossibleEquivalents::new(self.attributes))
         });
         if possible != RuleMatch::Possible {
@@ -84,7 +93,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             let served = served.map(|served| served.into_iter().map(Arc::new).collect());
             self.served.get_or_init(|| served)
         };
-        served_match(webhook, self.attributes, served.as_deref())
+        served_match(rules, self.attributes, served.as_deref())
     }
 
     /// How the rules of a webhook match, if its selectors do; the `Status` for the client if that cannot be decided.
@@ -110,6 +119,67 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             return skip(SkipReason::NamespaceSelector);
         }
         Ok(rules)
+    }
+
+    /// How the rules of a policy match, if its selectors do; the reason, if that cannot be decided.
+    // apiserver: pkg/admission/plugin/policy/matching/matching.go, Matches
+    pub(crate) async fn resources_match(
+        &self,
+        resources: &MatchResources,
+        objects: &SharedObjects,
+        surroundings: &impl Surroundings,
+    ) -> Result<RuleMatch, Box<Status>> {
+        let MatchResources { namespace_selector, object_selector, rules, excluded, match_policy } = resources;
+        let set = |rules| RuleSet { rules, match_policy: *match_policy };
+        let matched = if rules.is_empty() { RuleMatch::Exact } else { self.rules_match(set(rules)).await };
+        if matched == RuleMatch::No || !self.object_matches(object_selector, objects) {
+            return Ok(RuleMatch::No);
+        }
+        match self.rules_match(set(excluded)).await {
+            RuleMatch::No => {}
+            RuleMatch::Exact | RuleMatch::Equivalent(_) => return Ok(RuleMatch::No),
+            RuleMatch::Possible => return Ok(RuleMatch::Possible),
+        }
+        if !self.namespace_matches(namespace_selector, objects, surroundings).await? {
+            return Ok(RuleMatch::No);
+        }
+        Ok(matched)
+    }
+
+    /// Whether a policy may be about a request, whatever the objects are: its rules match, and the namespace if it is known.
+    pub async fn may_apply(
+        &self,
+        policy: &ValidatingPolicy,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        let constraints = MatchResources {
+            object_selector: LabelSelector::default(),
+            namespace_selector: if self.attributes.resource.resource == "namespaces" {
+                LabelSelector::default()
+            } else {
+                policy.constraints.namespace_selector.clone()
+            },
+            ..policy.constraints.clone()
+        };
+        let matched = self.resources_match(&constraints, &SharedObjects::default(), surroundings).await?;
+        Ok(matched != RuleMatch::No && !policy.bindings.is_empty())
+    }
+
+    /// The values of the variables of a policy, beside those of its conditions.
+    pub(crate) async fn policy_bindings(
+        &self,
+        seen: ConditionObjects<'_>,
+        resource: &ServedResource,
+        namespace: &Arc<Value>,
+        surroundings: &impl Surroundings,
+    ) -> Result<[Arc<Bindings>; 2], Box<Status>> {
+        let are_large = seen.objects.are_large;
+        let of_conditions = self.bindings(seen, surroundings).await?;
+        let (base, attributes) = (Arc::clone(&of_conditions), self.attributes.clone());
+        let (resource, namespace) = (resource.clone(), Arc::clone(namespace));
+        let bind = move || Arc::new(conditions::policy_bindings(&base, &attributes, &resource, &namespace));
+        let of_policy = surroundings.compute(are_large, bind).await.ok_or_else(evaluation::cancelled)?;
+        Ok([of_conditions, of_policy])
     }
 
     /// Whether the match conditions of a webhook hold; the `Status` for the client if that cannot be decided, and its failure
@@ -141,7 +211,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         let (request, shared) = (conditions::request_variables(self.attributes, kind), objects.clone());
         let bind = move || Arc::new(conditions::bindings(request, &shared));
         let bindings =
-            surroundings.compute(objects.are_large, bind).await.ok_or_else(conditions::cancelled)?;
+            surroundings.compute(objects.are_large, bind).await.ok_or_else(evaluation::cancelled)?;
         Ok(Arc::clone(known.get_or_init(|| bindings)))
     }
 

@@ -21,6 +21,7 @@ mod annotations;
 mod call;
 mod forms;
 mod mutating;
+mod policies;
 mod shadow;
 #[cfg(test)]
 mod tests;

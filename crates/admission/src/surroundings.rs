@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{AccessDecision, AccessReview};
+use serde_json::Value;
 
 use crate::phases::ShadowCall;
-use crate::review::ReviewRequest;
+use crate::review::{ReviewRequest, internal_error};
 use crate::{Operation, Webhook};
 
 /// How webhooks are called, and where it is noted.
@@ -33,6 +34,11 @@ pub trait Surroundings: Caller {
         &self,
         namespace: &str,
     ) -> impl Future<Output = Result<BTreeMap<String, String>, Box<Status>>> + Send;
+
+    /// A namespace, as the API server has it; the `Status` for the client if it cannot be read.
+    fn namespace(&self, _name: &str) -> impl Future<Output = Result<Value, Box<Status>>> + Send {
+        ready(Err(internal_error("namespaces are not read")))
+    }
 
     /// The authorizer's decision of an access review of a match condition about the user of the request.
     fn authorize(&self, review: &AccessReview) -> impl Future<Output = AccessDecision> + Send;
@@ -154,10 +160,82 @@ pub enum Event<'a> {
         /// How long the call took.
         took: Duration,
     },
+    /// A validation of a policy did not hold, or had an error; or an audit annotation had one.
+    PolicyChecked(PolicyCheck<'a>),
     /// A warning for the client.
     Warning(&'a str),
     /// An audit annotation.
     Annotation(Annotation),
+}
+
+/// What followed from a validation of a policy.
+// apiserver: pkg/admission/plugin/policy/validating/metrics/metrics.go
+#[derive(Debug, Clone, Copy)]
+pub struct PolicyCheck<'a> {
+    /// The policy.
+    pub policy: &'a str,
+    /// The binding.
+    pub binding: &'a str,
+    /// What followed.
+    pub action: PolicyAction,
+    /// Why.
+    pub error: PolicyCheckError,
+    /// How long its evaluation took.
+    pub took: Duration,
+}
+
+/// What follows from a validation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyAction {
+    /// An error is ignored.
+    Allow,
+    /// The request is refused.
+    Deny,
+    /// The audit log shows it.
+    Audit,
+    /// The client is warned.
+    Warn,
+}
+
+/// Why a validation did not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PolicyCheckError {
+    /// It costs too much.
+    OutOfBudget,
+    /// It does not hold, or has another error: upstream has one value for both.
+    Invalid,
+}
+
+impl PolicyAction {
+    /// The value of the label `enforcement_action`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Audit => "audit",
+            Self::Warn => "warn",
+        }
+    }
+}
+
+impl PolicyCheckError {
+    /// That of an error with this message.
+    // apiserver: pkg/admission/plugin/policy/validating/errors.go, ErrorType
+    pub(crate) fn of(message: &str) -> Self {
+        if message.starts_with("validation failed due to running out of cost budget") {
+            Self::OutOfBudget
+        } else {
+            Self::Invalid
+        }
+    }
+
+    /// The value of the label `error_type`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OutOfBudget => "out_of_budget",
+            Self::Invalid => "invalid_error",
+        }
+    }
 }
 
 /// How a call of a webhook ended.

@@ -75,6 +75,8 @@ pub struct Rule {
     pub resources: Vec<String>,
     /// Whether cluster-scoped or namespaced resources match.
     pub scope: Scope,
+    /// The names of objects; any if there are none. Only rules of policies have them.
+    pub resource_names: Vec<String>,
 }
 
 /// The scope of a rule.

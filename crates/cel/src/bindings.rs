@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::access::ResourceTarget;
+use super::environment::VARIABLES;
 use super::libraries::authorizer;
 use super::value::{Datum, Numbers, RootVariable};
 
+const AUTHORIZER: [&str; 2] = ["authorizer", "authorizer.requestResource"];
 /// The depth of the values of variables. JSON that is read from a text has at most 128 levels.
 const MAX_DEPTH: usize = 250;
 
@@ -41,20 +43,34 @@ impl Bindings {
         Self(vec![("user", root("kubernetes.UserInfo", fields))])
     }
 
-    /// Adds a variable with the value of a Kubernetes object, or of a part of one.
+    /// Adds a variable with the value of a Kubernetes object, or of a part of one; replaces one of this name.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: &serde_json::Value) -> Self {
+        self.0.retain(|(known, _)| *known != name);
         if !is_too_deep(value) {
             self.0.push((name, Datum::from_json(value, Numbers::Integers)));
         }
         self
     }
 
+    /// The same without `authorizer`.
+    #[must_use]
+    pub fn without_authorizer(mut self) -> Self {
+        self.0.retain(|(name, _)| !AUTHORIZER.contains(name));
+        self
+    }
+
+    /// Adds `variables`: those of a policy.
+    #[must_use]
+    pub fn with_variables(mut self) -> Self {
+        self.0.push(("variables", root(VARIABLES, BTreeMap::new())));
+        self
+    }
+
     /// Adds `authorizer`, and `authorizer.requestResource` with the attributes of the request.
     #[must_use]
     pub fn with_authorizer(mut self, request: ResourceTarget) -> Self {
-        let names = ["authorizer", "authorizer.requestResource"];
-        self.0.extend(names.into_iter().zip(authorizer::variables(request)));
+        self.0.extend(AUTHORIZER.into_iter().zip(authorizer::variables(request)));
         self
     }
 }

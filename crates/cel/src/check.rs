@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use super::environment::{Environment, NotAnObject, ResultType, field_names, field_type};
+use super::composition::VariableTypes;
+use super::environment::{Environment, NotAnObject, ResultType, VARIABLES, field_names, field_type};
 use super::faults::CompileFault;
 use super::library::{LiteralCheck, Operand};
 use super::registry::Callee;
@@ -16,10 +17,12 @@ use super::value::Datum;
 pub(super) fn check(
     tree: &ExprNode,
     environment: Environment,
+    variables: &VariableTypes,
     required: ResultType,
-) -> Result<(), CompileFault> {
+) -> Result<Type, CompileFault> {
     let mut checker = Checker {
         environment,
+        variables,
         scope: Vec::new(),
         solution: Solution::default(),
         literals: Vec::new(),
@@ -42,16 +45,20 @@ pub(super) fn check(
         }
     }
     checker.check_literals()?;
-    match required.required() {
-        Some(required) if required != result => {
-            let mut text = format!("must evaluate to {required}");
-            if environment.names_wrong_result {
-                write!(text, " but got {result}").ok();
-            }
-            Err(CompileFault::of_whole(text))
-        }
-        _ => Ok(()),
+    let permitted = required.permitted();
+    if permitted.is_empty() || permitted.contains(&result) {
+        return Ok(result);
     }
+    // Not as it displays `null`: the reference formats a list of types here.
+    let names: Vec<&str> = permitted.iter().map(|permitted| permitted.parts().0).collect();
+    let mut text = match names.as_slice() {
+        [name] => format!("must evaluate to {name}"),
+        names => format!("must evaluate to one of [{}]", names.join(" ")),
+    };
+    if environment.names_wrong_result {
+        write!(text, " but got {result}").ok();
+    }
+    Err(CompileFault::of_whole(text))
 }
 
 fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
@@ -60,6 +67,7 @@ fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
 
 struct Checker<'a> {
     environment: Environment,
+    variables: &'a VariableTypes,
     /// The variables of macros, the innermost last.
     scope: Vec<(&'a str, Type)>,
     solution: Solution,
@@ -183,6 +191,13 @@ impl<'a> Checker<'a> {
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
+            Type::Named(VARIABLES, _) => match self.variables.get(field) {
+                Some(found) => found.clone(),
+                None => {
+                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                    return Err(fault.with_fix(format!("the variables are: {}", self.variables.names())));
+                }
+            },
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
                 Ok(None) => {

@@ -5,6 +5,7 @@ use serde_json::{Value as Json, json};
 
 use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
+use super::composition::VariableValues;
 use super::environment::Environment;
 use super::expression::{Expression, Outcome};
 use super::float;
@@ -32,9 +33,11 @@ pub fn evaluate(
                 let decision = authorize(&review);
                 decisions.push((*review, decision));
             }
+            Outcome::Variable(name) => return (Err(format!("no value of variable {name}")), cost),
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let (value, _) = expression.run(bindings, &decisions, |value| Ok(describe(value)));
+                let (value, _) = expression
+                    .run(bindings, &decisions, &VariableValues::default(), |value| Ok(describe(value)));
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }

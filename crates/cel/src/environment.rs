@@ -40,6 +40,8 @@ pub struct Environment {
     variables: &'static [(&'static str, &'static str)],
     /// Whether the functions of JSON patches are declared.
     patches: bool,
+    /// Whether `variables` is declared.
+    composed: bool,
     /// Whether the reference's error for a wrong result type names the type found.
     // apiserver: pkg/authentication/cel/compile.go omits it; pkg/authorization/cel and pkg/admission/plugin/cel do not
     pub(super) names_wrong_result: bool,
@@ -56,7 +58,12 @@ pub enum ResultType {
     Bool,
     /// A string.
     String,
+    /// A string or `null`.
+    StringOrNull,
 }
+
+/// The type of `variables`.
+pub(super) const VARIABLES: &str = "kubernetes.variables";
 
 impl Environment {
     /// `claims`: the claims of a token.
@@ -105,10 +112,28 @@ impl Environment {
         Self {
             variables,
             patches: false,
+            composed: false,
             names_wrong_result: true,
             origin: Origin::Stored,
             cel_go: CelGo::REFERENCE,
         }
+    }
+
+    /// As [`Self::ADMISSION`], without `authorizer`: the `messageExpression` of a validation.
+    pub const MESSAGE: Self = Self {
+        origin: Origin::New,
+        ..Self::stored_with(&[
+            ("object", "dyn"),
+            ("oldObject", "dyn"),
+            ("namespaceObject", "kubernetes.Namespace"),
+            ("request", "kubernetes.AdmissionRequest"),
+        ])
+    };
+
+    /// The same environment with `variables`: those of a policy, with [`Expression::compile_with`](crate::Expression::compile_with).
+    #[must_use]
+    pub const fn composed(self) -> Self {
+        Self { composed: true, ..self }
     }
 
     /// The same environment in this release of cel-go.
@@ -130,17 +155,21 @@ impl Environment {
 
     /// The type of a variable.
     pub(super) fn variable(self, name: &str) -> Option<Type> {
+        if self.composed && name == "variables" {
+            return Some(Type::Named(VARIABLES, Vec::new()));
+        }
         self.variables.iter().find(|(known, _)| *known == name).and_then(|(_, text)| read_type(text))
     }
 
     /// Whether the variables include this name.
     pub(super) fn declares(self, name: &str) -> bool {
-        self.variables.iter().any(|(known, _)| *known == name)
+        self.composed && name == "variables" || self.variables.iter().any(|(known, _)| *known == name)
     }
 
     /// The names of the variables.
     pub(super) fn names(self) -> String {
-        let names: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
+        let composed = self.composed.then_some("variables");
+        let names: Vec<&str> = self.variables.iter().map(|(name, _)| *name).chain(composed).collect();
         names.join(", ")
     }
 
@@ -156,12 +185,13 @@ impl Environment {
 }
 
 impl ResultType {
-    /// The type, if the result must have one.
-    pub(super) fn required(self) -> Option<Type> {
+    /// The types that the result may have; none if it may have any.
+    pub(super) fn permitted(self) -> Vec<Type> {
         match self {
-            Self::Any => None,
-            Self::Bool => Some(Type::BOOL),
-            Self::String => Some(Type::STRING),
+            Self::Any => Vec::new(),
+            Self::Bool => vec![Type::BOOL],
+            Self::String => vec![Type::STRING],
+            Self::StringOrNull => vec![Type::STRING, Type::NULL],
         }
     }
 }

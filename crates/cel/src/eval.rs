@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
 use super::cel_go::Rules;
+use super::composition::VariableValues;
+use super::environment::VARIABLES;
 use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
 use super::patterns::Patterns;
 use super::price::{self, LIST, MAP};
@@ -25,6 +27,8 @@ pub(super) struct Evaluator<'a> {
     scope: Vec<(&'a str, Datum)>,
     /// How many of them are those of the environment, not of macros.
     globals: usize,
+    /// Those of a policy's variables that are known.
+    values: &'a VariableValues,
     evaluation: Evaluation<'a>,
 }
 
@@ -33,10 +37,10 @@ impl<'a> Evaluator<'a> {
         rules: &'static Rules,
         variables: &'a [(&'static str, Datum)],
         patterns: &'a Patterns,
-        decisions: &'a [(AccessReview, AccessDecision)],
+        (decisions, values): (&'a [(AccessReview, AccessDecision)], &'a VariableValues),
     ) -> Self {
         let scope: Vec<_> = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { globals: scope.len(), scope, evaluation: Evaluation::new(rules, patterns, decisions) }
+        Self { globals: scope.len(), scope, values, evaluation: Evaluation::new(rules, patterns, decisions) }
     }
 
     /// The cost so far.
@@ -96,6 +100,9 @@ impl<'a> Evaluator<'a> {
             NodeKind::Name(name) => self.name(name).map(|value| self.root(value)),
             NodeKind::Select { operand, field, how } => {
                 let target = self.attribute(operand)?;
+                if target.is_root_of(VARIABLES) {
+                    return self.variable(field, *how);
+                }
                 let key = Datum::string(field);
                 match how {
                     Selection::Plain => self.qualified(target, &key, false),
@@ -117,6 +124,18 @@ impl<'a> Evaluator<'a> {
             }
             _ => self.eval(node).map(|value| self.root(value)),
         }
+    }
+
+    /// Selects a variable of the policy. A test for its presence evaluates it, too.
+    // apiserver: pkg/cel/lazy/lazy.go
+    fn variable(&mut self, name: &str, how: Selection) -> Result<Reached, Halt> {
+        self.charge(1)?;
+        let value = self.values.selected(name)?;
+        Ok(match how {
+            Selection::Plain => Reached::Value(value),
+            Selection::Optional => Reached::Optional(Some(value)),
+            Selection::Test => Reached::Value(Datum::Bool(true)),
+        })
     }
 
     fn index(&mut self, node: &'a ExprNode, arguments: &'a [ExprNode]) -> Result<Reached, Halt> {

@@ -34,6 +34,8 @@ pub(super) enum Halt {
     Cost,
     /// The authorizer must decide an access review first.
     Review(Box<AccessReview>),
+    /// This variable of the policy must be evaluated first.
+    Variable(String),
 }
 
 impl Halt {
@@ -41,7 +43,27 @@ impl Halt {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Error(_) | Self::Unsuited => false,
-            Self::Cost | Self::Review(_) => true,
+            Self::Cost | Self::Review(_) | Self::Variable(_) => true,
+        }
+    }
+}
+
+/// How an evaluation ended without a value, with the reference's text.
+pub(super) enum HaltKind {
+    Error(String),
+    Review(Box<AccessReview>),
+    Variable(String),
+}
+
+impl Halt {
+    /// The end as the callers of an evaluation see it.
+    pub(super) fn kind(self) -> HaltKind {
+        match self {
+            Self::Error(text) => HaltKind::Error(text),
+            Self::Unsuited => HaltKind::Error("no such overload".to_owned()),
+            Self::Cost => HaltKind::Error("operation cancelled: actual cost limit exceeded".to_owned()),
+            Self::Review(review) => HaltKind::Review(review),
+            Self::Variable(name) => HaltKind::Variable(name),
         }
     }
 }

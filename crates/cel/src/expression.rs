@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
+use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
-use super::evaluation::{COST_LIMIT, Halt};
+use super::evaluation::{COST_LIMIT, Halt, HaltKind};
 use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
+use super::types::Type;
 use super::value::Datum;
 use super::{check, plan, stack, syntax};
 
@@ -22,6 +24,8 @@ struct Compiled {
     text: String,
     environment: Environment,
     result: ResultType,
+    /// The type of the result.
+    kind: Type,
     tree: ExprNode,
     /// Whether the evaluation needs a stack of its own.
     deep: bool,
@@ -65,18 +69,33 @@ pub enum Value {
 impl Expression {
     /// Compiles an expression. Takes milliseconds and spawns a thread: call it only while loading a configuration.
     pub fn compile(text: &str, environment: Environment, result: ResultType) -> Result<Self, CompileError> {
+        Self::compile_in(text, environment, result, &VariableTypes::default())
+    }
+
+    /// Compiles an expression of an environment with variables of these types.
+    pub(super) fn compile_in(
+        text: &str,
+        environment: Environment,
+        result: ResultType,
+        variables: &VariableTypes,
+    ) -> Result<Self, CompileError> {
         let compile = || -> Result<Compiled, CompileFault> {
             let mut tree = syntax::parse(text, environment)?;
-            check::check(&tree, environment, result)?;
+            let kind = check::check(&tree, environment, variables, result)?;
             let mut patterns = Patterns::default();
             plan::plan(&mut tree, environment.rules(), &mut patterns)?;
             let deep = tree.depth() > SHALLOW;
-            Ok(Compiled { text: text.to_owned(), environment, result, tree, deep, patterns })
+            Ok(Compiled { text: text.to_owned(), environment, result, kind, tree, deep, patterns })
         };
         stack::run("cel-compiler", stack::COMPILER, compile)
             .unwrap_or_else(|reason| Err(CompileFault::of_whole(format!("cannot be compiled now: {reason}"))))
             .map(|compiled| Self(Arc::new(compiled)))
             .map_err(|fault| fault.display(text))
+    }
+
+    /// The type of the result, as the checker knows it.
+    pub(super) fn kind(&self) -> &Type {
+        &self.0.kind
     }
 
     /// The source text.
@@ -116,6 +135,7 @@ impl Expression {
             Outcome::Value(value) => Ok(value),
             Outcome::Error(error) => Err(error),
             Outcome::Review(_) => Err(EvalError("no authorizer is bound".to_owned())),
+            Outcome::Variable(name) => Err(EvalError(format!("no value of variable {name:?} is known"))),
         }
     }
 
@@ -126,15 +146,23 @@ impl Expression {
         bindings: &Bindings,
         decisions: &[(AccessReview, AccessDecision)],
     ) -> Evaluated {
-        let (result, cost) = self.run(bindings, decisions, Value::of);
-        let outcome = match result {
+        self.evaluate_in(bindings, decisions, &VariableValues::default())
+    }
+
+    /// The same, with the values of a policy's variables that are known so far. On [`Outcome::Variable`], have it
+    /// [evaluated](crate::Variables::evaluate), and evaluate again.
+    pub fn evaluate_in(
+        &self,
+        bindings: &Bindings,
+        decisions: &[(AccessReview, AccessDecision)],
+        values: &VariableValues,
+    ) -> Evaluated {
+        let (result, cost) = self.run(bindings, decisions, values, Value::of);
+        let outcome = match result.map_err(Halt::kind) {
             Ok(value) => Outcome::Value(value),
-            Err(Halt::Error(text)) => Outcome::Error(EvalError(text)),
-            Err(Halt::Unsuited) => Outcome::Error(EvalError("no such overload".to_owned())),
-            Err(Halt::Cost) => {
-                Outcome::Error(EvalError("operation cancelled: actual cost limit exceeded".to_owned()))
-            }
-            Err(Halt::Review(review)) => Outcome::Review(review),
+            Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
+            Err(HaltKind::Review(review)) => Outcome::Review(review),
+            Err(HaltKind::Variable(name)) => Outcome::Variable(name),
         };
         Evaluated { outcome, cost }
     }
@@ -144,12 +172,17 @@ impl Expression {
         &self,
         bindings: &Bindings,
         decisions: &[(AccessReview, AccessDecision)],
+        values: &VariableValues,
         convert: impl FnOnce(&Datum) -> Result<T, Halt> + Send,
     ) -> (Result<T, Halt>, u64) {
         let compiled = &self.0;
         let evaluate = || {
-            let mut evaluator =
-                Evaluator::new(compiled.environment.rules(), &bindings.0, &compiled.patterns, decisions);
+            let mut evaluator = Evaluator::new(
+                compiled.environment.rules(),
+                &bindings.0,
+                &compiled.patterns,
+                (decisions, values),
+            );
             let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
             (result, evaluator.spent())
         };
@@ -179,6 +212,8 @@ pub enum Outcome {
     Error(EvalError),
     /// The authorizer must decide this access review first.
     Review(Box<AccessReview>),
+    /// This variable of the policy must be evaluated first.
+    Variable(String),
 }
 
 /// Expressions are equal if their texts, environments and result types are.

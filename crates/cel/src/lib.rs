@@ -31,6 +31,7 @@
 //! |---|---|
 //! | `conformance` | what the comparison with the reference needs |
 //! | `budget` | the budget of several expressions |
+//! | `variables` | the variables of a policy: named expressions |
 //! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
 //! | `bindings` | the values of the variables |
 //! | `plan` | folds constants, and compiles literal patterns |
@@ -45,6 +46,7 @@
 //! | `equality` | equality and order of values |
 //! | `library` | the contract of a library: what its functions are, what they cost, what they do |
 //! | `price` | what calls cost, as far as libraries have it in common |
+//! | `composition` | the types and values of the variables of a policy |
 //! | `evaluation` | one evaluation: its cost and limit, its ends, the patterns and decisions that its calls share |
 //! | `signatures` | the notation of declarations |
 //! | `types` | the types of the checker, and assignability between them |
@@ -69,7 +71,6 @@
 //! | unsupported | reason |
 //! |---|---|
 //! | messages (`google.protobuf.Int64Value{value: 1}`, `Object{}` of mutations) | equivalent to a literal; there are no mutations yet |
-//! | `variables` of policies | there are no policies yet |
 //! | macros with two variables over `claims` itself | the reference uses the values as keys there |
 //! | map keys that are lists, maps, bytes or types | lookups never find them, and some crash the API server |
 //! | quantities of more than 1,000 digits, exponents beyond 1,000 | comparing them does not end in the reference |
@@ -86,6 +87,7 @@ mod bindings;
 mod budget;
 mod cel_go;
 mod check;
+mod composition;
 #[doc(hidden)]
 pub mod conformance;
 mod environment;
@@ -112,12 +114,15 @@ mod time;
 mod tree;
 mod types;
 mod value;
+mod variables;
 
 pub use access::{AccessDecision, AccessReview, AccessTarget, ResourceTarget, ServiceAccount};
 pub use bindings::Bindings;
 pub use budget::{Budget, BudgetExceeded};
 pub use cel_go::CelGo;
+pub use composition::VariableValues;
 pub use environment::{Environment, ResultType};
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
 pub use libraries::quantity::{QuantityError, canonical as canonical_quantity};
+pub use variables::{VariableOutcome, Variables};

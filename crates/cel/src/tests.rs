@@ -249,3 +249,123 @@ fn values_are_those_of_the_chosen_release() {
         assert_eq!(evaluate(expression, CelGo::V0_29), with_0_29, "{expression}");
     }
 }
+
+mod variables {
+    use crate::{
+        Bindings, Environment, EvalError, Outcome, ResultType, Value, VariableOutcome, VariableValues,
+        Variables,
+    };
+
+    const ENVIRONMENT: Environment = Environment::ADMISSION.composed();
+
+    fn variables(all: &[(&str, &str)]) -> Variables {
+        let mut variables = Variables::default();
+        for (name, text) in all {
+            variables.add(name, text, ENVIRONMENT).unwrap();
+        }
+        variables
+    }
+
+    fn error_of(variables: &Variables, text: &str) -> String {
+        variables.compile(text, ENVIRONMENT, ResultType::Bool).unwrap_err().to_string()
+    }
+
+    /// Evaluates an expression and what it uses; returns the names in the order of their evaluation, the result and the whole cost.
+    fn evaluate(variables: &Variables, text: &str) -> (Vec<String>, Outcome, u64) {
+        let object = serde_json::json!({"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 3}});
+        let bindings = Bindings::default().with("object", &object).with_variables();
+        let expression = variables.compile(text, ENVIRONMENT, ResultType::Any).unwrap();
+        let (mut values, mut order, mut pending, mut spent) = (VariableValues::default(), vec![], vec![], 0);
+        loop {
+            let next: Option<&String> = pending.last();
+            let outcome = match next.cloned() {
+                None => {
+                    let evaluated = expression.evaluate_in(&bindings, &[], &values);
+                    match evaluated.outcome {
+                        Outcome::Variable(name) => VariableOutcome::Variable(name),
+                        outcome => return (order, outcome, spent + evaluated.cost),
+                    }
+                }
+                Some(name) => {
+                    let (outcome, cost) = variables.evaluate(&name, &bindings, &[], &mut values);
+                    if matches!(outcome, VariableOutcome::Known) {
+                        spent += cost;
+                        order.push(name);
+                    }
+                    outcome
+                }
+            };
+            match outcome {
+                VariableOutcome::Known => drop(pending.pop()),
+                VariableOutcome::Variable(name) => pending.push(name),
+                VariableOutcome::Review(_) => unreachable!(),
+            }
+        }
+    }
+
+    #[test]
+    fn a_variable_is_evaluated_when_it_is_used_and_once() {
+        let all = variables(&[
+            ("unused", "object.missing"),
+            ("replicas", "object.spec.replicas"),
+            ("many", "variables.replicas > 2"),
+            ("all", "[variables.many, variables.many, variables.replicas == 3]"),
+        ]);
+        let (order, outcome, cost) = evaluate(&all, "variables.all.all(x, x) && variables.many");
+        assert_eq!(order, ["replicas", "many", "all"]);
+        assert_eq!(outcome, Outcome::Value(Value::Bool(true)));
+        assert!(cost > 0);
+        let (order, outcome, _) = evaluate(&all, "true || variables.many");
+        assert_eq!((order.len(), outcome), (0, Outcome::Value(Value::Bool(true))));
+    }
+
+    #[test]
+    fn errors_name_the_variables() {
+        let all = variables(&[("one", "object.missing"), ("two", "variables.one + 1")]);
+        let (order, outcome, _) = evaluate(&all, "has(variables.two) || true");
+        assert_eq!(order, ["one", "two"]);
+        assert_eq!(outcome, Outcome::Value(Value::Bool(true)), "an error of an operand is absorbed");
+        let text = "composited variable \"two\" fails to evaluate: composited variable \"one\" fails to evaluate: no \
+                    such key: missing";
+        assert_eq!(evaluate(&all, "variables.two").1, Outcome::Error(EvalError(text.to_owned())));
+        assert_eq!(evaluate(&all, "has(variables.two)").1, Outcome::Error(EvalError(text.to_owned())));
+    }
+
+    #[test]
+    fn types_are_those_of_the_expressions() {
+        let all = variables(&[
+            ("number", "1 + 2"),
+            ("names", "['a', 'b']"),
+            ("labels", "{'a': 1}"),
+            ("any", "object.spec"),
+            ("namespace", "namespaceObject"),
+            ("quantity", "quantity('1Gi')"),
+        ]);
+        for (text, part) in [
+            ("variables.number", "must evaluate to bool but got int"),
+            (
+                "variables.names.exists(x, x == 1)",
+                "found no matching overload for '_==_' applied to '(string, int)'",
+            ),
+            ("variables.labels.a == 'b'", "applied to '(int, string)'"),
+            ("variables.none", "undefined field 'none'"),
+            ("variables.names.missing", "type 'list(string)' does not support field selection"),
+            ("variables['number'] == 1", "found no matching overload for '_[_]'"),
+        ] {
+            let error = error_of(&all, text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        for text in [
+            "variables.any.replicas == 3 && variables.any.replicas != 'x'",
+            "variables.namespace.metadata.name == 1",
+            "variables.quantity == 1",
+        ] {
+            all.compile(text, ENVIRONMENT, ResultType::Bool).unwrap();
+        }
+        // A macro's variable of the name hides them.
+        assert_eq!(evaluate(&all, "[1].all(variables, variables == 1)").1, Outcome::Value(Value::Bool(true)));
+        let error =
+            Variables::default().compile("variables.a", Environment::ADMISSION, ResultType::Any).unwrap_err();
+        assert!(error.to_string().contains("undeclared reference to 'variables'"), "{error}");
+    }
+}

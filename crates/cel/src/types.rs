@@ -44,6 +44,7 @@ pub(super) enum Type {
 impl Type {
     pub(super) const BOOL: Self = Self::Named("bool", Vec::new());
     pub(super) const INT: Self = Self::Named("int", Vec::new());
+    pub(super) const NULL: Self = Self::Named("null_type", Vec::new());
     pub(super) const STRING: Self = Self::Named("string", Vec::new());
     pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
 

@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_which_webhook_sees_which_requests() {
-        let mut manifests = Manifests::new(WebhookKind::Validating, Release::default());
+        let mut manifests = Manifests::webhooks(WebhookKind::Validating, Release::default());
         let webhook = |name: &str, rules: serde_json::Value| {
             json!({
                 "name": name, "clientConfig": {"url": "https://a.test/v"}, "sideEffects": "None", "rules": rules,

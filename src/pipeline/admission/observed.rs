@@ -179,8 +179,13 @@ impl Reviewer<'_> {
         let mutating =
             phases::mutate(&webhooks.mutating, &attributes, &mut objects, &conversions, surroundings);
         timeout_at(end, mutating).await.map_err(|_| TOO_LATE)?.ok();
-        let validating =
-            phases::validate(&webhooks.validating, &attributes, &mut objects, &conversions, surroundings);
+        let validating = phases::validate(
+            (&[], &webhooks.validating),
+            &attributes,
+            &mut objects,
+            &conversions,
+            surroundings,
+        );
         let too_late = |_| Unshown { reason: TOO_LATE.to_owned(), is_mutated: true };
         timeout_at(end, validating).await.map_err(too_late)?.ok();
         Ok(())

@@ -1,7 +1,10 @@
-//! Static manifests: the webhook configurations in a folder. Each plugin has a folder of its own.
+//! Static manifests: the objects in a folder. Each plugin has a folder of its own.
 //!
-//! Follows `k8s.io/apiserver/pkg/admission/plugin/webhook/manifest/loader/loader.go` and
-//! `k8s.io/kubernetes/pkg/admission/plugin/webhook/manifest/loader/loader.go`.
+//! Follows `k8s.io/apiserver/pkg/admission/plugin/{webhook,policy}/manifest/loader/loader.go` and
+//! `k8s.io/kubernetes/pkg/admission/plugin/{webhook,policy}/manifest/loader`.
+
+mod policies;
+mod webhooks;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +15,24 @@ use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::strict::{self, DecodeError};
 use serde_json::Value;
 
-use super::{FieldWarning, ValidationContext, WebhookConfiguration, wire};
-use crate::{Webhook, WebhookKind};
+use super::{FieldWarning, ValidationContext, wire};
+pub use policies::PoliciesOfFolder;
+pub use webhooks::WebhooksOfFolder;
 
 const GROUP_VERSION: &str = "admissionregistration.k8s.io/v1";
 /// The end of the names of static configurations, which the API refuses.
 // apiserver: pkg/admission/plugin/manifest/validation.go, StaticConfigSuffix
 const STATIC_SUFFIX: &str = ".static.k8s.io";
 const NAME_FIX: &str = "give metadata.name: NAME.static.k8s.io; only manifests have such names";
-const SERVICE_FIX: &str = "give clientConfig.url with an address that the gateway reaches: it does not resolve the \
-                           Services of a cluster; or register the webhook in the cluster itself";
-/// The versions of the API group, and the kinds of each that kube-apiserver knows beside ours.
+/// The versions of the API group, and the kinds of each that kube-apiserver knows, with the plugin here that reads them.
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
-const KINDS: [&str; 6] = [
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionPolicyBinding",
-    "MutatingWebhookConfiguration",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionPolicyBinding",
-    "ValidatingWebhookConfiguration",
+const KINDS: [(&str, Option<&str>); 6] = [
+    ("MutatingAdmissionPolicy", None),
+    ("MutatingAdmissionPolicyBinding", None),
+    ("MutatingWebhookConfiguration", Some("MutatingAdmissionWebhook")),
+    ("ValidatingAdmissionPolicy", Some("ValidatingAdmissionPolicy")),
+    ("ValidatingAdmissionPolicyBinding", Some("ValidatingAdmissionPolicy")),
+    ("ValidatingWebhookConfiguration", Some("ValidatingAdmissionWebhook")),
 ];
 
 /// An error in a file.
@@ -86,25 +88,42 @@ impl fmt::Display for ManifestProblem {
     }
 }
 
-/// Collects the webhooks of a folder.
+/// What a plugin reads of its folder.
+pub trait FolderContent {
+    /// What it makes of the objects.
+    type Item;
+
+    /// The kinds of the objects; the first one is in the advice for others.
+    fn kinds(&self) -> &'static [&'static str];
+
+    /// Takes an object of one of these kinds.
+    fn accept(&mut self, kind: &str, object: &Value, at: Place<'_>, folder: &mut Folder);
+
+    /// The result, when all objects are known.
+    fn finish(self, folder: &mut Folder) -> Vec<Self::Item>;
+}
+
+/// Collects the objects of a folder.
 #[derive(Debug)]
-pub struct Manifests {
-    kind: WebhookKind,
-    /// The files of the names.
-    names: BTreeMap<String, String>,
-    /// The webhooks by configuration: in byte order of the names.
-    configurations: BTreeMap<String, Vec<Webhook>>,
-    errors: Vec<ManifestError>,
-    warnings: Vec<ManifestWarning>,
+pub struct Manifests<C> {
+    content: C,
+    folder: Folder,
+}
+
+/// What is known of a folder, whatever its objects are.
+#[derive(Debug)]
+pub struct Folder {
     release: Release,
     context: ValidationContext,
+    errors: Vec<ManifestError>,
+    warnings: Vec<ManifestWarning>,
     /// The number of objects so far.
     objects: usize,
 }
 
 /// Where an object is.
-#[derive(Clone, Copy)]
-struct Place<'a> {
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
     file: &'a str,
     document: usize,
     /// The path of the object, with a dot at its end unless it is empty.
@@ -113,41 +132,101 @@ struct Place<'a> {
     in_list: bool,
 }
 
-impl Manifests {
-    /// No webhooks yet. `kind` is that of the plugin; the rules are those of `release`.
-    pub fn new(kind: WebhookKind, release: Release) -> Self {
-        Self {
-            kind,
-            names: BTreeMap::new(),
-            configurations: BTreeMap::new(),
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            release,
-            context: ValidationContext::new(release),
-            objects: 0,
-        }
+impl<C: FolderContent> Manifests<C> {
+    fn of(content: C, release: Release) -> Self {
+        let (errors, warnings) = (Vec::new(), Vec::new());
+        let context = ValidationContext::new(release);
+        Self { content, folder: Folder { release, context, errors, warnings, objects: 0 } }
     }
 
     /// Adds a document of a file. Add files in alphabetical order and documents in order.
     pub fn add(&mut self, file: &str, document: usize, object: &Value) {
-        self.objects += 1;
+        self.folder.objects += 1;
         self.object(Place { file, document, path: "", in_list: false }, object);
     }
 
     /// Takes the warnings about what was added.
     pub fn take_warnings(&mut self) -> Vec<ManifestWarning> {
-        std::mem::take(&mut self.warnings)
+        std::mem::take(&mut self.folder.warnings)
     }
 
-    /// The webhooks: by the names of configurations in byte order, then as listed. Or every error.
-    pub fn finish(self) -> Result<Vec<Webhook>, Vec<ManifestError>> {
-        if self.errors.is_empty() {
-            Ok(self.configurations.into_values().flatten().collect())
-        } else {
-            Err(self.errors)
+    /// What the plugin has: by names in byte order, then as listed. Or every error.
+    pub fn finish(mut self) -> Result<Vec<C::Item>, Vec<ManifestError>> {
+        let items = self.content.finish(&mut self.folder);
+        if self.folder.errors.is_empty() { Ok(items) } else { Err(self.folder.errors) }
+    }
+
+    // acceptFileObject
+    fn object(&mut self, place: Place<'_>, object: &Value) {
+        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        let ours = self.content.kinds();
+        let fix = || format!("give apiVersion: {GROUP_VERSION} and kind: {}", ours.join(" or "));
+        let missing =
+            [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
+        if let Some((key, _)) = missing {
+            return self.folder.undecodable(place, "", &format!("Object '{key}' is missing"), fix());
+        }
+        // kube-apiserver decodes this kind in any version.
+        if kind == "List" {
+            return self.list(place, object, |manifests, place, item| {
+                manifests.object(Place { in_list: true, ..place }, item);
+            });
+        }
+        let api_version = version.strip_prefix("admissionregistration.k8s.io/");
+        let api_version = api_version.filter(|version| VERSIONS.contains(version));
+        let singular = kind.strip_suffix("List").unwrap_or(kind);
+        let known = KINDS.iter().find(|(known, _)| *known == singular);
+        match (api_version, known) {
+            (Some("v1"), _) if ours.contains(&kind) => {
+                self.content.accept(kind, object, place, &mut self.folder);
+            }
+            (Some("v1"), _) if ours.contains(&singular) => {
+                self.list(place, object, |manifests, place, item| {
+                    manifests.content.accept(singular, item, place, &mut manifests.folder);
+                });
+            }
+            (Some(api_version), Some((_, plugin))) => {
+                let problem = format!("unsupported resource type *{api_version}.{kind}");
+                let fix = match plugin {
+                    Some(plugin) if !ours.contains(&singular) => {
+                        format!("move it to the staticManifestsDir of {plugin}")
+                    }
+                    _ => fix(),
+                };
+                self.folder.other(place, "kind", problem, fix);
+            }
+            _ => {
+                let problem =
+                    format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
+                self.folder.undecodable(place, "kind", &problem, fix());
+            }
         }
     }
 
+    fn list(&mut self, place: Place<'_>, object: &Value, accept: impl Fn(&mut Self, Place<'_>, &Value)) {
+        // Items are decoded by themselves.
+        let keep_items = |known: &mut Value| {
+            if let (Some(known), Some(items)) = (known.get_mut("items"), object.get("items")) {
+                known.clone_from(items);
+            }
+        };
+        match strict::decode::<wire::List>(object, keep_items) {
+            Ok(list) => {
+                for (index, item) in list.items.iter().enumerate() {
+                    let path = format!("{}items[{index}].", place.path);
+                    self.folder.objects += 1;
+                    accept(self, Place { path: &path, ..place }, item);
+                }
+            }
+            Err(DecodeError { field, problem, fix }) => {
+                self.folder.undecodable(place, &field, &problem, fix);
+            }
+        }
+    }
+}
+
+impl Folder {
     fn fail(&mut self, place: Place<'_>, field: &str, problem: ManifestProblem, fix: impl Into<String>) {
         let field = format!("{}{field}", place.path).trim_end_matches('.').to_owned();
         let Place { file, document, .. } = place;
@@ -171,109 +250,29 @@ impl Manifests {
         self.other(place, field, format!("{item}{problem}"), fix);
     }
 
-    // acceptFileObject
-    fn object(&mut self, place: Place<'_>, object: &Value) {
-        let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (version, kind) = (text("apiVersion"), text("kind"));
-        let wanted = self.kind.configuration_kind();
-        let fix = || format!("give apiVersion: {GROUP_VERSION} and kind: {wanted}");
-        let missing =
-            [("Kind", kind), ("apiVersion", version)].into_iter().find(|(_, value)| value.is_empty());
-        if let Some((key, _)) = missing {
-            return self.undecodable(place, "", &format!("Object '{key}' is missing"), fix());
-        }
-        // kube-apiserver decodes this kind in any version.
-        if kind == "List" {
-            return self.list(place, object, |manifests, place, item| {
-                manifests.object(Place { in_list: true, ..place }, item);
-            });
-        }
-        let api_version = version.strip_prefix("admissionregistration.k8s.io/");
-        let api_version = api_version.filter(|version| VERSIONS.contains(version));
-        let singular = kind.strip_suffix("List").unwrap_or(kind);
-        match api_version {
-            Some("v1") if kind == wanted => self.configuration(place, object),
-            Some("v1") if singular == wanted => self.list(place, object, Self::configuration),
-            Some(api_version) if KINDS.contains(&singular) => {
-                let problem = format!("unsupported resource type *{api_version}.{kind}");
-                let other = [WebhookKind::Mutating, WebhookKind::Validating]
-                    .into_iter()
-                    .find(|other| other.configuration_kind() == singular && *other != self.kind);
-                let fix = match other {
-                    Some(WebhookKind::Mutating) => {
-                        "move it to the staticManifestsDir of MutatingAdmissionWebhook".to_owned()
-                    }
-                    Some(WebhookKind::Validating) => {
-                        "move it to the staticManifestsDir of ValidatingAdmissionWebhook".to_owned()
-                    }
-                    None => fix(),
-                };
-                self.other(place, "kind", problem, fix);
-            }
-            _ => {
-                let problem =
-                    format!("no kind {} is registered for version {}", Quoted(kind), Quoted(version));
-                self.undecodable(place, "kind", &problem, fix());
-            }
+    /// The errors of validating an object.
+    fn invalid(&mut self, place: Place<'_>, (kind, name): (&str, &str), errors: Vec<FieldError>) {
+        let configuration = format!("{kind} {}", Quoted(name));
+        for error in errors {
+            let text = error.to_string();
+            let problem = ManifestProblem::Invalid { configuration: configuration.clone(), error: text };
+            let FieldError { field, fix, .. } = error;
+            self.fail(place, &field, problem, fix);
         }
     }
 
-    fn list(&mut self, place: Place<'_>, object: &Value, accept: impl Fn(&mut Self, Place<'_>, &Value)) {
-        // Items are decoded by themselves.
-        let keep_items = |known: &mut Value| {
-            if let (Some(known), Some(items)) = (known.get_mut("items"), object.get("items")) {
-                known.clone_from(items);
-            }
-        };
-        match strict::decode::<wire::List>(object, keep_items) {
-            Ok(list) => {
-                for (index, item) in list.items.iter().enumerate() {
-                    let path = format!("{}items[{index}].", place.path);
-                    self.objects += 1;
-                    accept(self, Place { path: &path, ..place }, item);
-                }
-            }
-            Err(DecodeError { field, problem, fix }) => self.undecodable(place, &field, &problem, fix),
-        }
-    }
-
-    fn configuration(&mut self, place: Place<'_>, object: &Value) {
-        let configuration = match WebhookConfiguration::decode(self.kind, object) {
-            Ok(configuration) => configuration,
-            Err(DecodeError { field, problem, fix }) => {
-                return self.undecodable(place, &field, &problem, fix);
-            }
-        };
-        let before = self.errors.len();
-        let name = configuration.name();
-        let webhooks = configuration.webhooks(&mut self.context);
-        let webhooks = webhooks.unwrap_or_else(|errors| {
-            let configuration = format!("{} {}", self.kind.configuration_kind(), Quoted(name));
-            for error in errors {
-                let text = error.to_string();
-                let problem = ManifestProblem::Invalid { configuration: configuration.clone(), error: text };
-                let FieldError { field, fix, .. } = error;
-                self.fail(place, &field, problem, fix);
-            }
-            Vec::new()
+    fn warn(&mut self, place: Place<'_>, FieldWarning { field, text }: FieldWarning) {
+        self.warnings.push(ManifestWarning {
+            file: place.file.to_owned(),
+            document: place.document,
+            field: format!("{}{field}", place.path),
+            text: format!("{field}: {text}"),
         });
-        self.name(place, name);
-        self.client_configs(place, &configuration);
-        if self.errors.len() == before {
-            for FieldWarning { field, text } in configuration.warnings(self.release) {
-                self.warnings.push(ManifestWarning {
-                    file: place.file.to_owned(),
-                    document: place.document,
-                    field: format!("{}{field}", place.path),
-                    text: format!("{field}: {text}"),
-                });
-            }
-            self.configurations.insert(name.to_owned(), webhooks);
-        }
     }
 
+    /// Checks the name of an object, beside those of its kind so far with their files.
     // ValidateManifestName
-    fn name(&mut self, place: Place<'_>, name: &str) {
+    fn name(&mut self, place: Place<'_>, name: &str, names: &mut BTreeMap<String, String>) {
         let file = Quoted(place.file);
         // Validation has reported a missing name.
         if name.is_empty() {
@@ -284,34 +283,13 @@ impl Manifests {
             let problem = format!("{quoted} in file {file} must have a name ending with \"{STATIC_SUFFIX}\"");
             return self.other(place, "metadata.name", problem, NAME_FIX);
         }
-        if let Some(first) = self.names.get(name) {
+        if let Some(first) = names.get(name) {
             let problem = format!(
                 "duplicate name {quoted} found in file {file} (previously seen in {})",
                 Quoted(first)
             );
             return self.other(place, "metadata.name", problem, "give each configuration a name of its own");
         }
-        self.names.insert(name.to_owned(), place.file.to_owned());
-    }
-
-    // ValidateWebhookClientConfig
-    fn client_configs(&mut self, place: Place<'_>, configuration: &WebhookConfiguration) {
-        for (index, webhook) in configuration.wire.webhooks.iter().enumerate() {
-            let config = &webhook.client_config;
-            let of = format!(
-                "webhook {} in {} (file {})",
-                Quoted(&webhook.name),
-                Quoted(configuration.name()),
-                Quoted(place.file)
-            );
-            // A missing URL is an error of validation.
-            if config.service.is_some() {
-                let problem = format!(
-                    "{of}: clientConfig.service is not supported for static manifests; use clientConfig.url instead"
-                );
-                let field = format!("webhooks[{index}].clientConfig.service");
-                self.other(place, &field, problem, SERVICE_FIX);
-            }
-        }
+        names.insert(name.to_owned(), place.file.to_owned());
     }
 }

@@ -34,12 +34,13 @@ pub(super) fn webhooks(
     context: &mut ValidationContext,
 ) -> Result<Vec<Webhook>, Vec<FieldError>> {
     let errors = cluster_object_errors(&configuration.metadata, "metadata", context.release);
-    let mut validator = Validator { kind, configuration: &configuration.metadata.name, errors, context };
+    let mut validator = Validator { errors, context };
+    let name = &configuration.metadata.name;
     let mut names = BTreeSet::new();
     let mut valid = Vec::new();
     for (index, webhook) in configuration.webhooks.iter().enumerate() {
         let field = format!("webhooks[{index}]");
-        valid.extend(validator.webhook(webhook, &field));
+        valid.extend(validator.webhook(kind, name, webhook, &field));
         if !webhook.name.is_empty() && !names.insert(&webhook.name) {
             validator.errors.push(FieldError::duplicate(format!("{field}.name"), &webhook.name));
         }
@@ -48,16 +49,21 @@ pub(super) fn webhooks(
     if errors.is_empty() { Ok(valid) } else { Err(errors) }
 }
 
-struct Validator<'a> {
-    kind: WebhookKind,
-    configuration: &'a str,
-    errors: Vec<FieldError>,
-    context: &'a mut ValidationContext,
+/// Validates the parts of a configuration, or of a policy.
+pub(super) struct Validator<'a> {
+    pub(super) errors: Vec<FieldError>,
+    pub(super) context: &'a mut ValidationContext,
 }
 
 impl Validator<'_> {
     // validateMutatingWebhook, validateValidatingWebhook
-    fn webhook(&mut self, webhook: &WireWebhook, field: &str) -> Option<Webhook> {
+    fn webhook(
+        &mut self,
+        kind: WebhookKind,
+        configuration: &str,
+        webhook: &WireWebhook,
+        field: &str,
+    ) -> Option<Webhook> {
         let field = |name: &str| format!("{field}.{name}");
         self.fully_qualified_name(&webhook.name, &field("name"));
         let rules = self.rules(&webhook.rules, &field("rules"));
@@ -80,7 +86,7 @@ impl Validator<'_> {
         let namespace_selector = self.selector(&webhook.namespace_selector, &field("namespaceSelector"));
         let object_selector = self.selector(&webhook.object_selector, &field("objectSelector"));
         let policies = [("IfNeeded", ReinvocationPolicy::IfNeeded), ("Never", ReinvocationPolicy::Never)];
-        let reinvocation_policy = match self.kind {
+        let reinvocation_policy = match kind {
             WebhookKind::Mutating => self.choice(
                 webhook.reinvocation_policy.as_deref(),
                 ReinvocationPolicy::Never,
@@ -95,9 +101,9 @@ impl Validator<'_> {
             self.review_version(&webhook.admission_review_versions, &field("admissionReviewVersions"));
         Some(Webhook {
             shadow: false,
-            configuration: self.configuration.to_owned(),
+            configuration: configuration.to_owned(),
             name: webhook.name.clone(),
-            kind: self.kind,
+            kind,
             url: url?,
             ca_bundle: webhook.client_config.ca_bundle.0.clone(),
             rules: rules?,
@@ -113,7 +119,7 @@ impl Validator<'_> {
         })
     }
 
-    fn fail<T>(&mut self, error: FieldError) -> Option<T> {
+    pub(super) fn fail<T>(&mut self, error: FieldError) -> Option<T> {
         self.errors.push(error);
         None
     }
@@ -135,7 +141,7 @@ impl Validator<'_> {
     }
 
     /// One of several values; `choices` are in alphabetical order.
-    fn choice<T: Copy>(
+    pub(super) fn choice<T: Copy>(
         &mut self,
         given: Option<&str>,
         default: T,
@@ -169,7 +175,7 @@ impl Validator<'_> {
         })
     }
 
-    fn selector(&mut self, selector: &WireSelector, field: &str) -> Option<LabelSelector> {
+    pub(super) fn selector(&mut self, selector: &WireSelector, field: &str) -> Option<LabelSelector> {
         let before = self.errors.len();
         selector_errors(selector, field, &mut self.errors);
         if self.errors.len() > before {
@@ -189,7 +195,11 @@ impl Validator<'_> {
     }
 
     // validateMatchConditions, validateMatchCondition
-    fn match_conditions(&mut self, conditions: &[WireMatchCondition], field: &str) -> Vec<MatchCondition> {
+    pub(super) fn match_conditions(
+        &mut self,
+        conditions: &[WireMatchCondition],
+        field: &str,
+    ) -> Vec<MatchCondition> {
         if conditions.len() > MAX_MATCH_CONDITIONS {
             let error = FieldError::too_many(field, conditions.len(), MAX_MATCH_CONDITIONS);
             self.errors.push(error.fix("join conditions with &&"));

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use portcullis_cel::{Bindings, Budget, Evaluated, Expression, Outcome, ResourceTarget, Value as CelValue};
+use portcullis_cel::{Bindings, Budget, Expression, Outcome, ResourceTarget, Value as CelValue};
 use serde_json::{Map, Value, json};
 
-use super::statuses::{aggregate, forbidden, internal_error};
-use crate::review::timeout;
-use crate::{Attributes, Event, FailurePolicy, GroupVersionKind, SharedObjects, Surroundings, Webhook};
+use super::evaluation::{Expressions, failure};
+use super::statuses::{aggregate, forbidden};
+use crate::{
+    Attributes, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, ServedResource, SharedObjects,
+    Surroundings, Webhook,
+};
 
 /// A named expression that must be true.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,7 +33,7 @@ pub(super) struct Evaluation<'a> {
 }
 
 /// Why conditions have no result.
-enum Failure {
+pub(crate) enum Failure {
     /// A condition failed: the failure policy of the webhook decides.
     Conditions(String),
     /// The request ends.
@@ -66,69 +69,47 @@ impl Evaluation<'_> {
         Ok(holds)
     }
 
-    /// Whether no condition is false; else the errors, unless a condition is false.
     async fn evaluate(&self, webhook: &Webhook, surroundings: &impl Surroundings) -> Result<bool, Failure> {
-        let mut budget = Budget::MATCH_CONDITIONS;
-        let mut outcomes = Vec::with_capacity(webhook.match_conditions.len());
-        // All are evaluated, also after one that is false: an exhausted budget outranks it.
-        // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
-        for condition in &webhook.match_conditions {
-            let evaluated =
-                self.decided(&condition.expression, surroundings).await.map_err(Failure::Request)?;
-            budget.charge(&evaluated).map_err(|exceeded| Failure::Conditions(exceeded.to_string()))?;
-            outcomes.push((condition, evaluated.outcome));
-        }
-        let mut errors = Vec::new();
-        for (condition, outcome) in outcomes {
-            match outcome {
-                Outcome::Value(CelValue::Bool(false)) => return Ok(false),
-                // Upstream excludes a request only by `false`.
-                Outcome::Value(_) => {}
-                Outcome::Error(error) => {
-                    surroundings.note(Event::ConditionFailed(webhook, self.attributes.operation));
-                    errors.push(failure(&condition.expression, &error.to_string()));
-                }
-                Outcome::Review(_) => {
-                    errors.push(failure(&condition.expression, "the authorizer did not answer"));
-                }
-            }
-        }
-        aggregate(&errors).map_or(Ok(true), |errors| Err(Failure::Conditions(errors)))
-    }
-
-    /// Evaluates an expression, with the authorizer's decisions of its access reviews. An evaluation ends by its limit of steps; none
-    /// begins after the deadline of the request.
-    async fn decided(
-        &self,
-        expression: &Expression,
-        surroundings: &impl Surroundings,
-    ) -> Result<Evaluated, Box<Status>> {
-        let mut decisions = Vec::new();
-        // A check costs more than a third of an expression's limit: this ends after two reviews.
-        loop {
-            if surroundings.is_late() {
-                return Err(timeout());
-            }
-            let (expression, bindings) = (expression.clone(), Arc::clone(&self.bindings));
-            let evaluate = move || (expression.evaluate_with(&bindings, &decisions), decisions);
-            let evaluated = surroundings.compute(self.are_large, evaluate).await;
-            let (evaluated, known) = evaluated.ok_or_else(cancelled)?;
-            let Outcome::Review(review) = evaluated.outcome else { return Ok(evaluated) };
-            let decision = surroundings.authorize(&review).await;
-            decisions = known;
-            decisions.push((*review, decision));
-        }
+        let expressions = Expressions::new(Arc::clone(&self.bindings), None, self.are_large);
+        let failed = || surroundings.note(Event::ConditionFailed(webhook, self.attributes.operation));
+        hold(&webhook.match_conditions, expressions, failed, surroundings).await
     }
 }
 
-/// The request ends because its work was cancelled, as that of a panic is.
-pub(super) fn cancelled() -> Box<Status> {
-    internal_error("the evaluation of match conditions was cancelled")
-}
-
-// apiserver: pkg/admission/plugin/cel/activation.go, Evaluate
-fn failure(expression: &Expression, error: &str) -> String {
-    format!("expression '{}' resulted in error: {error}", expression.text())
+/// Whether no condition is false; else the errors, unless a condition is false. `failed` takes note of each that fails.
+// matcher.go, Match
+pub(crate) async fn hold(
+    conditions: &[MatchCondition],
+    mut expressions: Expressions<'_>,
+    failed: impl Fn() + Send + Sync,
+    surroundings: &impl Surroundings,
+) -> Result<bool, Failure> {
+    let mut budget = Budget::MATCH_CONDITIONS;
+    let mut outcomes = Vec::with_capacity(conditions.len());
+    // All are evaluated, also after one that is false: an exhausted budget outranks it.
+    // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
+    for condition in conditions {
+        let evaluated =
+            expressions.evaluate(&condition.expression, surroundings).await.map_err(Failure::Request)?;
+        budget.charge(&evaluated).map_err(|exceeded| Failure::Conditions(exceeded.to_string()))?;
+        outcomes.push((condition, evaluated.outcome));
+    }
+    let mut errors = Vec::new();
+    for (condition, outcome) in outcomes {
+        match outcome {
+            Outcome::Value(CelValue::Bool(false)) => return Ok(false),
+            // Upstream excludes a request only by `false`.
+            Outcome::Value(_) => {}
+            Outcome::Error(error) => {
+                failed();
+                errors.push(failure(&condition.expression, &error.to_string()));
+            }
+            Outcome::Review(_) | Outcome::Variable(_) => {
+                errors.push(failure(&condition.expression, "the evaluation has not ended"));
+            }
+        }
+    }
+    aggregate(&errors).map_or(Ok(true), |errors| Err(Failure::Conditions(errors)))
 }
 
 /// The variables that depend on the request alone.
@@ -162,17 +143,42 @@ pub(super) fn bindings(variables: RequestVariables, objects: &SharedObjects) -> 
         .with_authorizer(variables.target)
 }
 
+/// The values of the variables of a policy: those of conditions, with the namespace, and with the resource that its rules match.
+// apiserver: pkg/admission/plugin/policy/validating/validator.go, Validate
+pub(super) fn policy_bindings(
+    of_conditions: &Bindings,
+    attributes: &Attributes,
+    seen: &ServedResource,
+    namespace: &Value,
+) -> Bindings {
+    let mut request = request(attributes, &seen.kind);
+    request["resource"] = resource(&seen.resource);
+    of_conditions.clone().with("namespaceObject", namespace).with("request", &request).with_variables()
+}
+
+fn resource(resource: &GroupVersionResource) -> Value {
+    json!({"group": resource.group, "version": resource.version, "resource": resource.resource})
+}
+
 /// The `AdmissionRequest` without its uid and objects. In conditions, the resource is always the requested one.
 // apiserver: pkg/admission/plugin/cel/condition.go, CreateAdmissionRequest; apimachinery: pkg/runtime/converter.go
 fn request(attributes: &Attributes, seen: &GroupVersionKind) -> Value {
     let mut request = Map::new();
     let mut set = |name: &str, value: Value| request.insert(name.to_owned(), value);
-    let Attributes { operation, kind, resource, subresource, name, namespace, user, dry_run, options } =
-        attributes;
+    let Attributes {
+        operation,
+        kind,
+        resource: requested,
+        subresource,
+        name,
+        namespace,
+        user,
+        dry_run,
+        options,
+    } = attributes;
     let json =
         |kind: &GroupVersionKind| json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
-    let resource =
-        json!({"group": resource.group, "version": resource.version, "resource": resource.resource});
+    let resource = resource(requested);
     set("uid", Value::from(""));
     set("requestKind", json(kind));
     set("kind", json(seen));

@@ -22,6 +22,19 @@ pub enum RuleMatch {
     Possible,
 }
 
+/// Rules of which any may match.
+#[derive(Clone, Copy)]
+pub(super) struct RuleSet<'a> {
+    pub(super) rules: &'a [Rule],
+    pub(super) match_policy: MatchPolicy,
+}
+
+impl<'a> RuleSet<'a> {
+    pub(super) fn of(webhook: &'a Webhook) -> Self {
+        Self { rules: &webhook.rules, match_policy: webhook.match_policy }
+    }
+}
+
 /// How the rules of a webhook match a request. `equivalents` are the other resources by which the API server serves the objects;
 /// without them, each that could be one counts.
 // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
@@ -30,28 +43,32 @@ pub fn rule_match(
     attributes: &Attributes,
     equivalents: Option<&[Arc<ServedResource>]>,
 ) -> RuleMatch {
-    match possible_match(webhook, attributes, || PossibleEquivalents::new(attributes)) {
-        RuleMatch::Possible => served_match(webhook, attributes, equivalents),
+    let rules = RuleSet::of(webhook);
+    match possible_match(rules, attributes, || PossibleEquivalents::new(attributes)) {
+        RuleMatch::Possible => served_match(rules, attributes, equivalents),
         known => known,
     }
 }
 
 /// How they match if it is not known which resources are served. The equivalents are only computed if they matter.
 pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
-    webhook: &Webhook,
+    RuleSet { rules, match_policy }: RuleSet<'_>,
     attributes: &Attributes,
     equivalents: impl FnOnce() -> E,
 ) -> RuleMatch {
-    if webhook.rules.iter().any(|rule| matches(rule, attributes)) {
+    if rules.iter().any(|rule| matches(rule, attributes)) {
         return RuleMatch::Exact;
     }
-    let may_convert =
-        || webhook.rules.iter().any(|rule| operation(rule, attributes) && resource(rule, attributes));
-    if webhook.match_policy == MatchPolicy::Exact || !may_convert() {
+    let may_convert = || {
+        rules
+            .iter()
+            .any(|rule| operation(rule, attributes) && resource(rule, attributes) && names(rule, attributes))
+    };
+    if match_policy == MatchPolicy::Exact || !may_convert() {
         return RuleMatch::No;
     }
     let equivalents = equivalents();
-    if webhook.rules.iter().any(|rule| equivalents.borrow().matches(rule, attributes)) {
+    if rules.iter().any(|rule| equivalents.borrow().matches(rule, attributes)) {
         RuleMatch::Possible
     } else {
         RuleMatch::No
@@ -61,13 +78,13 @@ pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
 /// Decides a possible match: the first rule that matches a served resource, and the first one of those.
 // threat: unreviewed-write
 pub(super) fn served_match(
-    webhook: &Webhook,
+    RuleSet { rules, .. }: RuleSet<'_>,
     attributes: &Attributes,
     equivalents: Option<&[Arc<ServedResource>]>,
 ) -> RuleMatch {
     let Some(equivalents) = equivalents else { return RuleMatch::Possible };
     let others = || equivalents.iter().filter(|other| other.resource != attributes.resource);
-    let first = webhook.rules.iter().find_map(|rule| {
+    let first = rules.iter().find_map(|rule| {
         others().find(|other| {
             let on = &other.resource;
             matches_at(rule, attributes, &on.group, &on.version)
@@ -89,6 +106,7 @@ fn matches_at(rule: &Rule, attributes: &Attributes, group: &str, version: &str) 
         && exact_or_wildcard(&rule.api_groups, group)
         && exact_or_wildcard(&rule.api_versions, version)
         && resource(rule, attributes)
+        && names(rule, attributes)
 }
 
 fn exact_or_wildcard(items: &[String], requested: &str) -> bool {
@@ -116,6 +134,11 @@ pub(super) fn resource(rule: &Rule, attributes: &Attributes) -> bool {
         (resource == "*" || resource == attributes.resource.resource)
             && (subresource == "*" || subresource == attributes.subresource)
     })
+}
+
+// apiserver: pkg/admission/plugin/policy/matching/matching.go, matchesResourceRules
+fn names(rule: &Rule, attributes: &Attributes) -> bool {
+    rule.resource_names.is_empty() || rule.resource_names.contains(&attributes.name)
 }
 
 /// The resource and the subresource of an entry of `resources`; the latter is empty if the entry has none.
@@ -180,6 +203,7 @@ impl PossibleEquivalents {
         let on = &attributes.resource;
         operation(rule, attributes)
             && resource(rule, attributes)
+            && names(rule, attributes)
             && self.0.iter().any(|(group, versions)| {
                 exact_or_wildcard(&rule.api_groups, group)
                     && match versions {

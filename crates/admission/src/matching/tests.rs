@@ -105,6 +105,7 @@ fn webhook(rules: Vec<Rule>) -> Webhook {
 
 fn rule(groups: &[&str], versions: &[&str], resources: &[&str]) -> Rule {
     Rule {
+        resource_names: Vec::new(),
         operations: None,
         api_groups: strings(groups),
         api_versions: strings(versions),

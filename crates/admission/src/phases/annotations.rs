@@ -65,7 +65,7 @@ impl<'a, S: Surroundings> Annotations<'a, S> {
         self.add(place.key(&format!("failed-open.{VALIDATING_PREFIX}")), webhook.name.clone(), false);
     }
 
-    fn add(&self, key: String, value: String, needs_request_level: bool) {
+    pub(super) fn add(&self, key: String, value: String, needs_request_level: bool) {
         if !is_annotation_key(&key) {
             return;
         }

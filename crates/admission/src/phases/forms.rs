@@ -6,11 +6,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::Bindings;
 use serde_json::Value;
 
 use super::call::ReviewTexts;
-use crate::matching::ConditionObjects;
+use crate::matching::{ConditionObjects, RequestMatcher};
 use crate::review::{ReviewError, ReviewText};
 use crate::{
     Attributes, Conversions, GroupVersionKind, GroupVersionResource, ServedResource, SharedObjects,
@@ -65,6 +66,16 @@ impl<'a, C: Conversions> Forms<'a, C> {
     pub(super) fn condition_objects(&self) -> ConditionObjects<'_> {
         let Form { of, objects, bindings, .. } = &self.current;
         ConditionObjects { kind: &of.kind, objects, bindings }
+    }
+
+    /// The values of the variables of a policy that sees the current form: of its conditions, and of its other expressions.
+    pub(super) async fn policy_bindings(
+        &self,
+        matcher: &RequestMatcher<'_, C>,
+        namespace: &Arc<Value>,
+        surroundings: &impl Surroundings,
+    ) -> Result<[Arc<Bindings>; 2], Box<Status>> {
+        matcher.policy_bindings(self.condition_objects(), &self.current.of, namespace, surroundings).await
     }
 
     /// The text of a review in the current form.

@@ -114,13 +114,20 @@ impl Caller for FakeSurroundings {
             Event::Shadow { webhook, would, .. } => {
                 record.shadows.push((webhook.name.clone(), would.clone()));
             }
-            Event::ConditionFailed(..) | Event::ConditionExcluded(..) | Event::ConditionsEvaluated(..) => {}
+            Event::ConditionFailed(..)
+            | Event::ConditionExcluded(..)
+            | Event::ConditionsEvaluated(..)
+            | Event::PolicyChecked(_) => {}
         }
     }
 }
 
 impl Surroundings for FakeSurroundings {
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+        Err(crate::review::internal_error("namespaces \"x\" not found"))
+    }
+
+    async fn namespace(&self, _: &str) -> Result<Value, Box<Status>> {
         Err(crate::review::internal_error("namespaces \"x\" not found"))
     }
 
@@ -198,6 +205,7 @@ fn webhook(name: &str, path: &str, selects: &str) -> Webhook {
         label => objects = json!({"matchExpressions": [{"key": label, "operator": "Exists"}]}),
     }
     let rule = crate::Rule {
+        resource_names: Vec::new(),
         operations: None,
         api_groups: vec!["*".to_owned()],
         api_versions: vec![version.to_owned()],
@@ -340,7 +348,8 @@ fn run_validating(surroundings: &FakeSurroundings, webhooks: Vec<Webhook>) -> Re
     let webhooks: Vec<_> = webhooks.into_iter().map(Arc::new).collect();
     let (attributes, mut objects) = (attributes(), objects(&[]));
     let conversions = FakeConversions::default();
-    let result = validate(&webhooks, &attributes, &mut objects, &conversions, surroundings).now_or_never();
+    let result =
+        validate((&[], &webhooks), &attributes, &mut objects, &conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 

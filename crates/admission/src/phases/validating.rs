@@ -12,17 +12,20 @@ use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review};
 use super::forms::Forms;
 use super::mutating::expected_form;
+use super::policies::validate_policies;
 use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{ReviewText, denial, internal_error, timeout};
 use crate::{
-    Attributes, CallOutcome, Conversions, Event, FailurePolicy, Objects, SharedObjects, Surroundings, Webhook,
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, Objects, SharedObjects, Surroundings,
+    ValidatingPolicy, Webhook,
 };
 
-/// Runs the validating phase. All webhooks that match are called, and all are waited for; of several refusals the first one to
-/// arrive is returned. `objects` are the same afterwards.
+/// Runs the validating phase: the policies, and if none refuses the request, the webhooks. All of these that match are called, and all
+/// are waited for; of several refusals the first one to arrive is returned. `objects` are the same afterwards.
+// kubernetes: pkg/kubeapiserver/options/plugins.go, AllOrderedPlugins
 pub async fn validate<S: Surroundings, C: Conversions>(
-    webhooks: &[Arc<Webhook>],
+    (policies, webhooks): (&[Arc<ValidatingPolicy>], &[Arc<Webhook>]),
     attributes: &Attributes,
     objects: &mut Objects,
     conversions: &C,
@@ -30,7 +33,8 @@ pub async fn validate<S: Surroundings, C: Conversions>(
 ) -> Result<(), Box<Status>> {
     let shared = SharedObjects::take(objects);
     let requested = shared.clone();
-    let validated = validate_shared(webhooks, attributes, shared, conversions, surroundings).await;
+    let validated =
+        validate_shared((policies, webhooks), attributes, shared, conversions, surroundings).await;
     requested.give_back(objects);
     validated
 }
@@ -39,7 +43,7 @@ pub async fn validate<S: Surroundings, C: Conversions>(
 type MatchedWebhook<'a> = (&'a Webhook, Result<ReviewText, Rejection>);
 
 async fn validate_shared<S: Surroundings, C: Conversions>(
-    webhooks: &[Arc<Webhook>],
+    (policies, webhooks): (&[Arc<ValidatingPolicy>], &[Arc<Webhook>]),
     attributes: &Attributes,
     objects: SharedObjects,
     conversions: &C,
@@ -48,6 +52,9 @@ async fn validate_shared<S: Surroundings, C: Conversions>(
     let matcher = RequestMatcher::new(attributes, conversions);
     let attributes = &Arc::new(attributes.clone());
     let mut forms = Forms::new(attributes, objects.clone(), conversions);
+    if !policies.is_empty() {
+        validate_policies(policies, (attributes, &objects), (&matcher, &mut forms), surroundings).await?;
+    }
     let (mut matched, mut shadows) = (Vec::new(), Vec::new());
     for webhook in webhooks {
         let rules = matcher.matches(webhook, &objects, surroundings).await;

@@ -59,6 +59,11 @@ impl Reached {
         })
     }
 
+    /// Whether this is a variable of the environment of this type.
+    pub(super) fn is_root_of(&self, type_name: &str) -> bool {
+        matches!(self, Self::Value(Datum::Root(root)) if root.type_name == type_name)
+    }
+
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::Optional(None))
     }

@@ -30,7 +30,7 @@ pub fn webhook_manifest(
     let unsplit = |problem: String| {
         other(format!("failed to split YAML documents in file {}: {problem}", Quoted(file)))
     };
-    let mut manifests = Manifests::new(kind, Release::default());
+    let mut manifests = Manifests::webhooks(kind, Release::default());
     for (number, document) in documents(content).map_err(unsplit)?.into_iter().enumerate() {
         let parsed = yaml::parse(document.text.as_bytes()).map_err(other)?;
         manifests.add(file, number, &parsed.value);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use portcullis_admission::configuration::manifest::{ManifestError, ManifestWarning, Manifests};
+use portcullis_admission::configuration::manifest::{
+    ManifestError, ManifestWarning, Manifests, WebhooksOfFolder,
+};
 use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_kubernetes::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
 
@@ -33,7 +35,7 @@ impl ConfigResolver<'_> {
             return Vec::new();
         }
         let before = self.errors.len();
-        let mut manifests = Manifests::new(kind, self.release);
+        let mut manifests = Manifests::webhooks(kind, self.release);
         let mut lines = BTreeMap::new();
         let mut total = 0;
         for file in &files {
@@ -63,7 +65,7 @@ impl ConfigResolver<'_> {
         key: &str,
         file: &Path,
         content: &[u8],
-        manifests: &mut Manifests,
+        manifests: &mut Manifests<WebhooksOfFolder>,
         lines: &mut DocumentLines,
     ) {
         let bad = |problem: String, fix: &str| ConfigError::new(key, problem).in_file(file).fix(fix);

@@ -13,7 +13,7 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 
 impl Validator<'_> {
     /// The rules; `None` if any has an error.
-    pub(super) fn rules(&mut self, rules: &[WireRule], field: &str) -> Option<Vec<Rule>> {
+    pub(in crate::configuration) fn rules(&mut self, rules: &[WireRule], field: &str) -> Option<Vec<Rule>> {
         let before = self.errors.len();
         let rules = rules.iter().enumerate();
         let rules: Vec<Rule> =
@@ -22,7 +22,7 @@ impl Validator<'_> {
     }
 
     // validateRuleWithOperations, validateRule
-    fn rule(&mut self, rule: &WireRule, field: &str) -> Option<Rule> {
+    pub(in crate::configuration) fn rule(&mut self, rule: &WireRule, field: &str) -> Option<Rule> {
         let field = |name: &str| format!("{field}.{name}");
         let operations = self.operations(&rule.operations, &field("operations"));
         let groups = field("apiGroups");
@@ -49,6 +49,7 @@ impl Validator<'_> {
             api_versions: rule.api_versions.clone(),
             resources: rule.resources.clone(),
             scope: scope?,
+            resource_names: Vec::new(),
         })
     }
 

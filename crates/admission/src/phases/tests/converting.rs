@@ -39,7 +39,7 @@ fn a_webhook_sees_the_version_of_its_rules() {
     let mut objects = objects(&[]);
     let before = objects.clone();
     let attributes = in_group();
-    let validated = validate(&webhooks, &attributes, &mut objects, &conversions, &surroundings);
+    let validated = validate((&[], &webhooks), &attributes, &mut objects, &conversions, &surroundings);
     validated.now_or_never().unwrap().unwrap();
     assert_eq!(objects, before);
     assert_eq!(conversions.log(), ["new v1 v2", "old v1 v2"]);
@@ -103,7 +103,7 @@ fn what_cannot_be_converted_is_refused_whatever_the_failure_policy_is() {
             let mutated = run_converting(&surroundings, &[mutating(webhook.clone())], &mut of, &conversions);
             assert_eq!(mutated.unwrap_err(), expected);
             let (webhooks, attributes, mut of) = ([Arc::new(webhook)], in_group(), objects(&[]));
-            let validated = validate(&webhooks, &attributes, &mut of, &conversions, &surroundings);
+            let validated = validate((&[], &webhooks), &attributes, &mut of, &conversions, &surroundings);
             assert_eq!(validated.now_or_never().unwrap().map_err(refusal).unwrap_err(), expected);
             let record = surroundings.record();
             assert!(record.calls.is_empty() && record.failed_open == 0, "{record:?}");

@@ -1,0 +1,193 @@
+//! What a policy decides about one request.
+// apiserver: pkg/admission/plugin/policy/validating/validator.go, Validate
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_cel::{Bindings, Budget, EvalError, Outcome, Value as CelValue};
+
+use super::refuses;
+use crate::matching::{Expressions, Failure, failure, hold};
+use crate::{Reason, Surroundings, ValidatingPolicy, Validation};
+
+/// The longest message of a `messageExpression`.
+// apiserver: pkg/apis/cel/config.go, MaxEvaluatedMessageExpressionSizeBytes
+const MAX_MESSAGE_BYTES: usize = 5 * 1024;
+/// What one expression, or one variable, costs at most.
+const MAX_COST: u64 = 1_000_000;
+
+/// What the validations and the audit annotations of a policy give.
+#[derive(Debug, Default)]
+pub(super) struct PolicyDecisions {
+    pub(super) decisions: Vec<Decision>,
+    pub(super) annotations: Vec<(String, AuditValue)>,
+}
+
+/// What a validation gives.
+#[derive(Debug, Clone)]
+pub(super) struct Decision {
+    pub(super) verdict: Verdict,
+    pub(super) took: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Verdict {
+    /// It holds.
+    Admit,
+    /// It has an error that the failure policy ignores.
+    Ignored(String),
+    /// It has an error, or does not hold.
+    Deny { message: String, reason: Reason },
+}
+
+/// The value of an audit annotation.
+#[derive(Debug, Clone)]
+pub(super) enum AuditValue {
+    Text(String),
+    /// There is none.
+    Excluded,
+    Failed(String, Duration),
+}
+
+impl PolicyDecisions {
+    /// One error that stands for all.
+    fn failed(policy: &ValidatingPolicy, message: String) -> Self {
+        let decision = Decision { verdict: Verdict::failed(policy, message), took: Duration::ZERO };
+        Self { decisions: vec![decision], annotations: Vec::new() }
+    }
+}
+
+impl Verdict {
+    fn failed(policy: &ValidatingPolicy, message: String) -> Self {
+        if refuses(policy) { Self::Deny { message, reason: Reason::Invalid } } else { Self::Ignored(message) }
+    }
+}
+
+/// Evaluates a policy. The bindings are those of its conditions, and of its other expressions.
+pub(super) async fn evaluate(
+    policy: &ValidatingPolicy,
+    [of_conditions, of_policy]: [Arc<Bindings>; 2],
+    are_large: bool,
+    surroundings: &impl Surroundings,
+) -> Result<PolicyDecisions, Box<Status>> {
+    let expressions = |bindings| Expressions::new(bindings, Some(&policy.variables), are_large);
+    if !policy.match_conditions.is_empty() {
+        let holds = hold(&policy.match_conditions, expressions(of_conditions), || {}, surroundings).await;
+        match holds {
+            Ok(true) => {}
+            Ok(false) => return Ok(PolicyDecisions::default()),
+            Err(Failure::Request(status)) => return Err(status),
+            Err(Failure::Conditions(_)) if !refuses(policy) => return Ok(PolicyDecisions::default()),
+            Err(Failure::Conditions(error)) => return Ok(PolicyDecisions::failed(policy, error)),
+        }
+    }
+    let mut budget = Budget::POLICY;
+    let mut validations = expressions(Arc::clone(&of_policy));
+    let mut outcomes = Vec::with_capacity(policy.validations.len());
+    for validation in &policy.validations {
+        let began = Instant::now();
+        let evaluated = validations.evaluate(&validation.expression, surroundings).await?;
+        if let Err(exceeded) = budget.charge(&evaluated) {
+            return Ok(PolicyDecisions::failed(policy, exceeded.to_string()));
+        }
+        outcomes.push((evaluated.outcome, began.elapsed()));
+    }
+    // Messages and annotations have no authorizer.
+    let without = || Arc::new(Bindings::clone(&of_policy).without_authorizer());
+    let has_refusal = outcomes.iter().any(|(outcome, _)| *outcome != Outcome::Value(CelValue::Bool(true)));
+    let messages = messages(policy, has_refusal, budget, || expressions(without()), surroundings).await?;
+    let decisions =
+        policy.validations.iter().zip(outcomes).enumerate().map(|(index, (validation, (outcome, took)))| {
+            let message = messages.as_ref().map(|messages| messages.get(index).cloned().flatten());
+            Decision { verdict: verdict(policy, validation, &outcome, message), took }
+        });
+    let decisions = decisions.collect();
+    if policy.audit_annotations.is_empty() {
+        return Ok(PolicyDecisions { decisions, annotations: Vec::new() });
+    }
+    let mut budget = Budget::POLICY;
+    let mut values = expressions(without());
+    let mut annotations = Vec::with_capacity(policy.audit_annotations.len());
+    for annotation in &policy.audit_annotations {
+        let began = Instant::now();
+        let evaluated = values.evaluate(&annotation.value, surroundings).await?;
+        if let Err(exceeded) = budget.charge(&evaluated) {
+            return Ok(PolicyDecisions::failed(policy, exceeded.to_string()));
+        }
+        let value = match evaluated.outcome {
+            Outcome::Value(CelValue::String(text)) if text.trim().is_empty() => AuditValue::Excluded,
+            Outcome::Value(CelValue::String(text)) => AuditValue::Text(text.trim().to_owned()),
+            Outcome::Value(CelValue::Null) => AuditValue::Excluded,
+            Outcome::Error(_) if !refuses(policy) => AuditValue::Excluded,
+            Outcome::Error(error) => {
+                AuditValue::Failed(failure(&annotation.value, &error.to_string()), began.elapsed())
+            }
+            // The type checker permits no others.
+            Outcome::Value(_) | Outcome::Review(_) | Outcome::Variable(_) => AuditValue::Failed(
+                failure(&annotation.value, "the evaluation has not ended"),
+                began.elapsed(),
+            ),
+        };
+        annotations.push((annotation.key.clone(), value));
+    }
+    Ok(PolicyDecisions { decisions, annotations })
+}
+
+/// The texts of the message expressions; the error, if their budget is exhausted, which then is that of each validation. They are not
+/// evaluated if no validation needs one, and they cannot exhaust it.
+async fn messages<'a>(
+    policy: &ValidatingPolicy,
+    has_refusal: bool,
+    mut budget: Budget,
+    expressions: impl FnOnce() -> Expressions<'a>,
+    surroundings: &impl Surroundings,
+) -> Result<Result<Vec<Option<String>>, String>, Box<Status>> {
+    let count =
+        policy.validations.iter().filter(|validation| validation.message_expression.is_some()).count();
+    let most = u64::try_from(count + policy.variables.len()).unwrap_or(u64::MAX).saturating_mul(MAX_COST);
+    if count == 0 || !has_refusal && budget.suffices(most) {
+        return Ok(Ok(Vec::new()));
+    }
+    let mut expressions = expressions();
+    let mut messages = Vec::with_capacity(policy.validations.len());
+    for validation in &policy.validations {
+        let Some(expression) = &validation.message_expression else {
+            messages.push(None);
+            continue;
+        };
+        let evaluated = expressions.evaluate(expression, surroundings).await?;
+        if let Err(exceeded) = budget.charge(&evaluated) {
+            return Ok(Err(exceeded.to_string()));
+        }
+        let text = match evaluated.outcome {
+            Outcome::Value(CelValue::String(text)) => Some(text.trim().to_owned()),
+            _ => None,
+        };
+        messages.push(text.filter(|text| text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n')));
+    }
+    Ok(Ok(messages))
+}
+
+fn verdict(
+    policy: &ValidatingPolicy,
+    validation: &Validation,
+    outcome: &Outcome,
+    message: Result<Option<String>, &String>,
+) -> Verdict {
+    let error =
+        |error: &EvalError| Verdict::failed(policy, failure(&validation.expression, &error.to_string()));
+    match (outcome, message) {
+        (Outcome::Error(found), _) => error(found),
+        (_, Err(exceeded)) => Verdict::failed(policy, format!("failed messageExpression: {exceeded}")),
+        (Outcome::Value(CelValue::Bool(true)), _) => Verdict::Admit,
+        (_, Ok(message)) => {
+            let given = message.filter(|text| !text.is_empty());
+            let fallback = || Some(validation.message.trim().to_owned()).filter(|text| !text.is_empty());
+            let message = given.or_else(fallback);
+            let message = message
+                .unwrap_or_else(|| format!("failed expression: {}", validation.expression.text().trim()));
+            Verdict::Deny { message, reason: validation.reason }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What follows from the decisions of all policies: the refusal, warnings, audit annotations and metrics.
+// apiserver: pkg/admission/plugin/policy/validating/dispatcher.go, Dispatch
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
+use portcullis_go::quote::Quoted;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::decision::{AuditValue, PolicyDecisions, Verdict};
+use super::refuses;
+use crate::phases::annotations::Annotations;
+use crate::review::encode;
+use crate::{
+    Attributes, Event, PolicyAction, PolicyBinding, PolicyCheck, PolicyCheckError, Reason, SharedObjects,
+    Surroundings, ValidatingPolicy, ValidationAction,
+};
+
+const FAILURES_KEY: &str = "validation.policy.admission.k8s.io/validation_failure";
+const MAX_FAILURES: usize = 50;
+const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
+
+/// What the policies have found so far.
+pub(super) struct Findings<'a, S> {
+    attributes: &'a Attributes,
+    objects: &'a SharedObjects,
+    surroundings: &'a S,
+    annotations: &'a Annotations<'a, S>,
+    /// The first refusal.
+    refusal: Option<(String, Reason)>,
+    /// Validations that the audit log is to show.
+    failures: Vec<Failure>,
+    /// The audit annotations of the current policy.
+    values: Vec<(String, Vec<String>)>,
+}
+
+/// A validation in the audit log. The order of the fields is that of the text.
+// dispatcher.go, ValidationFailureValue
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure {
+    message: String,
+    policy: String,
+    binding: String,
+    expression_index: usize,
+    validation_actions: Vec<&'static str>,
+}
+
+impl<'a, S: Surroundings> Findings<'a, S> {
+    pub(super) fn new(
+        attributes: &'a Attributes,
+        objects: &'a SharedObjects,
+        surroundings: &'a S,
+        annotations: &'a Annotations<'a, S>,
+    ) -> Self {
+        let (refusal, failures, values) = (None, Vec::new(), Vec::new());
+        Self { attributes, objects, surroundings, annotations, refusal, failures, values }
+    }
+
+    /// A policy, or its binding, cannot be matched with the request.
+    // addConfigError
+    pub(super) fn misconfigured(
+        &mut self,
+        policy: &ValidatingPolicy,
+        binding: Option<&PolicyBinding>,
+        status: &Status,
+    ) {
+        if !refuses(policy) {
+            return;
+        }
+        let what = if binding.is_some() { "binding" } else { "policy" };
+        let error = status.message.as_deref().unwrap_or_default();
+        self.refuse(policy, binding, &format!("failed to configure {what}: {error}"), Reason::Invalid);
+    }
+
+    /// The decisions of a policy under a binding.
+    pub(super) fn add(
+        &mut self,
+        policy: &ValidatingPolicy,
+        binding: &PolicyBinding,
+        found: &PolicyDecisions,
+    ) {
+        for (index, decision) in found.decisions.iter().enumerate() {
+            let note = |action, error| self.note((policy, binding), action, error, decision.took);
+            match &decision.verdict {
+                Verdict::Admit => {}
+                Verdict::Ignored(message) => note(PolicyAction::Allow, PolicyCheckError::of(message)),
+                Verdict::Deny { message, reason } => {
+                    let error = PolicyCheckError::of(message);
+                    for action in &binding.actions {
+                        let noted = match action {
+                            ValidationAction::Deny => PolicyAction::Deny,
+                            ValidationAction::Warn => PolicyAction::Warn,
+                            ValidationAction::Audit => PolicyAction::Audit,
+                        };
+                        self.note((policy, binding), noted, error, decision.took);
+                        match action {
+                            ValidationAction::Deny => self.refuse(policy, Some(binding), message, *reason),
+                            ValidationAction::Warn => self.warn(policy, binding, message),
+                            ValidationAction::Audit => self.fail(policy, binding, index, message),
+                        }
+                    }
+                }
+            }
+        }
+        for (key, value) in &found.annotations {
+            match value {
+                AuditValue::Excluded => {}
+                AuditValue::Text(text) => self.keep(key, text),
+                AuditValue::Failed(message, took) => {
+                    let error = PolicyCheckError::of(message);
+                    self.note((policy, binding), PolicyAction::Deny, error, *took);
+                    self.refuse(policy, Some(binding), message, Reason::Invalid);
+                }
+            }
+        }
+    }
+
+    fn note(
+        &self,
+        (policy, binding): (&ValidatingPolicy, &PolicyBinding),
+        action: PolicyAction,
+        error: PolicyCheckError,
+        took: Duration,
+    ) {
+        let check = PolicyCheck { policy: &policy.name, binding: &binding.name, action, error, took };
+        self.surroundings.note(Event::PolicyChecked(check));
+    }
+
+    fn refuse(
+        &mut self,
+        policy: &ValidatingPolicy,
+        binding: Option<&PolicyBinding>,
+        message: &str,
+        reason: Reason,
+    ) {
+        let with = binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
+        let text = format!("ValidatingAdmissionPolicy '{}'{with} denied request: {message}", policy.name);
+        self.refusal.get_or_insert((text, reason));
+    }
+
+    fn warn(&self, policy: &ValidatingPolicy, binding: &PolicyBinding, message: &str) {
+        let text = format!(
+            "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
+            policy.name, binding.name
+        );
+        self.surroundings.note(Event::Warning(&text));
+    }
+
+    fn fail(&mut self, policy: &ValidatingPolicy, binding: &PolicyBinding, index: usize, message: &str) {
+        let actions = binding.actions.iter().map(|action| action.as_str()).collect();
+        self.failures.push(Failure {
+            message: message.to_owned(),
+            policy: policy.name.clone(),
+            binding: binding.name.clone(),
+            expression_index: index,
+            validation_actions: actions,
+        });
+    }
+
+    /// Keeps the value of an annotation, once.
+    // auditAnnotationCollector
+    fn keep(&mut self, key: &str, text: &str) {
+        let value = cut(text);
+        match self.values.iter_mut().find(|(known, _)| known == key) {
+            Some((_, values)) if values.contains(&value) => {}
+            Some((_, values)) => values.push(value),
+            None => self.values.push((key.to_owned(), vec![value])),
+        }
+    }
+
+    /// Publishes the audit annotations of a policy.
+    pub(super) fn publish(&mut self, policy: &ValidatingPolicy) {
+        for (key, values) in std::mem::take(&mut self.values) {
+            self.annotations.add(format!("{}/{key}", policy.name), values.join(", "), false);
+        }
+    }
+
+    /// The refusal, if there is one.
+    pub(super) fn finish(mut self) -> Result<(), Box<Status>> {
+        if !self.failures.is_empty() {
+            self.failures.truncate(MAX_FAILURES);
+            let value = String::from_utf8_lossy(&encode(&self.failures)).into_owned();
+            self.annotations.add(FAILURES_KEY.to_owned(), value, false);
+        }
+        match &self.refusal {
+            Some((message, reason)) => Err(refusal(self.attributes, self.objects, message, *reason)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first bytes of a text.
+fn cut(text: &str) -> String {
+    let bytes = text.as_bytes();
+    String::from_utf8_lossy(bytes.get(..MAX_ANNOTATION_BYTES).unwrap_or(bytes)).into_owned()
+}
+
+/// A refusal of a policy.
+// apiserver: pkg/admission/errors.go, NewForbidden, extractResourceName
+fn refusal(attributes: &Attributes, objects: &SharedObjects, message: &str, reason: Reason) -> Box<Status> {
+    let (group, resource) = (&attributes.resource.group, &attributes.resource.resource);
+    let qualified = if group.is_empty() { resource.clone() } else { format!("{resource}.{group}") };
+    let metadata = objects.object.as_ref().and_then(|object| object.get("metadata"));
+    let field = |name: &str| {
+        let text = metadata.and_then(|metadata| metadata.get(name)).and_then(Value::as_str);
+        text.filter(|text| !text.is_empty())
+    };
+    let name = Some(attributes.name.as_str()).filter(|name| !name.is_empty());
+    let name = name.or_else(|| field("name")).or_else(|| field("generateName")).unwrap_or("Unknown");
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let (reason, code) = reason.parts();
+    let cause = StatusCause { message: Some(message.to_owned()), ..StatusCause::default() };
+    Box::new(Status {
+        status: Some("Failure".to_owned()),
+        code: Some(code),
+        reason: Some(reason.to_owned()),
+        message: Some(format!("{qualified} {} is forbidden: {message}", Quoted(name))),
+        details: Some(StatusDetails {
+            name: text(name),
+            group: text(group),
+            kind: text(resource),
+            causes: Some(vec![cause]),
+            ..StatusDetails::default()
+        }),
+        ..Status::default()
+    })
+}

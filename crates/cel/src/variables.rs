@@ -1,0 +1,114 @@
+//! The `variables` of a policy: named expressions that later ones may use, each evaluated when it is first used.
+// apiserver: pkg/admission/plugin/cel/composition.go
+
+use super::access::{AccessDecision, AccessReview};
+use super::bindings::Bindings;
+use super::composition::{VariableTypes, VariableValues};
+use super::environment::{Environment, ResultType};
+use super::evaluation::{Halt, HaltKind};
+use super::expression::Expression;
+use super::faults::CompileError;
+use super::types::Type;
+
+/// The variables of a policy, compiled in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Variables {
+    types: VariableTypes,
+    all: Vec<Variable>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Variable {
+    name: String,
+    /// `None` if it does not compile.
+    expression: Option<Expression>,
+}
+
+/// The end of the evaluation of a variable.
+#[derive(Debug)]
+pub enum VariableOutcome {
+    /// Its value, or its error, is known from now on.
+    Known,
+    /// The authorizer must decide this access review first.
+    Review(Box<AccessReview>),
+    /// This variable must be evaluated first.
+    Variable(String),
+}
+
+impl Variables {
+    /// Adds a variable, which may use those before it. One that does not compile is known to later expressions, without a type.
+    pub fn add(&mut self, name: &str, text: &str, environment: Environment) -> Result<(), CompileError> {
+        let compiled = self.compile(text, environment, ResultType::Any);
+        self.types.add(name, compiled.as_ref().map_or(&Type::DYN, Expression::kind));
+        let (expression, result) = match compiled {
+            Ok(expression) => (Some(expression), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        self.all.push(Variable { name: name.to_owned(), expression });
+        result
+    }
+
+    /// Compiles an expression of an environment [with variables](Environment::composed), which may use these.
+    pub fn compile(
+        &self,
+        text: &str,
+        environment: Environment,
+        result: ResultType,
+    ) -> Result<Expression, CompileError> {
+        Expression::compile_in(text, environment, result, &self.types)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is a variable of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The names and texts, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.all.iter().map(|variable| {
+            (variable.name.as_str(), variable.expression.as_ref().map(Expression::text).unwrap_or_default())
+        })
+    }
+
+    /// Evaluates one of them, and keeps the result. Returns what it costs, which is charged to the expression that uses it.
+    pub fn evaluate(
+        &self,
+        name: &str,
+        bindings: &Bindings,
+        decisions: &[(AccessReview, AccessDecision)],
+        values: &mut VariableValues,
+    ) -> (VariableOutcome, u64) {
+        let Some(expression) = self.find(name).and_then(|variable| variable.expression.as_ref()) else {
+            values.fail(name, "it does not compile");
+            return (VariableOutcome::Known, 0);
+        };
+        let (result, cost) = expression.run(bindings, decisions, values, |value| Ok(value.clone()));
+        let outcome = match result.map_err(Halt::kind) {
+            Ok(value) => {
+                values.know(name, value);
+                VariableOutcome::Known
+            }
+            Err(HaltKind::Error(text)) => {
+                values.fail(name, &text);
+                VariableOutcome::Known
+            }
+            Err(HaltKind::Review(review)) => VariableOutcome::Review(review),
+            Err(HaltKind::Variable(other)) => VariableOutcome::Variable(other),
+        };
+        (outcome, cost)
+    }
+
+    fn find(&self, name: &str) -> Option<&Variable> {
+        self.all.iter().find(|variable| variable.name == name)
+    }
+}
