@@ -81,18 +81,16 @@ impl Plan {
         let http: Vec<Arc<Case>> = cases.into_iter().map(Arc::new).collect();
         let kubectl: Vec<Arc<kubectl::Case>> = kubectl::all().into_iter().map(Arc::new).collect();
         let tunnels: Vec<Arc<tunnels::Case>> = tunnels::all().into_iter().map(Arc::new).collect();
-        let mut planned = Vec::new();
         // The longest ones first: no others would run beside them at the end.
-        planned.push(PlannedTest { name: "gateway::admission::race".to_owned(), kind: Kind::Race });
-        planned.push(PlannedTest { name: "gateway::admission::together".to_owned(), kind: Kind::Together });
-        planned.push(PlannedTest {
-            name: "gateway::admission::random_writes".to_owned(),
-            kind: Kind::RandomWrites,
-        });
-        planned.push(PlannedTest {
-            name: "gateway::admission::hidden_metrics".to_owned(),
-            kind: Kind::HiddenMetrics,
-        });
+        let mut planned: Vec<PlannedTest> = [
+            ("race", Kind::Race),
+            ("together", Kind::Together),
+            ("random_writes", Kind::RandomWrites),
+            ("hidden_metrics", Kind::HiddenMetrics),
+        ]
+        .into_iter()
+        .map(|(name, kind)| PlannedTest { name: format!("gateway::admission::{name}"), kind })
+        .collect();
         // The tests of the harness run first, so that the second reference can be stopped early.
         for (prefix, side) in [("proof::same", Side::Second), ("gateway", Side::Gateway)] {
             for case in &http {

@@ -191,13 +191,10 @@ impl<'a> Checker<'a> {
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
-            Type::Named(VARIABLES, _) => match self.variables.get(field) {
-                Some(found) => found.clone(),
-                None => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    return Err(fault.with_fix(format!("the variables are: {}", self.variables.names())));
-                }
-            },
+            Type::Named(VARIABLES, _) => self.variables.get(field).cloned().ok_or_else(|| {
+                let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                fault.with_fix(format!("the variables are: {}", self.variables.names()))
+            })?,
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
                 Ok(None) => {

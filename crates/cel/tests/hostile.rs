@@ -468,6 +468,7 @@ fn one_kind() {
         Some((Outcome::Value(_), ..)) => "value",
         Some((Outcome::Error(_), ..)) => "error",
         Some((Outcome::Review(_), ..)) => "review",
+        Some((Outcome::Variable(_), ..)) => "variable",
     };
     let (cost, evaluation) = found.map_or((0, Duration::ZERO), |(_, cost, evaluation)| (cost, evaluation));
     let memory = memory() - before;

@@ -154,7 +154,9 @@ impl Type {
             (Self::Time, JsonType::String) => time(&raw::string(json)),
             (Self::Raw, _) => raw::decode(json).map_err(|_| Undecoded::Unsupported),
             (Self::Texts, JsonType::Object) => texts(json, old),
-            (Self::List(of), JsonType::Array) => of.decode_list(json, names, old),
+            // Go merges a list that a text repeats into the memory of the one before, of which more may be left than its items.
+            (Self::List(_), JsonType::Array) if old.is_some() => Err(Undecoded::Unsupported),
+            (Self::List(of), JsonType::Array) => of.decode_list(json, names),
             (Self::Struct(fields), JsonType::Object) => {
                 let mut decoded = object(old);
                 for (name, range) in raw::members(json) {
@@ -168,11 +170,7 @@ impl Type {
         }
     }
 
-    /// Go merges a list that a text repeats into the memory of the one before, of which more may be left than its items.
-    fn decode_list(&self, json: &[u8], names: Names, old: Option<Value>) -> Result<Value, Undecoded> {
-        if old.is_some() {
-            return Err(Undecoded::Unsupported);
-        }
+    fn decode_list(&self, json: &[u8], names: Names) -> Result<Value, Undecoded> {
         let items = raw::elements(json).into_iter().map(|range| {
             let json = part(json, range);
             match JsonType::of(json) {

@@ -152,7 +152,9 @@ pub(super) fn policy_bindings(
     namespace: &Value,
 ) -> Bindings {
     let mut request = request(attributes, &seen.kind);
-    request["resource"] = resource(&seen.resource);
+    if let Some(fields) = request.as_object_mut() {
+        fields.insert("resource".to_owned(), resource(&seen.resource));
+    }
     of_conditions.clone().with("namespaceObject", namespace).with("request", &request).with_variables()
 }
 

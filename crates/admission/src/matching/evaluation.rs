@@ -91,26 +91,23 @@ impl<'a> Expressions<'a> {
         let variables = self.variables.cloned().unwrap_or_default();
         let mut known = std::mem::take(&mut self.known);
         let step = move || {
-            let step = match variable {
-                Some(name) => {
-                    let Known { decisions, values, cost } = &mut known;
-                    let (outcome, spent) = variables.evaluate(&name, &bindings, decisions, values);
-                    match outcome {
-                        VariableOutcome::Known => {
-                            *cost = cost.saturating_add(spent);
-                            Step::VariableIsKnown
-                        }
-                        VariableOutcome::Review(review) => Step::Review(review),
-                        VariableOutcome::Variable(name) => Step::Variable(name),
+            let step = if let Some(name) = variable {
+                let Known { decisions, values, cost } = &mut known;
+                let (outcome, spent) = variables.evaluate(&name, &bindings, decisions, values);
+                match outcome {
+                    VariableOutcome::Known => {
+                        *cost = cost.saturating_add(spent);
+                        Step::VariableIsKnown
                     }
+                    VariableOutcome::Review(review) => Step::Review(review),
+                    VariableOutcome::Variable(name) => Step::Variable(name),
                 }
-                None => {
-                    let evaluated = expression.evaluate_in(&bindings, &known.decisions, &known.values);
-                    match evaluated.outcome {
-                        Outcome::Review(review) => Step::Review(review),
-                        Outcome::Variable(name) => Step::Variable(name),
-                        _ => Step::End(evaluated),
-                    }
+            } else {
+                let evaluated = expression.evaluate_in(&bindings, &known.decisions, &known.values);
+                match evaluated.outcome {
+                    Outcome::Review(review) => Step::Review(review),
+                    Outcome::Variable(name) => Step::Variable(name),
+                    _ => Step::End(evaluated),
                 }
             };
             (step, known)

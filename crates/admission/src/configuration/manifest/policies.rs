@@ -21,8 +21,18 @@ pub struct PoliciesOfFolder {
     policy_names: BTreeMap<String, String>,
     binding_names: BTreeMap<String, String>,
     policies: BTreeMap<String, ValidatingPolicy>,
-    /// The bindings by name, with the names of their policies and their places.
-    bindings: BTreeMap<String, (PolicyBinding, String, (String, usize, String))>,
+    /// By name.
+    bindings: BTreeMap<String, FoundBinding>,
+}
+
+/// A binding whose policy may come later.
+#[derive(Debug)]
+struct FoundBinding {
+    binding: PolicyBinding,
+    policy: String,
+    file: String,
+    document: usize,
+    path: String,
 }
 
 impl Manifests<PoliciesOfFolder> {
@@ -53,7 +63,7 @@ impl FolderContent for PoliciesOfFolder {
     // validateBindingReferences
     fn finish(self, folder: &mut Folder) -> Vec<ValidatingPolicy> {
         let Self { mut policies, bindings, policy_names, .. } = self;
-        for (name, (binding, policy, (file, document, path))) in bindings {
+        for (name, FoundBinding { binding, policy, file, document, path }) in bindings {
             if let Some(policy) = policies.get_mut(&policy) {
                 policy.bindings.push(binding);
             } else if !policy_names.contains_key(&policy) {
@@ -116,8 +126,14 @@ impl PoliciesOfFolder {
             folder.other(place, "spec.paramRef", problem, "remove it");
         }
         if let (Ok(validated), true) = (validated, folder.errors.len() == before) {
-            let at = (place.file.to_owned(), place.document, place.path.to_owned());
-            self.bindings.insert(name.to_owned(), (validated, policy.to_owned(), at));
+            let found = FoundBinding {
+                binding: validated,
+                policy: policy.to_owned(),
+                file: place.file.to_owned(),
+                document: place.document,
+                path: place.path.to_owned(),
+            };
+            self.bindings.insert(name.to_owned(), found);
         }
         Ok(())
     }
