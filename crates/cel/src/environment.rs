@@ -130,7 +130,7 @@ impl Environment {
         ])
     };
 
-    /// The same environment with `variables`: those of a policy, with [`Expression::compile_with`](crate::Expression::compile_with).
+    /// The same environment with `variables`: those of a policy, with [`Variables::compile`](crate::Variables::compile).
     #[must_use]
     pub const fn composed(self) -> Self {
         Self { composed: true, ..self }
