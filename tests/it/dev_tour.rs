@@ -107,11 +107,14 @@ fn a_tour_that_cannot_be_printed_fails() {
     assert!(err.contains("the tour cannot be printed: Broken pipe"), "{err}");
 }
 
-/// Plays the tour on a terminal, which `script` of util-linux provides: these keys, one at each pause.
+/// Plays the tour on a terminal, which `script` of util-linux provides: these keys, one at each pause. Tests that run in the background
+/// of a shell ignore Ctrl-C, and so would the tour.
 fn on_a_terminal(environment: &str, keys: &[&str]) -> String {
     let home = tempfile::tempdir().unwrap();
     let portcullis = env!("CARGO_BIN_EXE_portcullis");
-    let tour = format!("env -i HOME=. PATH=/nonexistent {environment} {portcullis} dev --tour --port=0");
+    let tour = format!(
+        "env -i --default-signal=INT HOME=. PATH=/nonexistent {environment} {portcullis} dev --tour --port=0"
+    );
     let mut command = Command::new("script");
     command.args([
         "--quiet",

@@ -206,19 +206,24 @@ impl<'a> RequestConversions<'a> {
         }
     }
 
-    /// Whether the stored object shows all that is stored, as webhooks in another version see it. If the user may not read that, it is
-    /// not known, and the review before the write counts.
+    /// Whether the response to a write shows all that is stored, as webhooks in another version see it. If the object cannot be read
+    /// there, or has changed again, that is not known, and the review before the write counts. A subresource does not change the `spec`.
     // threat: unreviewed-write
     pub(super) async fn shows_all(&self, stored: &Value) -> bool {
-        if !autoscaler::is_reduced(stored) {
+        let subject = self.reviewer.subject;
+        if !autoscaler::is_reduced(stored) || !subject.subresource.is_empty() {
             return true;
         }
-        let Some(form) = autoscaler::converted(stored, autoscaler::V2) else { return false };
-        let on = &self.reviewer.subject.resource;
-        let kind = kind_of(&form);
-        let resource = GroupVersionResource { version: kind.version.clone(), ..on.clone() };
-        let read = self.read(&StoredObject::of(stored), &ServedResource { resource, kind }).await;
-        read.map_or(true, |read| read.get("spec") == form.get("spec"))
+        let Some(form) = autoscaler::converted(stored, autoscaler::V2).filter(|_| self.are_autoscalers)
+        else {
+            return true;
+        };
+        let (stored, kind) = (StoredObject::of(stored), kind_of(&form));
+        let resource = GroupVersionResource { version: kind.version.clone(), ..subject.resource.clone() };
+        match self.read(&stored, &ServedResource { resource, kind }).await {
+            Ok(read) => StoredObject::of(&read) != stored || read.get("spec") == form.get("spec"),
+            Err(_) => true,
+        }
     }
 
     /// The object in another form: by a read, if it is the stored one.

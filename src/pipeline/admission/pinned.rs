@@ -467,11 +467,6 @@ impl Reviewer<'_> {
 
 /// A field that cannot be changed.
 // apimachinery: pkg/api/errors/errors.go, NewInvalid; pkg/api/validation/objectmeta.go, ValidateImmutableField
-/// Whether a conflict of a write says that the object has changed since the review.
-fn is_pinned_write(request: &ClientRequest<'_>, shown: &Shown) -> bool {
-    request.change != Change::Create || shown.generated.is_some()
-}
-
 fn immutable(
     kind: &GroupVersionKind,
     name: &str,
@@ -507,6 +502,11 @@ fn meets_preconditions(options: &Map<String, Value>, old: &Value) -> bool {
         let given = given.and_then(|given| given.get(field)).filter(|value| !value.is_null());
         given.is_none_or(|given| given.as_str() == Some(metadata(old, field)))
     })
+}
+
+/// Whether a conflict of a write says that the object has changed since the review.
+fn is_pinned_write(request: &ClientRequest<'_>, shown: &Shown) -> bool {
+    request.change != Change::Create || shown.generated.is_some()
 }
 
 /// The name that the API server has generated. Of a body that the gateway does not read, it may also be the client's.
