@@ -117,7 +117,6 @@ async fn a_user_with_all_connections_gives_way_to_others_and_to_no_own_one() {
 }
 
 /// Who finds no place comes again at once, and a proxy of many clients has several handshakes at a time.
-// threat: connection-hoarding
 #[tokio::test(start_paused = true)]
 async fn a_user_with_all_connections_who_comes_again_keeps_no_handshake_of_others_away() {
     for total in [64, 96, 448] {
