@@ -28,8 +28,8 @@ const UNAUTHENTICATED_PART: usize = 4;
 const MAX_UNAUTHENTICATED: usize = 2048;
 const MIN_UNAUTHENTICATED: usize = 16;
 /// This part of the connections of clients is for those that have not authenticated yet, so that a client can arrive when
-/// authenticated ones have taken the rest; but as many as [`MIN_UNAUTHENTICATED`], if that is not more than their quota: with a
-/// few places alone, those whom the limit has refused and who come again would take them from each other client.
+/// authenticated ones have taken the rest. Of few connections it is [`MIN_UNAUTHENTICATED`], or their whole quota: a client that the
+/// limit has refused comes again at once, and would take a smaller number of places from all others.
 const NEWCOMER_PART: usize = 16;
 
 /// How the open files are divided.

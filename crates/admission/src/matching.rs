@@ -32,7 +32,7 @@ use serde_json::Value;
 
 use crate::{
     Attributes, Conversions, GroupVersionKind, MatchResources, Operation, ServedResource, SharedObjects,
-    SkipReason, Surroundings, ValidatingPolicy, Webhook,
+    SkipReason, Surroundings, Webhook,
 };
 use conditions::Evaluation;
 use rules::{PossibleEquivalents, RuleSet, possible_match, served_match};
@@ -144,25 +144,6 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             return Ok(RuleMatch::No);
         }
         Ok(matched)
-    }
-
-    /// Whether a policy may be about a request, whatever the objects are: its rules match, and the namespace if it is known.
-    pub async fn may_apply(
-        &self,
-        policy: &ValidatingPolicy,
-        surroundings: &impl Surroundings,
-    ) -> Result<bool, Box<Status>> {
-        let constraints = MatchResources {
-            object_selector: LabelSelector::default(),
-            namespace_selector: if self.attributes.resource.resource == "namespaces" {
-                LabelSelector::default()
-            } else {
-                policy.constraints.namespace_selector.clone()
-            },
-            ..policy.constraints.clone()
-        };
-        let matched = self.resources_match(&constraints, &SharedObjects::default(), surroundings).await?;
-        Ok(matched != RuleMatch::No && !policy.bindings.is_empty())
     }
 
     /// The values of the variables of a policy, beside those of its conditions.

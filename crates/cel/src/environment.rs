@@ -49,6 +49,17 @@ pub struct Environment {
     cel_go: CelGo,
 }
 
+/// What expressions of admission may use; each environment has the first ones.
+const ADMISSION_VARIABLES: &[(&str, &str)] = &[
+    ("object", "dyn"),
+    ("oldObject", "dyn"),
+    ("namespaceObject", "kubernetes.Namespace"),
+    ("request", "kubernetes.AdmissionRequest"),
+    ("authorizer", "kubernetes.authorization.Authorizer"),
+    ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
+    ("params", "dyn"),
+];
+
 /// The types that an expression may have as its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultType {
@@ -80,32 +91,19 @@ impl Environment {
     /// `object`, `oldObject`, `request`, `namespaceObject`, `authorizer`: the `matchConditions` of an admission webhook, as
     /// kube-apiserver reads those of a new object.
     // apiserver: pkg/admission/plugin/cel/compile.go
-    pub const ADMISSION: Self = Self {
-        origin: Origin::New,
-        ..Self::stored_with(&[
-            ("object", "dyn"),
-            ("oldObject", "dyn"),
-            ("namespaceObject", "kubernetes.Namespace"),
-            ("request", "kubernetes.AdmissionRequest"),
-            ("authorizer", "kubernetes.authorization.Authorizer"),
-            ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
-        ])
-    };
-    /// As [`Self::ADMISSION`], with `params`: the validations of a `ValidatingAdmissionPolicy`.
-    pub const POLICY: Self = Self {
-        origin: Origin::New,
-        ..Self::stored_with(&[
-            ("object", "dyn"),
-            ("oldObject", "dyn"),
-            ("namespaceObject", "kubernetes.Namespace"),
-            ("request", "kubernetes.AdmissionRequest"),
-            ("params", "dyn"),
-            ("authorizer", "kubernetes.authorization.Authorizer"),
-            ("authorizer.requestResource", "kubernetes.authorization.ResourceCheck"),
-        ])
-    };
+    pub const ADMISSION: Self = Self::of_admission(6);
+    /// As [`Self::ADMISSION`], without `authorizer`: the `messageExpression` of a validation.
+    pub const MESSAGE: Self = Self::of_admission(4);
+    /// As [`Self::ADMISSION`], with `params`: the validations of a `ValidatingAdmissionPolicy` that has parameters.
+    pub const POLICY: Self = Self::of_admission(ADMISSION_VARIABLES.len());
     /// As [`Self::POLICY`], with `jsonpatch.escapeKey`: the mutations of a `MutatingAdmissionPolicy`.
     pub const MUTATION: Self = Self { patches: true, ..Self::POLICY };
+
+    /// The first so many of the variables of admission, in expressions of a new object.
+    const fn of_admission(count: usize) -> Self {
+        let (variables, _) = ADMISSION_VARIABLES.split_at(count);
+        Self { origin: Origin::New, ..Self::stored_with(variables) }
+    }
 
     /// The environment of expressions in stored objects and in files.
     const fn stored_with(variables: &'static [(&'static str, &'static str)]) -> Self {
@@ -118,17 +116,6 @@ impl Environment {
             cel_go: CelGo::REFERENCE,
         }
     }
-
-    /// As [`Self::ADMISSION`], without `authorizer`: the `messageExpression` of a validation.
-    pub const MESSAGE: Self = Self {
-        origin: Origin::New,
-        ..Self::stored_with(&[
-            ("object", "dyn"),
-            ("oldObject", "dyn"),
-            ("namespaceObject", "kubernetes.Namespace"),
-            ("request", "kubernetes.AdmissionRequest"),
-        ])
-    };
 
     /// The same environment with `variables`: those of a policy, with [`Variables::compile`](crate::Variables::compile).
     #[must_use]

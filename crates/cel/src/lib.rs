@@ -125,4 +125,5 @@ pub use environment::{Environment, ResultType};
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
 pub use libraries::quantity::{QuantityError, canonical as canonical_quantity};
+pub use value::is_identifier;
 pub use variables::{VariableOutcome, Variables};

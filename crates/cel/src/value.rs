@@ -421,6 +421,15 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
+/// Whether a text is an identifier of CEL.
+// kubernetes: pkg/apis/admissionregistration/validation/validation.go — isCELIdentifier
+pub fn is_identifier(text: &str) -> bool {
+    let mut letters = text.bytes();
+    letters.next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic())
+        && letters.all(|letter| letter == b'_' || letter.is_ascii_alphanumeric())
+        && !RESERVED.contains(&text)
+}
+
 /// Reverts the escapes of Kubernetes; `None` for an invalid escape between double underscores.
 // apiserver: pkg/cel/escaping.go — Unescape
 pub(super) fn unescape(name: &str) -> Option<String> {

@@ -58,26 +58,14 @@ impl Variables {
         Expression::compile_in(text, environment, result, &self.types)
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
     /// How many there are.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.all.len()
     }
 
     /// Whether there is a variable of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.find(name).is_some()
-    }
-
-    /// The names and texts, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.all.iter().map(|variable| {
-            (variable.name.as_str(), variable.expression.as_ref().map(Expression::text).unwrap_or_default())
-        })
     }
 
     /// Evaluates one of them, and keeps the result. Returns what it costs, which is charged to the expression that uses it.

@@ -398,6 +398,19 @@ fn check_port(port: &str) -> Result<(), UrlError> {
     Err(UrlError::Port(port.to_owned()))
 }
 
+/// Why a name cannot be a segment of a path.
+// apimachinery: pkg/api/validate/content/path.go, IsPathSegmentName
+pub fn path_segment_problems(name: &str) -> Vec<String> {
+    match name {
+        "." | ".." => vec![format!("may not be '{name}'")],
+        _ => ["/", "%"]
+            .iter()
+            .filter(|c| name.contains(**c))
+            .map(|c| format!("may not contain '{c}'"))
+            .collect(),
+    }
+}
+
 /// The name of an object as one segment of a path: `victim?x` must not become the path of `victim`.
 ///
 /// A name that cannot be one path segment is an error. No object has such a name.
@@ -408,14 +421,7 @@ pub fn path_segment(name: &str) -> Result<String, InvalidName> {
     if name.is_empty() {
         return Err(InvalidName::Empty);
     }
-    let problems: Vec<String> = match name {
-        "." | ".." => vec![format!("may not be '{name}'")],
-        _ => ["/", "%"]
-            .iter()
-            .filter(|c| name.contains(**c))
-            .map(|c| format!("may not contain '{c}'"))
-            .collect(),
-    };
+    let problems = path_segment_problems(name);
     if !problems.is_empty() {
         return Err(InvalidName::NotASegment { name: name.to_owned(), problems: problems.join(" ") });
     }

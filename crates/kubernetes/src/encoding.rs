@@ -81,6 +81,11 @@ pub struct TypeMeta {
 }
 
 impl Envelope {
+    /// Whether bytes begin as an object in protobuf does.
+    pub fn is_begun_by(bytes: &[u8]) -> bool {
+        bytes.starts_with(MAGIC)
+    }
+
     /// The envelope of an object.
     pub fn of(api_version: &str, kind: &str, object: &impl Message) -> Self {
         let meta = TypeMeta { api_version: api_version.to_owned(), kind: kind.to_owned() };

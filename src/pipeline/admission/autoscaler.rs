@@ -21,9 +21,6 @@ const KIND: &str = "HorizontalPodAutoscaler";
 pub(super) const V2: &str = "autoscaling/v2";
 /// The prefix of the names of the annotations of `v1`. After it is a slash, which a JSON pointer escapes.
 const PREFIX: &str = "autoscaling.alpha.kubernetes.io";
-/// How objects in protobuf begin.
-// apimachinery: pkg/runtime/serializer/protobuf/protobuf.go
-const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 /// The annotations of `v1`.
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
@@ -193,9 +190,17 @@ pub(super) fn is_reduced(object: &Value) -> bool {
 
 /// Whether it is one, and the gateway knows all of its fields. Those of a later release would be lost.
 pub(super) fn is_known(object: &Value) -> bool {
-    let Some(version) = Version::of_object(object) else { return false };
-    version.fields().has_all_fields_of(object)
-        && annotations(object).all(|(name, text)| is_known_annotation(name, text))
+    has_known_fields(object) && has_known_annotations(object)
+}
+
+/// The same, but for fields in annotations.
+pub(super) fn has_known_fields(object: &Value) -> bool {
+    Version::of_object(object).is_some_and(|version| version.fields().has_all_fields_of(object))
+}
+
+/// Whether the gateway knows all fields in annotations. These may be large.
+pub(super) fn has_known_annotations(object: &Value) -> bool {
+    annotations(object).all(|(name, text)| is_known_annotation(name, text))
 }
 
 /// The annotations that stand for fields which `v1` does not have.
@@ -224,18 +229,10 @@ pub(super) fn annotated_texts(object: &Value) -> Vec<Vec<u8>> {
     annotations(object).map(|(_, text)| text.as_bytes().to_vec()).collect()
 }
 
-/// Whether a request may have such an annotation: then the API server may store more than it shows in `v1`. A name in a text with
-/// escapes, or in a form that the gateway does not read, may be any.
+/// Whether a request may have such an annotation: then the API server may store more than it shows in `v1`.
 // threat: unreviewed-write
 pub(super) fn may_be_annotated(body: &[u8], encoding: Encoding) -> bool {
-    let is_plain = match encoding {
-        Encoding::Json => {
-            raw::check(body).is_ok() && std::str::from_utf8(body).is_ok() && !body.contains(&b'\\')
-        }
-        Encoding::Protobuf => body.starts_with(PROTOBUF_MAGIC),
-        Encoding::Other => false,
-    };
-    !is_plain || body.windows(PREFIX.len()).any(|part| part == PREFIX.as_bytes())
+    encoding.may_mention(body, PREFIX)
 }
 
 /// An object in `v1` without what no form in `v1` can have after it is stored, so that another version shows the same.

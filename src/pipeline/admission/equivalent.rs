@@ -108,7 +108,7 @@ impl<'a> RequestConversions<'a> {
             authorized,
             stored: old_object.as_ref().map(StoredObject::of),
             is_written: false,
-            are_autoscalers: object.iter().chain(old_object).all(autoscaler::is_known),
+            are_autoscalers: object.iter().chain(old_object).all(autoscaler::has_known_fields),
             stopped: Mutex::default(),
         }
     }
@@ -158,7 +158,8 @@ impl<'a> RequestConversions<'a> {
         let (object, to) = (object.clone(), to.kind.api_version());
         // The object may be large, or deep.
         let convert = move || {
-            let converted = autoscaler::converted(&object, &to)?;
+            let converted =
+                autoscaler::converted(&object, &to).filter(|_| autoscaler::has_known_annotations(&object))?;
             let is_kept =
                 !is_back || !autoscaler::is_reduced(&converted) || autoscaler::is_kept(&object, &converted);
             Some((converted, is_kept))
@@ -214,11 +215,11 @@ impl<'a> RequestConversions<'a> {
         if !autoscaler::is_reduced(stored) || !subject.subresource.is_empty() {
             return true;
         }
-        let Some(form) = autoscaler::converted(stored, autoscaler::V2).filter(|_| self.are_autoscalers)
-        else {
-            return true;
-        };
-        let (stored, kind) = (StoredObject::of(stored), kind_of(&form));
+        let (object, stored) = (stored.clone(), StoredObject::of(stored));
+        let convert =
+            move || autoscaler::converted(&object, autoscaler::V2).filter(|_| autoscaler::is_known(&object));
+        let Some(Some(form)) = self.reviewer.surroundings.compute(true, convert).await else { return true };
+        let kind = kind_of(&form);
         let resource = GroupVersionResource { version: kind.version.clone(), ..subject.resource.clone() };
         match self.read(&stored, &ServedResource { resource, kind }).await {
             Ok(read) => StoredObject::of(&read) != stored || read.get("spec") == form.get("spec"),

@@ -60,6 +60,16 @@ impl Encoding {
         }
     }
 
+    /// Whether a body may have this in a text. One in a text with escapes, or in a form that the gateway does not read, may be any.
+    pub(super) fn may_mention(self, body: &[u8], part: &str) -> bool {
+        let is_plain = match self {
+            Self::Json => checked(body).is_some_and(|text| !text.contains(&b'\\')),
+            Self::Protobuf => Envelope::is_begun_by(body),
+            Self::Other => false,
+        };
+        !is_plain || body.windows(part.len()).any(|window| window == part.as_bytes())
+    }
+
     /// The `metadata` that the client has sent, in an object without its other fields: of protobuf only the name and what the API
     /// server sets.
     pub(super) fn metadata(self, body: &[u8]) -> Option<Value> {
@@ -402,5 +412,39 @@ mod tests {
         let expected = r#"{"kind":"X","metadata":{"name":"n","managedFields":[{"manager":"m","operation":"Apply","fieldsV1":{"f:a":{}}}]},"a":1}"#;
         assert_eq!(shown, expected);
         assert_eq!(with_managed_fields(b"{\"metadata\":{}}", &managed), None);
+    }
+
+    /// The API server decodes a patched object as the type that the patch leaves in it.
+    #[test]
+    fn a_patch_that_may_change_the_type_is_found() {
+        let object = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler"});
+        for (is_json_patch, patch, expected) in [
+            (false, r#"{"spec":{"apiVersion":"v2"},"metadata":{"labels":{"kind":"x"}}}"#, true),
+            (false, r#"{"apiVersion":"autoscaling/v1","kind":"HorizontalPodAutoscaler"}"#, true),
+            (false, r#"{"apiVersion":"autoscaling/v2"}"#, false),
+            (false, r#"{"apiVersion":"autoscaling/v1","apiVersion":"autoscaling/v2"}"#, false),
+            (false, r#"{"\u0061piVersion":"autoscaling/v2"}"#, false),
+            (false, r#"{"apiversion":"autoscaling/v1"}"#, false),
+            (false, r#"{"Kind":null}"#, false),
+            (false, r#"{"kind":null}"#, false),
+            (false, "{\"apiVer\u{17f}ion\":\"autoscaling/v1\"}", false),
+            (false, "[]", false),
+            (false, "spec: {}", false),
+            (true, "[]", true),
+            (true, r#"[{"op":"add","path":"/spec/apiVersion","value":1}]"#, true),
+            (true, r#"[{"op":"add","path":"/metadata/labels/kind","value":"x"}]"#, true),
+            (true, r#"[{"op":"replace","path":"/apiVersion","value":"autoscaling/v2"}]"#, false),
+            (true, r#"[{"op":"remove","path":"/Kind"}]"#, false),
+            (true, r#"[{"op":"move","from":"/kind","path":"/metadata/labels/a"}]"#, false),
+            (true, r#"[{"op":"replace","path":"","value":{}}]"#, false),
+            (true, r#"[{"op":"replace","path":"apiVersion","value":"v2"}]"#, false),
+            (true, r#"[{"op":"add","path":null,"value":1}]"#, false),
+            (true, r#"[{"op":"add","path":"/spec/a","path":"/apiVersion","value":1}]"#, false),
+            (true, r#"[{"op":"add","path":"/spec/a","Path":"/apiVersion","value":1}]"#, false),
+            (true, r#"[1]"#, false),
+            (true, r#"{"spec":{}}"#, false),
+        ] {
+            assert_eq!(keeps_type(patch.as_bytes(), is_json_patch, &object), expected, "{patch}");
+        }
     }
 }

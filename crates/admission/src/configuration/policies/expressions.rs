@@ -1,6 +1,6 @@
 //! The expressions of a policy.
 
-use portcullis_cel::{CompileError, Environment, Expression, ResultType, Variables};
+use portcullis_cel::{CompileError, Environment, Expression, ResultType, Variables, is_identifier};
 use portcullis_kubernetes::field::{FieldError, json_string};
 use portcullis_kubernetes::labels::label_key_errors;
 
@@ -10,31 +10,6 @@ use crate::policy::{AuditAnnotation, Reason, Validation};
 
 const MAX_AUDIT_ANNOTATIONS: usize = 20;
 const MAX_VALUE_EXPRESSION_BYTES: usize = 5 * 1024;
-/// Words of CEL that are no names.
-// celReserved
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 const EXPRESSION_FIX: &str =
     "give a CEL expression over object, oldObject, request, namespaceObject, authorizer and variables";
 
@@ -220,13 +195,4 @@ impl Validator<'_> {
 fn wire_json(annotation: &super::wire::WireAuditAnnotation) -> String {
     let (key, value) = (json_string(&annotation.key), json_string(&annotation.value_expression));
     format!("{{\"Key\":{key},\"ValueExpression\":{value}}}")
-}
-
-// isCELIdentifier
-fn is_identifier(name: &str) -> bool {
-    let mut letters = name.bytes();
-    let first = letters.next().is_some_and(|first| first == b'_' || first.is_ascii_alphabetic());
-    first
-        && letters.all(|letter| letter == b'_' || letter.is_ascii_alphanumeric())
-        && !RESERVED.contains(&name)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use portcullis_go::quote::Quoted;
+use portcullis_go::url::path_segment_problems;
 use portcullis_kubernetes::field::{FieldError, json_string};
 use portcullis_kubernetes::labels::selector_errors;
 use portcullis_kubernetes::names::{dns_1035_label_problems, dns_subdomain_problems};
@@ -133,14 +133,4 @@ impl Validator<'_> {
         let fix = "remove paramRef: policies of files have no parameters";
         self.errors.extend(errors.into_iter().map(|error| error.fix(fix)));
     }
-}
-
-/// Why a text is no name of an object in a path.
-// apimachinery: pkg/api/validate/content/path.go, IsPathSegmentName
-fn path_segment_problems(name: &str) -> Vec<String> {
-    if matches!(name, "." | "..") {
-        return vec![format!("may not be {}", Quoted(name).to_string().replace('"', "'"))];
-    }
-    let illegal = ['/', '%'].into_iter().filter(|letter| name.contains(*letter));
-    illegal.map(|letter| format!("may not contain '{letter}'")).collect()
 }

@@ -145,7 +145,7 @@ async fn messages<'a>(
 ) -> Result<Result<Vec<Option<String>>, String>, Box<Status>> {
     let count =
         policy.validations.iter().filter(|validation| validation.message_expression.is_some()).count();
-    let most = u64::try_from(count + policy.variables.len()).unwrap_or(u64::MAX).saturating_mul(MAX_COST);
+    let most = u64::try_from(count + policy.variables.count()).unwrap_or(u64::MAX).saturating_mul(MAX_COST);
     if count == 0 || !has_refusal && budget.suffices(most) {
         return Ok(Ok(Vec::new()));
     }
