@@ -1,7 +1,8 @@
-//! The admission webhooks that the gateway calls for a cluster: how they are reached, and what they need of the gateway.
+//! The admission webhooks that the gateway calls for a cluster, and the policies that it evaluates: how webhooks are reached, and what
+//! both need of the gateway.
 //!
-//! `crates/admission` decides which webhooks see a request and what follows from their responses; `pipeline::admission` obtains
-//! the objects. Here are the calls ([`callers`]), the labels of namespaces ([`namespaces`]), what the API servers say of themselves
+//! `crates/admission` decides which of them see a request and what follows; `pipeline::admission` obtains
+//! the objects. Here are the calls ([`callers`]), namespaces ([`namespaces`]), what the API servers say of themselves
 //! ([`dry_run`], [`served`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod cached_reads;
@@ -18,8 +19,8 @@ mod trial;
 use std::sync::Arc;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
-use portcullis_admission::{GroupVersionResource, Webhook, Webhooks};
-use portcullis_kubernetes::release::Release;
+use portcullis_admission::{GroupVersionResource, Policies, ValidatingPolicy, Webhook, Webhooks};
+use portcullis_kubernetes::release::{self, Release};
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
@@ -36,40 +37,48 @@ use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
 pub(crate) use memory::{MemoryOwner, NoMemory, ReservedMemory, ReviewMemory};
-use namespaces::NamespaceLabels;
+use namespaces::{NamespaceUse, Namespaces};
 use served::ServedResources;
 pub(crate) use served::Strategy;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
-pub(crate) use trial::{NotCalled, Trial, TrialResult};
+pub(crate) use trial::{NotCalled, NotCalledReason, Trial, TrialResult};
 
 /// How often a review holds an object: as the API server shows it, as webhooks see it, as they have changed it; and once more for
 /// match conditions.
 const COPIES: usize = 3;
 
-/// The admission webhooks of a cluster, of one generation of the configuration.
+/// The admission webhooks and policies of a cluster, of one generation of the configuration.
 #[derive(Debug)]
 pub(crate) struct ClusterAdmission {
     cluster: String,
     release: Release,
     mode: AdmissionMode,
     webhooks: Webhooks,
-    index: RuleIndex,
-    /// The same without shadow webhooks.
-    enforced: RuleIndex,
+    policies: Policies,
+    of_webhooks: RuleIndexes,
+    of_policies: RuleIndexes,
     callers: Callers,
-    /// `None` if no webhook selects namespaces.
-    namespaces: Option<Arc<NamespaceLabels>>,
+    /// `None` if nothing uses them.
+    namespaces: Option<Arc<Namespaces>>,
     dry_runs: DryRunSupport,
     served: ServedResources,
     memory: ClusterReviewMemory,
     compute: ClusterComputePool,
-    /// Whether a webhook has conditions, for which objects are copied once more.
-    has_conditions: bool,
+    /// Whether there are expressions, for which objects are copied once more.
+    has_expressions: bool,
     /// Bounds the reviews that wait for shadow webhooks.
     shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
     metrics: Arc<Metrics>,
+}
+
+/// Which requests may be of interest.
+#[derive(Debug)]
+struct RuleIndexes {
+    all: RuleIndex,
+    /// Without shadow webhooks, or shadow policies.
+    enforced: RuleIndex,
 }
 
 /// Where admission runs.
@@ -97,30 +106,49 @@ pub(crate) struct AdmissionPlace<'a> {
 
 /// The webhooks of a configuration, with those marked that are called without effect.
 fn with_shadows(settings: &AdmissionSettings) -> Webhooks {
-    let marked = |webhooks: &[Arc<Webhook>]| {
-        let webhooks = webhooks.iter().map(|webhook| {
-            if settings.is_shadow(webhook) {
-                Arc::new(Webhook { shadow: true, ..(**webhook).clone() })
-            } else {
-                Arc::clone(webhook)
-            }
-        });
-        webhooks.collect()
-    };
+    let AdmissionSettings { webhooks, .. } = settings;
+    let is_shadow = |webhook: &Webhook| settings.is_shadow(webhook);
+    let mark = |webhook: Webhook| Webhook { shadow: true, ..webhook };
     Webhooks {
-        mutating: marked(&settings.webhooks.mutating),
-        validating: marked(&settings.webhooks.validating),
+        mutating: marked(&webhooks.mutating, is_shadow, mark),
+        validating: marked(&webhooks.validating, is_shadow, mark),
     }
 }
 
-/// Which webhooks may match a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The policies of a configuration, with those marked that are evaluated without effect.
+fn policies_with_shadows(settings: &AdmissionSettings) -> Policies {
+    let is_shadow = |policy: &ValidatingPolicy| settings.is_shadow_policy(policy);
+    let mark = |policy| ValidatingPolicy { shadow: true, ..policy };
+    Policies { validating: marked(&settings.policies.validating, is_shadow, mark) }
+}
+
+fn marked<T: Clone>(all: &[Arc<T>], is_shadow: impl Fn(&T) -> bool, mark: impl Fn(T) -> T) -> Vec<Arc<T>> {
+    let marked =
+        all.iter().map(|one| if is_shadow(one) { Arc::new(mark(T::clone(one))) } else { Arc::clone(one) });
+    marked.collect()
+}
+
+/// What admission needs of namespaces.
+fn namespace_use(webhooks: &Webhooks, policies: &Policies) -> NamespaceUse {
+    let of_webhooks = webhooks.mutating.iter().chain(&webhooks.validating).map(|webhook| {
+        if webhook.namespace_selector.is_empty() { NamespaceUse::Nothing } else { NamespaceUse::Labels }
+    });
+    let of_policies = policies.validating.iter().map(|policy| match () {
+        () if policy.uses_namespace => NamespaceUse::Objects,
+        () if policy.selects_namespaces() => NamespaceUse::Labels,
+        () => NamespaceUse::Nothing,
+    });
+    of_webhooks.chain(of_policies).max().unwrap_or(NamespaceUse::Nothing)
+}
+
+/// Which webhooks and policies may match a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MayMatch {
     /// None.
     None,
-    /// Only shadow webhooks.
+    /// Only shadow webhooks and policies.
     Shadow,
-    /// Webhooks whose responses have an effect.
+    /// Some that have an effect.
     Enforced,
 }
 
@@ -133,22 +161,25 @@ impl ClusterAdmission {
         before: Option<&Self>,
     ) -> Result<Self, rustls::Error> {
         let webhooks = with_shadows(settings);
-        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
-        let selects_namespaces = all.any(|webhook| !webhook.namespace_selector.is_empty());
+        let policies = policies_with_shadows(settings);
+        let all_webhooks = || webhooks.mutating.iter().chain(&webhooks.validating);
         let known = before.and_then(|before| before.namespaces.as_ref());
-        let namespaces = selects_namespaces.then(|| match known {
-            Some(known) if known.is_for(place.backend) => Arc::clone(known),
-            _ => Arc::new(NamespaceLabels::start(place)),
-        });
-        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
-        let has_conditions = all.any(|webhook| !webhook.match_conditions.is_empty());
+        let namespaces = Namespaces::start(namespace_use(&webhooks, &policies), place, known);
+        let has_expressions = !policies.validating.is_empty()
+            || all_webhooks().any(|webhook| !webhook.match_conditions.is_empty());
         let reader = DocumentReader::new(place);
         Ok(Self {
             cluster: place.cluster.to_owned(),
             release: place.release,
             mode: settings.mode,
-            index: RuleIndex::new(&webhooks),
-            enforced: RuleIndex::of_enforced(&webhooks),
+            of_webhooks: RuleIndexes {
+                all: RuleIndex::of_webhooks(all_webhooks()),
+                enforced: RuleIndex::of_webhooks(all_webhooks().filter(|webhook| !webhook.shadow)),
+            },
+            of_policies: RuleIndexes {
+                all: RuleIndex::of_policies(&policies.validating),
+                enforced: RuleIndex::of_policies(policies.validating.iter().filter(|policy| !policy.shadow)),
+            },
             callers: Callers::build(
                 settings,
                 place.provider,
@@ -166,7 +197,7 @@ impl ClusterAdmission {
                 Some(before) => before.compute.clone(),
                 None => place.compute.of_cluster(place.cluster),
             },
-            has_conditions,
+            has_expressions,
             shadow_memory: before.map_or_else(
                 || FairLimiter::new(shadow::MEMORY_SHARES),
                 |before| before.shadow_memory.clone(),
@@ -174,6 +205,7 @@ impl ClusterAdmission {
             authorizer,
             metrics: Arc::clone(place.metrics),
             webhooks,
+            policies,
         })
     }
 
@@ -182,7 +214,7 @@ impl ClusterAdmission {
         self.release
     }
 
-    /// Which object the webhooks see.
+    /// Which object webhooks and policies see.
     pub(crate) fn mode(&self) -> AdmissionMode {
         self.mode
     }
@@ -192,29 +224,38 @@ impl ClusterAdmission {
         &self.webhooks
     }
 
-    /// Which webhooks may match a request for this resource by their rules. What they do not match is certain.
+    /// The policies that may see a request for this resource, in the order of their evaluation.
+    pub(crate) fn policies(&self, resource: &GroupVersionResource) -> &[Arc<ValidatingPolicy>] {
+        if excludes_from_policies(resource) { &[] } else { &self.policies.validating }
+    }
+
+    /// Which webhooks and policies may match a request for this resource by their rules. What they do not match is certain.
     pub(crate) fn may_match(
         &self,
         operations: OperationSet,
         resource: &GroupVersionResource,
         subresource: &str,
     ) -> MayMatch {
-        let GroupVersionResource { group, version, resource } = resource;
+        let GroupVersionResource { group, version, resource: name } = resource;
+        let of = |indexes: &RuleIndexes| {
+            let matches = |index: &RuleIndex| index.may_match(operations, group, version, name, subresource);
+            match () {
+                () if !matches(&indexes.all) => MayMatch::None,
+                () if !matches(&indexes.enforced) => MayMatch::Shadow,
+                () => MayMatch::Enforced,
+            }
+        };
         // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, Dispatch
-        if self.release.excludes_from_webhooks(group, resource) {
-            return MayMatch::None;
-        }
-        let matches = |index: &RuleIndex| index.may_match(operations, group, version, resource, subresource);
-        match () {
-            () if !matches(&self.index) => MayMatch::None,
-            () if !matches(&self.enforced) => MayMatch::Shadow,
-            () => MayMatch::Enforced,
-        }
+        let excludes = self.release.excludes_from_webhooks(group, name);
+        let of_webhooks = if excludes { MayMatch::None } else { of(&self.of_webhooks) };
+        let of_policies =
+            if excludes_from_policies(resource) { MayMatch::None } else { of(&self.of_policies) };
+        of_webhooks.max(of_policies)
     }
 
     /// What a review of an object takes that has this size when it is decoded.
     pub(crate) fn review_size(&self, decoded: usize) -> usize {
-        decoded.saturating_mul(COPIES + usize::from(self.has_conditions))
+        decoded.saturating_mul(COPIES + usize::from(self.has_expressions))
     }
 
     /// The memory of its reviews.
@@ -235,4 +276,10 @@ impl ClusterAdmission {
     pub(crate) fn surroundings<'a>(self: &'a Arc<Self>, parts: RequestParts<'a>) -> RequestSurroundings<'a> {
         RequestSurroundings::new(self, parts)
     }
+}
+
+/// Whether no policy sees a resource, whatever the rules are.
+// apiserver: pkg/admission/plugin/policy/generic/plugin.go, isExcludedFromAllHooks
+fn excludes_from_policies(resource: &GroupVersionResource) -> bool {
+    release::is_review(&resource.group, &resource.resource)
 }

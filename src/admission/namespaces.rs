@@ -1,5 +1,6 @@
-//! The labels of namespaces, for the `namespaceSelector` of webhooks: from a watch, else by a live read.
-// apiserver: pkg/admission/plugin/webhook/predicates/namespace/matcher.go, GetNamespaceLabels
+//! Namespaces, for the `namespaceSelector` of webhooks and policies, and for the `namespaceObject` of policies: from a watch, else by a
+//! live read. Of those that no policy uses only the metadata is read.
+// apiserver: pkg/admission/plugin/webhook/predicates/namespace/matcher.go, GetNamespaceLabels; GetNamespace
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,12 +9,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
+use kube::core::{ClusterResourceScope, PartialObjectMeta};
+use kube::{Api, Client, Resource};
 use portcullis_admission::review::internal_error;
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::path_segment;
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, timeout};
@@ -21,7 +24,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
 use crate::backend::watched::reflector::Reflector;
-use crate::backend::watched::watch_cache::WatchCache;
+use crate::backend::watched::watch_cache::{Cacheable, WatchCache};
 use crate::backend::{Backend, kube_client, watched};
 
 /// How long a live read may take.
@@ -35,20 +38,120 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Labels = BTreeMap<String, String>;
 
-/// The labels of a cluster's namespaces.
-pub(super) struct NamespaceLabels {
+/// What admission needs of namespaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NamespaceUse {
+    Nothing,
+    Labels,
+    Objects,
+}
+
+/// The namespaces of a cluster.
+#[derive(Debug)]
+pub(super) enum Namespaces {
+    Labels(WatchedNamespaces<PartialObjectMeta<Namespace>, Labels>),
+    Objects(WatchedNamespaces<Namespace, NamespaceObject>),
+}
+
+/// A namespace.
+#[derive(Debug, Clone)]
+pub(super) struct NamespaceObject {
+    labels: Labels,
+    object: Value,
+    /// The length of its text.
+    size: usize,
+}
+
+impl NamespaceObject {
+    // What no policy sees takes no memory.
+    fn of(namespace: &Namespace) -> Self {
+        let mut namespace = namespace.clone();
+        namespace.metadata.managed_fields = None;
+        let object = serde_json::to_value(&namespace).unwrap_or_default();
+        let size = object.to_string().len();
+        Self { labels: namespace.metadata.labels.unwrap_or_default(), object, size }
+    }
+}
+
+impl Cacheable for NamespaceObject {
+    fn memory(&self) -> usize {
+        // A tree of values takes more than its text.
+        self.labels.memory() + 4 * self.size
+    }
+}
+
+fn labels_of(namespace: &PartialObjectMeta<Namespace>) -> Labels {
+    namespace.metadata.labels.clone().unwrap_or_default()
+}
+
+impl Namespaces {
+    /// Starts the watch, or keeps that of before if it is for the same backend and use.
+    pub(super) fn start(
+        needed: NamespaceUse,
+        place: &AdmissionPlace<'_>,
+        before: Option<&Arc<Self>>,
+    ) -> Option<Arc<Self>> {
+        if let Some(before) = before.filter(|before| before.serves(needed, place.backend)) {
+            return Some(Arc::clone(before));
+        }
+        match needed {
+            NamespaceUse::Nothing => None,
+            NamespaceUse::Labels => Some(Self::Labels(WatchedNamespaces::start(place, labels_of))),
+            NamespaceUse::Objects => {
+                Some(Self::Objects(WatchedNamespaces::start(place, NamespaceObject::of)))
+            }
+        }
+        .map(Arc::new)
+    }
+
+    fn serves(&self, needed: NamespaceUse, backend: &Arc<Backend>) -> bool {
+        match self {
+            Self::Labels(known) => needed == NamespaceUse::Labels && Arc::ptr_eq(&known.backend, backend),
+            Self::Objects(known) => needed == NamespaceUse::Objects && Arc::ptr_eq(&known.backend, backend),
+        }
+    }
+
+    /// The labels of a namespace; the `Status` for the client if they cannot be read.
+    pub(super) async fn labels(&self, flow: &str, namespace: &str) -> Result<Labels, Box<meta::Status>> {
+        match self {
+            Self::Labels(known) => known.get(flow, namespace).await.map(|labels| Labels::clone(&labels)),
+            Self::Objects(known) => known.get(flow, namespace).await.map(|found| found.labels.clone()),
+        }
+    }
+
+    /// A namespace; the `Status` for the client if it cannot be read.
+    pub(super) async fn object(&self, flow: &str, namespace: &str) -> Result<Value, Box<meta::Status>> {
+        match self {
+            Self::Labels(_) => Err(internal_error("namespaces are not watched as a whole")),
+            Self::Objects(known) => known.get(flow, namespace).await.map(|found| found.object.clone()),
+        }
+    }
+}
+
+/// What is known of the namespaces of a cluster, which are read as `K`.
+pub(super) struct WatchedNamespaces<K, V> {
     cluster: Arc<str>,
     backend: Arc<Backend>,
     client: Client,
     runtime: Handle,
-    cache: Arc<WatchCache<Labels>>,
+    project: fn(&K) -> V,
+    cache: Arc<WatchCache<V>>,
     live_reads: FairLimiter<Arc<str>>,
     watch: AbortHandle,
 }
 
-impl NamespaceLabels {
-    /// Starts the watch.
-    pub(super) fn start(place: &AdmissionPlace<'_>) -> Self {
+impl<K, V> WatchedNamespaces<K, V>
+where
+    K: Resource<Scope = ClusterResourceScope, DynamicType = ()>
+        + Clone
+        + fmt::Debug
+        + DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+    V: Cacheable + Send + Sync + 'static,
+{
+    fn start(place: &AdmissionPlace<'_>, project: fn(&K) -> V) -> Self {
         let AdmissionPlace { cluster, backend, runtime, metrics, .. } = *place;
         let client = {
             let _runtime = runtime.enter();
@@ -58,9 +161,9 @@ impl NamespaceLabels {
         let reflector = Reflector {
             cluster: cluster.to_owned(),
             resource: "namespaces",
-            api: Api::<PartialObjectMeta<Namespace>>::all(client.clone()),
+            api: Api::<K>::all(client.clone()),
             fields: None,
-            project: |namespace| namespace.metadata.labels.clone().unwrap_or_default(),
+            project,
             page_size: PAGE_SIZE,
             cache: Arc::clone(&cache),
             stale: metrics.token_objects.stale_watches.with_label_values(&[cluster, "namespaces"]),
@@ -69,43 +172,40 @@ impl NamespaceLabels {
         let watch = watched::spawn(reflector, backend, runtime, metrics);
         let live_reads = FairLimiter::new(SHARES);
         let (cluster, backend, runtime) = (cluster.into(), Arc::clone(backend), runtime.clone());
-        Self { cluster, backend, client, runtime, cache, live_reads, watch }
+        Self { cluster, backend, client, runtime, project, cache, live_reads, watch }
     }
 
-    /// Whether it watches this backend, so that a reload can keep it.
-    pub(super) fn is_for(&self, backend: &Arc<Backend>) -> bool {
-        Arc::ptr_eq(&self.backend, backend)
-    }
-
-    /// The labels of a namespace; the `Status` for the client if they cannot be read.
-    pub(super) async fn get(&self, flow: &str, namespace: &str) -> Result<Labels, Box<meta::Status>> {
+    /// What is known of a namespace; the `Status` for the client if it cannot be read.
+    async fn get(&self, flow: &str, namespace: &str) -> Result<Arc<V>, Box<meta::Status>> {
         // In a path, it could name another object.
         if !path_segment(namespace).is_ok_and(|segment| segment == namespace) {
             return Err(not_found(namespace));
         }
         if let Some(known) = self.cache.get("", namespace) {
-            return Ok(Labels::clone(&known));
+            return Ok(known);
         }
         // A caller whose time is over gives up here, and begins no read.
         yield_now().await;
-        let (client, name) = (self.client.clone(), namespace.to_owned());
+        let (api, name, project) = (Api::<K>::all(self.client.clone()), namespace.to_owned(), self.project);
         let (shares, flow, cluster) = (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
             let busy = |_| internal_error("too many reads of namespaces are in progress");
             let _permit = shares.acquire(flow, 1, Instant::now() + QUEUE_TIMEOUT).await.map_err(busy)?;
-            read(client, &cluster, &name).await
+            read(&api, &cluster, &name).await.map(|found| Arc::new(project(&found)))
         }));
         reading.await.unwrap_or_else(|_| Err(internal_error("the read of the namespace was cancelled")))
     }
 }
 
-async fn read(client: Client, cluster: &str, name: &str) -> Result<Labels, Box<meta::Status>> {
-    let api = Api::<PartialObjectMeta<Namespace>>::all(client);
+async fn read<K>(api: &Api<K>, cluster: &str, name: &str) -> Result<K, Box<meta::Status>>
+where
+    K: Clone + fmt::Debug + DeserializeOwned,
+{
     match timeout(READ_TIMEOUT, api.get_opt(name)).await {
-        Ok(Ok(Some(found))) => Ok(found.metadata.labels.unwrap_or_default()),
+        Ok(Ok(Some(found))) => Ok(found),
         Ok(Ok(None)) => Err(not_found(name)),
         Ok(Err(error)) => {
-            tracing::warn!(cluster, namespace = name, %error, "cannot read a namespace for an admission webhook");
+            tracing::warn!(cluster, namespace = name, %error, "cannot read a namespace for admission");
             Err(internal_error(&format!("the gateway cannot read the namespace {}", Quoted(name))))
         }
         Err(_) => Err(internal_error(&format!("the namespace {} was not read in time", Quoted(name)))),
@@ -128,14 +228,14 @@ fn not_found(name: &str) -> Box<meta::Status> {
     })
 }
 
-impl Drop for NamespaceLabels {
+impl<K, V> Drop for WatchedNamespaces<K, V> {
     fn drop(&mut self) {
         self.watch.abort();
     }
 }
 
-impl fmt::Debug for NamespaceLabels {
+impl<K, V> fmt::Debug for WatchedNamespaces<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NamespaceLabels").finish_non_exhaustive()
+        f.debug_struct("WatchedNamespaces").finish_non_exhaustive()
     }
 }

@@ -1,27 +1,31 @@
-//! Settings of the admission webhooks that the gateway calls.
+//! Settings of the admission webhooks that the gateway calls, and of the policies that it evaluates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_admission::{Webhook, WebhookKind, Webhooks};
+use portcullis_admission::{Policies, ValidatingPolicy, Webhook, WebhookKind, Webhooks};
 use portcullis_http::client_tls::ClientTls;
 
 use crate::authn::BearerToken;
 
-/// The admission webhooks of a cluster.
+/// The admission webhooks and policies of a cluster; at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdmissionSettings {
-    /// Which object the webhooks see.
+    /// Which object they see.
     pub mode: AdmissionMode,
-    /// The webhooks in the order of their calls; at least one.
+    /// The webhooks in the order of their calls.
     pub webhooks: Webhooks,
-    /// How each of them is reached.
+    /// The policies in the order of their evaluation.
+    pub policies: Policies,
+    /// How each of the webhooks is reached.
     pub connections: WebhookConnections,
     /// The names of webhooks that are called without effect on requests; each names at least one webhook.
     pub shadow: BTreeSet<String>,
+    /// The names of policies that are evaluated without effect on requests; each names a policy.
+    pub shadow_policies: BTreeSet<String>,
 }
 
-/// Which object the webhooks see.
+/// Which object webhooks and policies see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "camelCase")]
 pub enum AdmissionMode {
@@ -61,6 +65,17 @@ impl AdmissionSettings {
     /// Whether a webhook is called without effect on the request.
     pub fn is_shadow(&self, webhook: &Webhook) -> bool {
         self.shadow.contains(&webhook.name)
+    }
+
+    /// Whether a policy is evaluated without effect on the request.
+    pub fn is_shadow_policy(&self, policy: &ValidatingPolicy) -> bool {
+        self.shadow_policies.contains(&policy.name)
+    }
+
+    /// Whether there is neither a webhook nor a policy.
+    pub fn is_empty(&self) -> bool {
+        let Self { webhooks, policies, .. } = self;
+        webhooks.mutating.is_empty() && webhooks.validating.is_empty() && policies.validating.is_empty()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
-use portcullis_admission::{CallError, Caller, Event, ShadowOutcome, Webhook, WebhookResponse};
+use portcullis_admission::{CallError, Caller, Event, Webhook, WebhookResponse};
 use portcullis_limits::fair_limiter::Shares;
 
 use super::ClusterAdmission;
@@ -55,13 +55,7 @@ impl Caller for ShadowCaller {
     fn note(&self, event: Event<'_>) {
         self.admission.metrics.admission.note(&event);
         let Event::Shadow { webhook, would, took, .. } = event else { return };
-        let (would, message) = match would {
-            ShadowOutcome::Allow => ("allow", ""),
-            ShadowOutcome::Change => ("change", ""),
-            ShadowOutcome::Deny(status) => ("deny", status.message.as_deref().unwrap_or_default()),
-            ShadowOutcome::Fail(error) => ("fail", error.as_str()),
-            ShadowOutcome::Unfinished => ("not finish", ""),
-        };
+        let (would, message) = would.parts();
         let cluster = &self.admission.cluster;
         tracing::info!(cluster, webhook = webhook.name, would, message, ?took, "shadow webhook");
     }

@@ -18,6 +18,7 @@ use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::Owner;
 use portcullis_system::sync::lock;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::callers::{BUSY, CallFailure};
@@ -183,7 +184,17 @@ impl Caller for RequestSurroundings<'_> {
                 let (cluster, webhook) = (&self.admission.cluster, &webhook.name);
                 tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
             }
+            Event::PolicyIgnored(policy, error) => {
+                let (cluster, policy) = (&self.admission.cluster, &policy.name);
+                tracing::warn!(cluster, policy, error, "failed evaluating admission policy, failing open");
+            }
+            Event::ShadowPolicy { policy, would, took, .. } => {
+                let (would, message) = would.parts();
+                let (cluster, policy) = (&self.admission.cluster, &policy.name);
+                tracing::info!(cluster, policy, would, message, ?took, "shadow policy");
+            }
             Event::Shadow { .. }
+            | Event::PluginEnded { .. }
             | Event::Called { .. }
             | Event::ConditionFailed(..)
             | Event::ConditionExcluded(..)
@@ -196,7 +207,14 @@ impl Caller for RequestSurroundings<'_> {
 impl Surroundings for RequestSurroundings<'_> {
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
         match &self.admission.namespaces {
-            Some(namespaces) => namespaces.get(self.request.flow, namespace).await,
+            Some(namespaces) => namespaces.labels(self.request.flow, namespace).await,
+            None => Err(internal_error("namespaces are not watched")),
+        }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<Value, Box<meta::Status>> {
+        match &self.admission.namespaces {
+            Some(namespaces) => namespaces.object(self.request.flow, name).await,
             None => Err(internal_error("namespaces are not watched")),
         }
     }

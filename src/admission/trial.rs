@@ -1,4 +1,4 @@
-//! Calls the webhooks of a configuration for one request, without a cluster: what each of them would do.
+//! Calls the webhooks of a configuration for one request, and evaluates its policies, without a cluster: what each of them would do.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,23 +10,25 @@ use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
     Attributes, CallError, CallOutcome, Caller, Event, GroupVersionResource, NoConversions, Objects,
-    ShadowOutcome, SkipReason, Surroundings, Webhook, WebhookKind, WebhookResponse, Webhooks, phases,
+    Policies, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
+    WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::release::Release;
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 use super::callers::{BUSY, CallFailure, Callers};
 use super::settings::AdmissionSettings;
-use super::with_shadows;
+use super::{excludes_from_policies, policies_with_shadows, with_shadows};
 
 /// A trial of webhooks.
 #[derive(Debug)]
 pub(crate) struct Trial {
     webhooks: Webhooks,
+    policies: Policies,
     /// The release that the gateway emulates.
     release: Release,
     callers: Callers,
@@ -47,19 +49,29 @@ pub(crate) struct TrialResult {
     pub(crate) refusal: Option<Box<meta::Status>>,
 }
 
-/// A webhook that was not called.
+/// A webhook that was not called, or a policy that was not evaluated.
 #[derive(Debug)]
 pub(crate) struct NotCalled {
-    pub(crate) webhook: String,
+    pub(crate) name: String,
     pub(crate) phase: &'static str,
-    /// `None` if another webhook has refused the request before.
-    pub(crate) reason: Option<SkipReason>,
+    pub(crate) reason: NotCalledReason,
 }
 
-/// The call of a webhook.
+/// Why a webhook was not called, or a policy not evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotCalledReason {
+    /// This of a webhook does not match.
+    Skipped(SkipReason),
+    /// The rules or selectors of a policy do not match, or those of all its bindings.
+    PolicyUnmatched,
+    /// The request was refused before.
+    RefusedBefore,
+}
+
+/// The call of a webhook, or the evaluation of a policy.
 #[derive(Debug)]
 pub(crate) struct TrialCall {
-    pub(crate) webhook: String,
+    pub(crate) name: String,
     pub(crate) phase: &'static str,
     pub(crate) result: String,
     pub(crate) took: Duration,
@@ -74,6 +86,7 @@ impl Trial {
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             webhooks: with_shadows(settings),
+            policies: policies_with_shadows(settings),
             release,
             callers: Callers::build(settings, provider, runtime, None)?,
         })
@@ -86,49 +99,86 @@ impl Trial {
         mut objects: Objects,
         labels: BTreeMap<String, String>,
     ) -> TrialResult {
-        let surroundings = TrialSurroundings { callers: &self.callers, labels, result: Mutex::default() };
+        let surroundings = TrialSurroundings {
+            callers: &self.callers,
+            policies: &self.policies,
+            labels,
+            result: Mutex::default(),
+        };
         let Webhooks { mutating, validating } = &self.webhooks;
         let GroupVersionResource { group, resource, .. } = &attributes.resource;
-        if self.release.excludes_from_webhooks(group, resource) {
-            let mut result = TrialResult { object: objects.object, ..TrialResult::default() };
-            for webhook in mutating.iter().chain(validating) {
-                result.note_skip(webhook, Some(SkipReason::Excluded));
-            }
-            return result;
-        }
-        let mutated = phases::mutate(mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
+        let are_excluded = self.release.excludes_from_webhooks(group, resource);
+        let called = |webhooks: &'_ [Arc<Webhook>]| if are_excluded { Vec::new() } else { webhooks.to_vec() };
+        let policies = if excludes_from_policies(&attributes.resource) {
+            &[]
+        } else {
+            self.policies.validating.as_slice()
+        };
+        let mutating_called = called(mutating);
+        let mutated =
+            phases::mutate(&mutating_called, attributes, &mut objects, &NoConversions, &surroundings).await;
+        let is_refused_before = mutated.is_err();
         let ended = match mutated {
             Ok(_) => {
-                phases::validate((&[], validating), attributes, &mut objects, &NoConversions, &surroundings)
-                    .await
+                let compared: Vec<_> = policies.iter().map(compared).collect();
+                let mut validate = async |policies: &[Arc<ValidatingPolicy>], webhooks: &[Arc<Webhook>]| {
+                    let hooks = (policies, webhooks);
+                    phases::validate(hooks, attributes, &mut objects, &NoConversions, &surroundings).await
+                };
+                // First what each of them decides, without effect.
+                validate(&compared, &[]).await.ok();
+                let enforced: Vec<_> = policies.iter().filter(|policy| !policy.shadow).cloned().collect();
+                validate(&enforced, &called(validating)).await
             }
             Err(status) => Err(status),
         };
         let mut result = std::mem::take(&mut *lock(&surroundings.result));
+        let excluded = NotCalledReason::Skipped(SkipReason::Excluded);
         for webhook in mutating.iter().chain(validating) {
-            result.note_skip(webhook, None);
+            result.note_skip(webhook, if are_excluded { excluded } else { NotCalledReason::RefusedBefore });
+        }
+        let unmatched = match () {
+            () if excludes_from_policies(&attributes.resource) => excluded,
+            () if is_refused_before => NotCalledReason::RefusedBefore,
+            () => NotCalledReason::PolicyUnmatched,
+        };
+        for policy in &self.policies.validating {
+            result.note_other(&policy.name, POLICY, unmatched);
         }
         TrialResult { object: objects.object, refusal: ended.err(), ..result }
     }
 }
 
+/// The policy as one that is evaluated without effect, so that what it decides is reported.
+fn compared(policy: &Arc<ValidatingPolicy>) -> Arc<ValidatingPolicy> {
+    Arc::new(ValidatingPolicy { shadow: true, ..ValidatingPolicy::clone(policy) })
+}
+
 impl TrialResult {
     /// Takes note of a webhook that is not called, unless it is known what became of it: of several rounds, the first one counts.
-    fn note_skip(&mut self, webhook: &Webhook, reason: Option<SkipReason>) {
-        let phase = phase_of(webhook);
-        let is_called = self.calls.iter().any(|call| call.webhook == webhook.name && call.phase == phase);
-        if !is_called
-            && !self.not_called.iter().any(|other| other.webhook == webhook.name && other.phase == phase)
-        {
-            self.not_called.push(NotCalled { webhook: webhook.name.clone(), phase, reason });
+    fn note_skip(&mut self, webhook: &Webhook, reason: NotCalledReason) {
+        self.note_other(&webhook.name, phase_of(webhook), reason);
+    }
+
+    fn note_other(&mut self, name: &str, phase: &'static str, reason: NotCalledReason) {
+        let is_called = self.calls.iter().any(|call| call.name == name && call.phase == phase);
+        if !is_called && !self.not_called.iter().any(|other| other.name == name && other.phase == phase) {
+            self.not_called.push(NotCalled { name: name.to_owned(), phase, reason });
         }
     }
 }
 
 struct TrialSurroundings<'a> {
     callers: &'a Callers,
+    policies: &'a Policies,
     labels: BTreeMap<String, String>,
     result: Mutex<TrialResult>,
+}
+
+impl TrialSurroundings<'_> {
+    fn is_shadow(&self, policy: &ValidatingPolicy) -> bool {
+        self.policies.validating.iter().any(|known| known.shadow && known.name == policy.name)
+    }
 }
 
 impl Caller for TrialSurroundings<'_> {
@@ -164,6 +214,7 @@ impl Caller for TrialSurroundings<'_> {
                     ShadowOutcome::Deny(status) => {
                         format!("shadow: would deny: {}", status.message.as_deref().unwrap_or_default())
                     }
+                    ShadowOutcome::Warn(text) => format!("shadow: would warn: {text}"),
                     ShadowOutcome::Fail(error) => format!("shadow: {error}"),
                     ShadowOutcome::Unfinished => "shadow: not finished".to_owned(),
                 };
@@ -179,11 +230,24 @@ impl Caller for TrialSurroundings<'_> {
             Event::FailedOpen { webhook, error } => {
                 result.calls.push(TrialCall::of(webhook, format!("ignored: {error}"), Duration::ZERO));
             }
+            Event::ShadowPolicy { policy, would, took, .. } => {
+                let text = match would.parts() {
+                    ("deny", message) => format!("denied: {message}"),
+                    ("warn", message) => format!("warned: {message}"),
+                    ("fail", message) => format!("failed: {message}"),
+                    _ => "allowed".to_owned(),
+                };
+                let result_of = if self.is_shadow(policy) { format!("shadow: {text}") } else { text };
+                let name = policy.name.clone();
+                result.calls.push(TrialCall { name, phase: POLICY, result: result_of, took });
+            }
             Event::Warning(text) => result.warnings.push(text.to_owned()),
             Event::Annotation(_)
             | Event::ConditionFailed(..)
             | Event::ConditionsEvaluated(..)
-            | Event::PolicyChecked(_) => {}
+            | Event::PolicyChecked(_)
+            | Event::PolicyIgnored(..)
+            | Event::PluginEnded { .. } => {}
         }
     }
 }
@@ -193,13 +257,20 @@ impl Surroundings for TrialSurroundings<'_> {
         Ok(self.labels.clone())
     }
 
+    async fn namespace(&self, name: &str) -> Result<Value, Box<meta::Status>> {
+        let metadata = json!({"name": name, "labels": self.labels, "creationTimestamp": null});
+        let (kind, spec) = ("Namespace", json!({"finalizers": ["kubernetes"]}));
+        let status = json!({"phase": "Active"});
+        Ok(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec, "status": status}))
+    }
+
     async fn authorize(&self, _: &AccessReview) -> AccessDecision {
         let error = "there is no cluster to ask".to_owned();
         AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
     }
 
     fn note_skip(&self, webhook: &Webhook, reason: SkipReason) {
-        lock(&self.result).note_skip(webhook, Some(reason));
+        lock(&self.result).note_skip(webhook, NotCalledReason::Skipped(reason));
     }
 
     fn is_late(&self) -> bool {
@@ -213,9 +284,12 @@ impl Surroundings for TrialSurroundings<'_> {
 
 impl TrialCall {
     fn of(webhook: &Webhook, result: String, took: Duration) -> Self {
-        Self { webhook: webhook.name.clone(), phase: phase_of(webhook), result, took }
+        Self { name: webhook.name.clone(), phase: phase_of(webhook), result, took }
     }
 }
+
+/// The phase of policies in the table.
+const POLICY: &str = "policy";
 
 fn phase_of(webhook: &Webhook) -> &'static str {
     match webhook.kind {

@@ -1,4 +1,4 @@
-//! `portcullis admit`: sends a manifest, or a recorded review, to the configured admission webhooks, without a cluster.
+//! `portcullis admit`: shows a manifest, or a recorded review, to the configured admission webhooks and policies, without a cluster.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{failed, misconfigured};
-use crate::admission::{NotCalled, Trial, TrialResult};
+use crate::admission::{NotCalled, NotCalledReason, Trial, TrialResult};
 use crate::config::flags::ServeFlags;
 use crate::state::effective_config::EffectiveConfig;
 
@@ -32,7 +32,7 @@ Examples:
   portcullis admit --config gateway.yaml -f recorded-review.json --output json | jq .allowed
   kubectl get configmaps -o yaml | portcullis admit --config gateway.yaml -f -
 
-A List is shown object by object. Each object is shown to the webhooks as it is in the file: without the defaults of an API server.";
+A List is shown object by object. Each object is shown as it is in the file: without the defaults of an API server.";
 
 /// The flags of `portcullis admit`: those of `serve`, and the request.
 #[derive(Debug, Clone, Args)]
@@ -59,7 +59,7 @@ pub(super) struct AdmitFlags {
     /// A label of the namespace. Repeat for several labels.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Request")]
     namespace_label: Vec<String>,
-    /// The cluster whose webhooks are called, if the configuration has several.
+    /// The cluster whose webhooks and policies are used, if the configuration has several.
     #[arg(long, value_name = "NAME", help_heading = "Request")]
     cluster: Option<String>,
     /// How to print the result.
@@ -140,7 +140,7 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         return failed(&format!("--cluster: give one of {}", names.join(", ")));
     };
     let Some(admission) = &cluster.admission else {
-        return failed(&format!("the cluster {} has no admission webhooks", cluster.name));
+        return failed(&format!("the cluster {} has no admission webhooks or policies", cluster.name));
     };
     let (requests, labels) = match flags.requests() {
         Ok(requests) => requests,
@@ -402,7 +402,7 @@ impl AdmitReport {
             webhooks: calls
                 .into_iter()
                 .map(|call| CallRow {
-                    webhook: call.webhook,
+                    webhook: call.name,
                     phase: call.phase,
                     result: call.result,
                     milliseconds: call.took.as_millis(),
@@ -427,7 +427,7 @@ impl AdmitReport {
         });
         let rows: Vec<_> = called.chain(skipped).collect();
         let mut text = if rows.is_empty() {
-            format!("No webhook matches: {}\n", self.request)
+            format!("No webhook or policy matches: {}\n", self.request)
         } else {
             table::columns(["WEBHOOK", "PHASE", "TOOK", "RESULT"], rows)
         };
@@ -458,17 +458,21 @@ impl ListReport {
 
 impl From<NotCalled> for NotCalledRow {
     fn from(not_called: NotCalled) -> Self {
-        let NotCalled { webhook, phase, reason } = not_called;
+        let NotCalled { name, phase, reason } = not_called;
         let text = match reason {
-            Some(SkipReason::Excluded) => "the resource is excluded from admission webhooks",
-            Some(SkipReason::Rules) => "its rules do not match",
-            Some(SkipReason::ObjectSelector) => "its objectSelector does not match",
-            Some(SkipReason::NamespaceSelector) => {
+            NotCalledReason::Skipped(SkipReason::Excluded) => "the resource is excluded from admission",
+            NotCalledReason::Skipped(SkipReason::Rules) => "its rules do not match",
+            NotCalledReason::Skipped(SkipReason::ObjectSelector) => "its objectSelector does not match",
+            NotCalledReason::Skipped(SkipReason::NamespaceSelector) => {
                 "its namespaceSelector does not match the labels that --namespace-label gives"
             }
-            None => "the request is refused before",
+            NotCalledReason::PolicyUnmatched => {
+                "its rules and selectors, or those of its bindings, do not match"
+            }
+            NotCalledReason::RefusedBefore => "the request is refused before",
         };
-        Self { webhook, phase, reason: text.to_owned(), by_rules: reason == Some(SkipReason::Rules) }
+        let by_rules = reason == NotCalledReason::Skipped(SkipReason::Rules);
+        Self { webhook: name, phase, reason: text.to_owned(), by_rules }
     }
 }
 

@@ -91,6 +91,8 @@ struct ClusterReport {
     admission_mode: Option<String>,
     /// The admission webhooks that the gateway calls; empty if the backend alone admits requests.
     admission_webhooks: Vec<admission::WebhookReport>,
+    /// The admission policies that the gateway evaluates.
+    admission_policies: Vec<admission::PolicyReport>,
     /// Which requests are audited; `None`: none.
     audit: Option<AuditReport>,
     /// The limits on requests in flight, if there are any.
@@ -292,6 +294,7 @@ impl ClusterReport {
             issuers: authentication.jwt.iter().map(|issuer| IssuerReport::of(issuer)).collect(),
             admission_mode: admission.as_ref().and_then(|settings| named(settings.mode.to_possible_value())),
             admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
+            admission_policies: admission.as_deref().map(admission::policy_reports).unwrap_or_default(),
             audit: audit.as_deref().map(AuditReport::of),
             limits: limits.is_limited().then(|| LimitReport::of(&limits)),
             client_crls: authentication
@@ -366,7 +369,10 @@ impl ClusterReport {
             rows.push(("revocation", revocation));
         }
         if let Some(mode) = &self.admission_mode {
-            rows.push(("admission", admission::rows(mode, &self.admission_webhooks)));
+            rows.push((
+                "admission",
+                admission::rows(mode, &self.admission_webhooks, &self.admission_policies),
+            ));
         }
         if let Some(audit) = &self.audit {
             rows.push(("audit", audit.rows()));

@@ -1,7 +1,8 @@
-//! The wire types of `AdmissionConfiguration` and `WebhookAdmissionConfiguration` (`apiserver.config.k8s.io`).
+//! The wire types of `AdmissionConfiguration` and of the configurations of plugins (`apiserver.config.k8s.io`).
 //!
 //! Follows `k8s.io/apiserver/pkg/apis/apiserver/v1/types.go` and
-//! `pkg/admission/plugin/webhook/config/apis/webhookadmission/v1/types.go`.
+//! `pkg/admission/plugin/webhook/config/apis/webhookadmission/v1/types.go` and
+//! `pkg/admission/plugin/policy/config/apis/policyconfig/v1/types.go`.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,6 +59,21 @@ pub(super) struct WebhookAdmissionConfiguration {
 
 impl ConfigKind for WebhookAdmissionConfiguration {
     const KIND: &'static str = "WebhookAdmissionConfiguration";
+    const API_VERSIONS: &'static [&'static str] = &["apiserver.config.k8s.io/v1"];
+    const EMPTY_IS_DEFAULT: bool = false;
+}
+
+/// The configuration of the plugin `ValidatingAdmissionPolicy`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct ValidatingAdmissionPolicyConfiguration {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) static_manifests_dir: String,
+}
+
+impl ConfigKind for ValidatingAdmissionPolicyConfiguration {
+    const KIND: &'static str = "ValidatingAdmissionPolicyConfiguration";
     const API_VERSIONS: &'static [&'static str] = &["apiserver.config.k8s.io/v1"];
     const EMPTY_IS_DEFAULT: bool = false;
 }

@@ -1,9 +1,9 @@
-//! Metrics of admission webhooks.
-// apiserver: pkg/admission/metrics/metrics.go, pkg/admission/cel/metrics.go
+//! Metrics of admission webhooks and policies.
+// apiserver: pkg/admission/metrics/metrics.go, pkg/admission/plugin/policy/validating/metrics/metrics.go
 
 use std::time::Duration;
 
-use portcullis_admission::{CallOutcome, Event, Operation, Phase, ShadowOutcome, Webhook, WebhookKind};
+use portcullis_admission::{CallOutcome, ConditionsOf, Event, Operation, Phase, Webhook, WebhookKind};
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registrar::Registrar;
@@ -12,7 +12,9 @@ use super::registrar::Registrar;
 // metrics.go, ObserveWebhook
 const MAX_CODE: u16 = 600;
 
-/// Metrics of admission webhooks, under kube-apiserver's names.
+const POLICY_LABELS: &[&str] = &["policy", "policy_binding", "error_type", "enforcement_action"];
+
+/// Metrics of admission webhooks and policies, under kube-apiserver's names.
 #[derive(Debug)]
 pub(crate) struct AdmissionMetrics {
     steps: HistogramVec,
@@ -25,6 +27,10 @@ pub(crate) struct AdmissionMetrics {
     condition_exclusions: IntCounterVec,
     condition_durations: HistogramVec,
     shadow: IntCounterVec,
+    policy_checks: IntCounterVec,
+    policy_durations: HistogramVec,
+    policies_ignored: IntCounterVec,
+    shadow_policies: IntCounterVec,
     stored_differences: IntCounterVec,
     managed_fields: IntCounterVec,
 }
@@ -116,6 +122,29 @@ impl AdmissionMetrics {
                 "Calls of shadow webhooks by what they would have done: allow, change, deny, fail or unfinished.",
                 &["name", "type", "operation", "would"],
             )?,
+            policy_checks: registrar.counters(
+                "apiserver_validating_admission_policy_check_total",
+                "Validation admission policy check total, labeled by policy and further identified by binding and \
+                 enforcement action taken.",
+                POLICY_LABELS,
+            )?,
+            policy_durations: registrar.histograms(
+                "apiserver_validating_admission_policy_check_duration_seconds",
+                "Validation admission latency for individual validation expressions in seconds, labeled by policy and \
+                 further including binding and enforcement action taken.",
+                POLICY_LABELS,
+                vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
+            )?,
+            policies_ignored: registrar.counters(
+                "portcullis_admission_policy_fail_open_total",
+                "Requests that a validating admission policy could not be shown, and that its failurePolicy let pass.",
+                &["policy"],
+            )?,
+            shadow_policies: registrar.counters(
+                "portcullis_admission_shadow_policy_total",
+                "Evaluations of shadow policies by what they would have done: allow, warn, deny or fail.",
+                &["policy", "operation", "would"],
+            )?,
             stored_differences: registrar.counters(
                 "portcullis_admission_stored_differences_total",
                 "Objects that the API server has stored otherwise than webhooks had reviewed them, by the outcome of \
@@ -147,15 +176,10 @@ impl AdmissionMetrics {
         self.managed_fields.with_label_values(&[outcome]).inc();
     }
 
-    /// A phase has ended. The gateway has one admission plugin for each phase.
+    /// A phase has ended.
     pub(crate) fn step(&self, phase: Phase, operation: Operation, rejected: bool, took: Duration) {
-        let (kind, plugin) = match phase {
-            Phase::Mutating => ("admit", "MutatingAdmissionWebhook"),
-            Phase::Validating => ("validate", "ValidatingAdmissionWebhook"),
-        };
-        let (operation, rejected, seconds) = (operation.as_str(), text(rejected), took.as_secs_f64());
-        self.steps.with_label_values(&[kind, operation, rejected]).observe(seconds);
-        self.controllers.with_label_values(&[plugin, kind, operation, rejected]).observe(seconds);
+        let labels = [step_type(phase), operation.as_str(), text(rejected)];
+        self.steps.with_label_values(&labels).observe(took.as_secs_f64());
     }
 
     /// Counts an event.
@@ -167,29 +191,42 @@ impl AdmissionMetrics {
             Event::FailedOpen { webhook, .. } => {
                 self.fail_open.with_label_values(&[&webhook.name, kind(webhook)]).inc();
             }
-            Event::ConditionFailed(webhook, operation) => {
-                self.condition_errors.with_label_values(&condition(webhook, *operation)).inc();
+            Event::ConditionFailed(of, operation) => {
+                self.condition_errors.with_label_values(&condition(of, *operation)).inc();
             }
             Event::ConditionExcluded(webhook, operation) => {
-                self.condition_exclusions.with_label_values(&condition(webhook, *operation)).inc();
+                let labels = condition(&ConditionsOf::Webhook(webhook), *operation);
+                self.condition_exclusions.with_label_values(&labels).inc();
             }
-            Event::ConditionsEvaluated(webhook, operation, took) => {
-                let durations = self.condition_durations.with_label_values(&condition(webhook, *operation));
+            Event::ConditionsEvaluated(of, operation, took) => {
+                let durations = self.condition_durations.with_label_values(&condition(of, *operation));
                 durations.observe(took.as_secs_f64());
             }
             Event::Shadow { webhook, operation, would, .. } => {
-                let would = match would {
-                    ShadowOutcome::Allow => "allow",
-                    ShadowOutcome::Change => "change",
-                    ShadowOutcome::Deny(_) => "deny",
-                    ShadowOutcome::Fail(_) => "fail",
-                    ShadowOutcome::Unfinished => "unfinished",
-                };
+                let (would, _) = would.parts();
                 self.shadow
                     .with_label_values(&[&webhook.name, kind(webhook), operation.as_str(), would])
                     .inc();
             }
-            Event::Warning(_) | Event::Annotation(_) | Event::PolicyChecked(_) => {}
+            Event::PolicyChecked(check) => {
+                let (error, action) = (check.error.as_str(), check.action.as_str());
+                let labels = [check.policy, check.binding, error, action];
+                self.policy_checks.with_label_values(&labels).inc();
+                self.policy_durations.with_label_values(&labels).observe(check.took.as_secs_f64());
+            }
+            Event::PolicyIgnored(policy, _) => {
+                self.policies_ignored.with_label_values(&[&policy.name]).inc();
+            }
+            Event::ShadowPolicy { policy, operation, would, .. } => {
+                let (would, _) = would.parts();
+                self.shadow_policies.with_label_values(&[&policy.name, operation.as_str(), would]).inc();
+            }
+            Event::PluginEnded { plugin, operation, rejected, took } => {
+                let kind = step_type(plugin.phase());
+                let labels = [plugin.name(), kind, operation.as_str(), text(*rejected)];
+                self.controllers.with_label_values(&labels).observe(took.as_secs_f64());
+            }
+            Event::Warning(_) | Event::Annotation(_) => {}
         }
     }
 
@@ -226,10 +263,23 @@ fn kind(webhook: &Webhook) -> &'static str {
     }
 }
 
-fn condition(webhook: &Webhook, operation: Operation) -> [&str; 4] {
-    let kind = match webhook.kind {
-        WebhookKind::Mutating => "admit",
-        WebhookKind::Validating => "validate",
-    };
-    [&webhook.name, "webhook", kind, operation.as_str()]
+/// A phase in the labels of steps and plugins.
+fn step_type(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Mutating => "admit",
+        Phase::Validating => "validate",
+    }
+}
+
+fn condition<'a>(of: &ConditionsOf<'a>, operation: Operation) -> [&'a str; 4] {
+    match of {
+        ConditionsOf::Webhook(webhook) => {
+            let phase = match webhook.kind {
+                WebhookKind::Mutating => Phase::Mutating,
+                WebhookKind::Validating => Phase::Validating,
+            };
+            [&webhook.name, "webhook", step_type(phase), operation.as_str()]
+        }
+        ConditionsOf::Policy(policy) => [&policy.name, "policy", "validate", operation.as_str()],
+    }
 }

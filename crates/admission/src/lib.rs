@@ -1,9 +1,7 @@
-//! Admission webhooks as kube-apiserver runs them: the same webhooks see a request, in the same order, with the same
-//! `AdmissionReview`, and their responses lead to the same result.
+//! Admission webhooks and validating admission policies as kube-apiserver runs them: the same ones see a request, in the same order,
+//! with the same `AdmissionReview` or variables, and their responses and values lead to the same result.
 //!
-//! Validating admission policies are read and evaluated likewise; the gateway does not load any yet.
-//!
-//! This crate knows nothing of the gateway. It reads webhook configurations ([`configuration`]), decides which webhooks
+//! This crate knows nothing of the gateway. It reads webhook configurations and policies ([`configuration`]), decides which of them
 //! match a request ([`matching`]), writes `AdmissionReview`s and checks their responses ([`review`]), and runs the two
 //! phases ([`phases`]). Everything that needs the network, the API server or a clock is behind [`Surroundings`].
 //!
@@ -33,11 +31,12 @@ pub use attributes::{
 };
 pub use conversions::{Conversions, NoConversions};
 pub use policy::{
-    AuditAnnotation, MatchResources, PolicyBinding, Reason, ValidatingPolicy, Validation, ValidationAction,
+    AuditAnnotation, MatchResources, Policies, PolicyBinding, Reason, ValidatingPolicy, Validation,
+    ValidationAction,
 };
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Caller, Event, Phase, PolicyAction, PolicyCheck, PolicyCheckError,
-    ShadowOutcome, SkipReason, Surroundings, WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, ConditionsOf, Event, Phase, Plugin, PolicyAction,
+    PolicyCheck, PolicyCheckError, ShadowOutcome, SkipReason, Surroundings, WebhookResponse,
 };
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,

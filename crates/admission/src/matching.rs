@@ -35,14 +35,14 @@ use crate::{
     SkipReason, Surroundings, Webhook,
 };
 use conditions::Evaluation;
-use rules::{PossibleEquivalents, RuleSet, possible_match, served_match};
+use rules::{PossibleEquivalents, possible_match, served_match};
 use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
 pub(crate) use conditions::{Failure, hold};
 pub(crate) use evaluation::{Expressions, failure};
 pub use index::{OperationSet, RuleIndex};
-pub use rules::{RuleMatch, equivalent_groups, rule_match};
+pub use rules::{RuleMatch, RuleSet, equivalent_groups, rule_match};
 pub use selector::{LabelSelector, SelectorError};
 
 /// A request, matched with one webhook after the other. What several webhooks need is computed once, by the first.
@@ -76,7 +76,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
 
     /// How the rules of a webhook match. The API server is only asked what it serves if that matters.
     pub async fn rule_match(&self, webhook: &Webhook) -> RuleMatch {
-        self.rules_match(RuleSet::of(webhook)).await
+        self.rules_match(webhook.into()).await
     }
 
     async fn rules_match(&self, rules: RuleSet<'_>) -> RuleMatch {
@@ -129,21 +129,43 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
     ) -> Result<RuleMatch, Box<Status>> {
-        let MatchResources { namespace_selector, object_selector, rules, excluded, match_policy } = resources;
-        let set = |rules| RuleSet { rules, match_policy: *match_policy };
-        let matched = if rules.is_empty() { RuleMatch::Exact } else { self.rules_match(set(rules)).await };
-        if matched == RuleMatch::No || !self.object_matches(object_selector, objects) {
+        let matched = self.constraints_match(resources).await;
+        if matched == RuleMatch::No || !self.object_matches(&resources.object_selector, objects) {
             return Ok(RuleMatch::No);
         }
-        match self.rules_match(set(excluded)).await {
-            RuleMatch::No => {}
-            RuleMatch::Exact | RuleMatch::Equivalent(_) => return Ok(RuleMatch::No),
-            RuleMatch::Possible => return Ok(RuleMatch::Possible),
-        }
-        if !self.namespace_matches(namespace_selector, objects, surroundings).await? {
+        if !self.namespace_matches(&resources.namespace_selector, objects, surroundings).await? {
             return Ok(RuleMatch::No);
         }
         Ok(matched)
+    }
+
+    /// How the rules match that include and exclude requests.
+    async fn constraints_match(&self, resources: &MatchResources) -> RuleMatch {
+        let matched = if resources.rules.is_empty() {
+            RuleMatch::Exact
+        } else {
+            self.rules_match(resources.into()).await
+        };
+        if matched == RuleMatch::No {
+            return matched;
+        }
+        let excluded = RuleSet { rules: &resources.excluded, match_policy: resources.match_policy };
+        match self.rules_match(excluded).await {
+            RuleMatch::No => matched,
+            RuleMatch::Exact | RuleMatch::Equivalent(_) => RuleMatch::No,
+            RuleMatch::Possible => RuleMatch::Possible,
+        }
+    }
+
+    /// Whether a policy, or a binding, may be about a request, whatever the objects are: its rules match, and the namespace if it is
+    /// known.
+    pub async fn may_apply(
+        &self,
+        resources: &MatchResources,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
+        Ok(self.constraints_match(resources).await != RuleMatch::No
+            && self.namespace_may_match(&resources.namespace_selector, surroundings).await?)
     }
 
     /// The values of the variables of a policy, beside those of its conditions.
@@ -202,15 +224,20 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         webhook: &Webhook,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
-        if self.rule_match(webhook).await == RuleMatch::No {
-            return Ok(false);
-        }
+        Ok(self.rule_match(webhook).await != RuleMatch::No
+            && self.namespace_may_match(&webhook.namespace_selector, surroundings).await?)
+    }
+
+    async fn namespace_may_match(
+        &self,
+        selector: &LabelSelector,
+        surroundings: &impl Surroundings,
+    ) -> Result<bool, Box<Status>> {
         // A Namespace object decides by its own labels, which are not known.
         if self.attributes.resource.resource == "namespaces" {
             return Ok(true);
         }
-        let objects = SharedObjects::default();
-        self.namespace_matches(&webhook.namespace_selector, &objects, surroundings).await
+        self.namespace_matches(selector, &SharedObjects::default(), surroundings).await
     }
 
     // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector

@@ -28,5 +28,6 @@ mod tests;
 mod validating;
 
 pub use mutating::{Mutated, mutate};
+pub use policies::policy_failure;
 pub use shadow::ShadowCall;
 pub use validating::validate;

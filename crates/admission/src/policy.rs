@@ -25,8 +25,27 @@ pub struct ValidatingPolicy {
     pub validations: Vec<Validation>,
     /// What is written into the audit log.
     pub audit_annotations: Vec<AuditAnnotation>,
+    /// Whether an expression may use the namespace of the request.
+    pub uses_namespace: bool,
     /// What puts it in force, by name.
     pub bindings: Vec<PolicyBinding>,
+    /// Whether it is evaluated to compare only: what it finds is reported, and has no effect on the request.
+    pub shadow: bool,
+}
+
+/// The policies of a cluster, in the order in which they are evaluated.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Policies {
+    /// Those of the validating phase.
+    pub validating: Vec<Arc<ValidatingPolicy>>,
+}
+
+impl ValidatingPolicy {
+    /// Whether it, or a binding, selects requests by the labels of their namespaces.
+    pub fn selects_namespaces(&self) -> bool {
+        let of_bindings = self.bindings.iter().filter_map(|binding| binding.resources.as_ref());
+        of_bindings.chain([&self.constraints]).any(|resources| !resources.namespace_selector.is_empty())
+    }
 }
 
 /// Which requests a policy, or a binding, is about.

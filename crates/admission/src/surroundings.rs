@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::phases::ShadowCall;
 use crate::review::{ReviewRequest, internal_error};
-use crate::{Operation, Webhook};
+use crate::{Operation, ValidatingPolicy, Webhook};
 
 /// How webhooks are called, and where it is noted.
 pub trait Caller: Sync {
@@ -144,11 +144,11 @@ pub enum Event<'a> {
         error: &'a str,
     },
     /// A match condition could not be evaluated.
-    ConditionFailed(&'a Webhook, Operation),
-    /// A match condition excluded the request.
+    ConditionFailed(ConditionsOf<'a>, Operation),
+    /// A match condition of a webhook excluded the request. Upstream does not count those of policies.
     ConditionExcluded(&'a Webhook, Operation),
-    /// The match conditions of a webhook were evaluated.
-    ConditionsEvaluated(&'a Webhook, Operation, Duration),
+    /// Match conditions were evaluated, and are not all true.
+    ConditionsEvaluated(ConditionsOf<'a>, Operation, Duration),
     /// A shadow webhook was called, or would have been.
     Shadow {
         /// The webhook.
@@ -162,10 +162,87 @@ pub enum Event<'a> {
     },
     /// A validation of a policy did not hold, or had an error; or an audit annotation had one.
     PolicyChecked(PolicyCheck<'a>),
+    /// A policy cannot be evaluated for a request, which its `failurePolicy` ignores.
+    PolicyIgnored(&'a ValidatingPolicy, &'a str),
+    /// A shadow policy was evaluated.
+    ShadowPolicy {
+        /// The policy.
+        policy: &'a ValidatingPolicy,
+        /// The operation.
+        operation: Operation,
+        /// What would have happened.
+        would: &'a ShadowOutcome,
+        /// How long the evaluation took.
+        took: Duration,
+    },
+    /// A plugin has ended its part of a phase.
+    PluginEnded {
+        /// The plugin.
+        plugin: Plugin,
+        /// The operation.
+        operation: Operation,
+        /// Whether it refused the request.
+        rejected: bool,
+        /// How long it took.
+        took: Duration,
+    },
     /// A warning for the client.
     Warning(&'a str),
     /// An audit annotation.
     Annotation(Annotation),
+}
+
+/// An admission plugin, by its name.
+// kubernetes: pkg/kubeapiserver/options/plugins.go, AllOrderedPlugins
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Plugin {
+    /// `MutatingAdmissionWebhook`
+    MutatingWebhooks,
+    /// `ValidatingAdmissionPolicy`
+    ValidatingPolicies,
+    /// `ValidatingAdmissionWebhook`
+    ValidatingWebhooks,
+}
+
+impl Plugin {
+    /// All, in the order in which they run.
+    pub const ALL: [Self; 3] = [Self::MutatingWebhooks, Self::ValidatingPolicies, Self::ValidatingWebhooks];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MutatingWebhooks => "MutatingAdmissionWebhook",
+            Self::ValidatingPolicies => "ValidatingAdmissionPolicy",
+            Self::ValidatingWebhooks => "ValidatingAdmissionWebhook",
+        }
+    }
+
+    /// The phase in which it runs.
+    pub fn phase(self) -> Phase {
+        match self {
+            Self::MutatingWebhooks => Phase::Mutating,
+            Self::ValidatingPolicies | Self::ValidatingWebhooks => Phase::Validating,
+        }
+    }
+}
+
+/// Whose match conditions are evaluated.
+#[derive(Debug, Clone, Copy)]
+pub enum ConditionsOf<'a> {
+    /// A webhook's.
+    Webhook(&'a Webhook),
+    /// A policy's.
+    Policy(&'a ValidatingPolicy),
+}
+
+impl ConditionsOf<'_> {
+    /// The name of the webhook, or of the policy.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Webhook(webhook) => &webhook.name,
+            Self::Policy(policy) => &policy.name,
+        }
+    }
 }
 
 /// What followed from a validation of a policy.
@@ -264,8 +341,24 @@ pub enum ShadowOutcome {
     Change,
     /// It would have denied the request.
     Deny(Box<Status>),
+    /// It would have warned the client, or noted it in the audit log. Only a policy does.
+    Warn(String),
     /// It did not answer, or its answer cannot be used; its `failurePolicy` would have decided.
     Fail(String),
     /// The request ended before it answered.
     Unfinished,
+}
+
+impl ShadowOutcome {
+    /// What would have happened in a word, and the message.
+    pub fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Self::Allow => ("allow", ""),
+            Self::Change => ("change", ""),
+            Self::Deny(status) => ("deny", status.message.as_deref().unwrap_or_default()),
+            Self::Warn(message) => ("warn", message),
+            Self::Fail(error) => ("fail", error),
+            Self::Unfinished => ("unfinished", ""),
+        }
+    }
 }

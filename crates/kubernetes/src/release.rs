@@ -48,9 +48,9 @@ mod since {
     pub(super) const PRECISE_METADATA_ERRORS: Release = Release::V1_37;
 }
 
-/// The resources that no admission webhook sees, as group and resource, in all versions.
+/// The reviews that are answered and not stored, as group and resource, in all versions. No admission policy sees them.
 // kubernetes: pkg/kubeapiserver/admission/exclusion/resources.go, excluded
-const EXCLUDED_REVIEWS: [(&str, &str); 6] = [
+const REVIEWS: [(&str, &str); 6] = [
     ("authentication.k8s.io", "selfsubjectreviews"),
     ("authentication.k8s.io", "tokenreviews"),
     ("authorization.k8s.io", "localsubjectaccessreviews"),
@@ -58,6 +58,11 @@ const EXCLUDED_REVIEWS: [(&str, &str); 6] = [
     ("authorization.k8s.io", "selfsubjectrulesreviews"),
     ("authorization.k8s.io", "subjectaccessreviews"),
 ];
+
+/// Whether the objects of a resource are answered and not stored, and belong to authentication or authorization.
+pub fn is_review(group: &str, resource: &str) -> bool {
+    REVIEWS.contains(&(group, resource))
+}
 
 /// The groups of kube-apiserver whose objects are not validated declaratively as a whole, so that their errors stay double.
 // apiextensions-apiserver: pkg/registry/customresourcedefinition/strategy.go, strategy;
@@ -150,7 +155,7 @@ impl Release {
 
     /// Whether admission webhooks are not asked about a resource, whatever their rules.
     pub fn excludes_from_webhooks(self, group: &str, resource: &str) -> bool {
-        self >= since::EXCLUDED_REVIEWS && EXCLUDED_REVIEWS.contains(&(group, resource))
+        self >= since::EXCLUDED_REVIEWS && is_review(group, resource)
     }
 
     /// How often an API server reports that a field of the metadata of an object of this group cannot be changed. Custom

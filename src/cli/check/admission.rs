@@ -1,6 +1,8 @@
-//! The table of admission webhooks: which webhook sees which requests.
+//! The tables of admission webhooks and policies: which of them sees which requests.
 
-use portcullis_admission::{FailurePolicy, Operation, Rule, Scope, Webhook, WebhookKind};
+use portcullis_admission::{
+    FailurePolicy, Operation, Rule, Scope, ValidatingPolicy, ValidationAction, Webhook, WebhookKind,
+};
 use portcullis_tools::table;
 use serde::Serialize;
 
@@ -32,13 +34,96 @@ pub(super) fn reports(settings: &AdmissionSettings) -> Vec<WebhookReport> {
     rows.collect()
 }
 
-/// The table, as lines of one row of the report.
-pub(super) fn rows(mode: &str, webhooks: &[WebhookReport]) -> Vec<String> {
-    let titles = ["webhook", "phase", "operations", "resources", "scope", "failurePolicy", "url"];
-    let table = table::columns(titles, webhooks.iter().map(WebhookReport::cells));
-    std::iter::once(format!("by webhooks of the gateway, mode {mode}, then by the backend"))
-        .chain(table.lines().map(str::to_owned))
-        .collect()
+/// A validating admission policy, with one of its rules.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PolicyReport {
+    policy: String,
+    operations: String,
+    resources: String,
+    scope: &'static str,
+    /// Whether the rule excludes requests.
+    excluded: bool,
+    failure_policy: &'static str,
+    /// Without bindings, a policy is not in force.
+    bindings: Vec<BindingReport>,
+    shadow: bool,
+}
+
+/// A binding of a policy.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BindingReport {
+    binding: String,
+    validation_actions: Vec<&'static str>,
+}
+
+/// The policies in the order of their evaluation, with a row for each rule.
+pub(super) fn policy_reports(settings: &AdmissionSettings) -> Vec<PolicyReport> {
+    let policies = settings.policies.validating.iter();
+    let rows = policies.flat_map(|policy| {
+        let included = policy.constraints.rules.iter().map(|rule| (rule, false));
+        let excluded = policy.constraints.excluded.iter().map(|rule| (rule, true));
+        let shadow = settings.is_shadow_policy(policy);
+        included.chain(excluded).map(move |(rule, excluded)| PolicyReport::of(policy, rule, excluded, shadow))
+    });
+    rows.collect()
+}
+
+/// The tables, as lines of one row of the report.
+pub(super) fn rows(mode: &str, webhooks: &[WebhookReport], policies: &[PolicyReport]) -> Vec<String> {
+    let by = match (webhooks, policies) {
+        (_, []) => "webhooks",
+        ([], _) => "policies",
+        _ => "webhooks and policies",
+    };
+    let mut rows = vec![format!("by {by} of the gateway, mode {mode}, then by the backend")];
+    let mut add = |table: String| rows.extend(table.lines().map(str::to_owned));
+    if !webhooks.is_empty() {
+        let titles = ["webhook", "phase", "operations", "resources", "scope", "failurePolicy", "url"];
+        add(table::columns(titles, webhooks.iter().map(WebhookReport::cells)));
+    }
+    if !policies.is_empty() {
+        let titles = ["policy", "operations", "resources", "scope", "failurePolicy", "bindings"];
+        add(table::columns(titles, policies.iter().map(PolicyReport::cells)));
+    }
+    rows
+}
+
+impl PolicyReport {
+    fn of(policy: &ValidatingPolicy, rule: &Rule, excluded: bool, shadow: bool) -> Self {
+        let bindings = policy.bindings.iter().map(|binding| BindingReport {
+            binding: binding.name.clone(),
+            validation_actions: binding.actions.iter().copied().map(ValidationAction::as_str).collect(),
+        });
+        Self {
+            policy: policy.name.clone(),
+            operations: operations(rule),
+            resources: resources(rule),
+            scope: scope(rule.scope),
+            excluded,
+            failure_policy: failure_policy(policy.failure_policy),
+            bindings: bindings.collect(),
+            shadow,
+        }
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let shadow = if self.shadow { " (shadow)" } else { "" };
+        let not = if self.excluded { "not " } else { "" };
+        let bindings = self.bindings.iter().map(|BindingReport { binding, validation_actions }| {
+            format!("{binding}={}", validation_actions.join(","))
+        });
+        let bindings = bindings.collect::<Vec<_>>().join(" ");
+        [
+            format!("{}{shadow}", self.policy),
+            self.operations.clone(),
+            format!("{not}{}", self.resources),
+            self.scope.to_owned(),
+            self.failure_policy.to_owned(),
+            if bindings.is_empty() { "none: not in force".to_owned() } else { bindings },
+        ]
+    }
 }
 
 impl WebhookReport {
@@ -52,15 +137,8 @@ impl WebhookReport {
             },
             operations: rule.map_or_else(|| "none".to_owned(), operations),
             resources: rule.map_or_else(|| "none".to_owned(), resources),
-            scope: match rule.map(|rule| rule.scope) {
-                Some(Scope::Cluster) => "Cluster",
-                Some(Scope::Namespaced) => "Namespaced",
-                Some(Scope::All) | None => "*",
-            },
-            failure_policy: match webhook.failure_policy {
-                FailurePolicy::Fail => "Fail",
-                FailurePolicy::Ignore => "Ignore",
-            },
+            scope: scope(rule.map_or(Scope::All, |rule| rule.scope)),
+            failure_policy: failure_policy(webhook.failure_policy),
             url: webhook.url.clone(),
             shadow,
         }
@@ -77,6 +155,21 @@ impl WebhookReport {
             self.failure_policy.to_owned(),
             self.url.clone(),
         ]
+    }
+}
+
+fn scope(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Cluster => "Cluster",
+        Scope::Namespaced => "Namespaced",
+        Scope::All => "*",
+    }
+}
+
+fn failure_policy(policy: FailurePolicy) -> &'static str {
+    match policy {
+        FailurePolicy::Fail => "Fail",
+        FailurePolicy::Ignore => "Ignore",
     }
 }
 
@@ -105,8 +198,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use portcullis_admission::Webhooks;
     use portcullis_admission::configuration::manifest::Manifests;
+    use portcullis_admission::{Policies, Webhooks};
     use portcullis_kubernetes::release::Release;
     use serde_json::json;
 
@@ -114,7 +207,7 @@ mod tests {
     use crate::admission::settings::{AdmissionMode, WebhookConnections};
 
     #[test]
-    fn the_table_shows_which_webhook_sees_which_requests() {
+    fn the_tables_show_which_webhook_and_policy_sees_which_requests() {
         let mut manifests = Manifests::webhooks(WebhookKind::Validating, Release::default());
         let webhook = |name: &str, rules: serde_json::Value| {
             json!({
@@ -133,21 +226,48 @@ mod tests {
         });
         manifests.add("a.yaml", 0, &object);
         let validating = manifests.finish().unwrap().into_iter().map(Arc::new).collect();
+        let mut manifests = Manifests::policies(Release::default());
+        let rule = |operation: &str| json!({"operations": [operation], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"]});
+        for (number, name) in ["replicas", "idle"].into_iter().enumerate() {
+            let policy = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+                "metadata": {"name": format!("{name}.static.k8s.io")},
+                "spec": {
+                    "matchConstraints": {"resourceRules": [rule("CREATE")], "excludeResourceRules": [rule("UPDATE")]},
+                    "validations": [{"expression": "true"}],
+                },
+            });
+            manifests.add("p.yaml", number, &policy);
+        }
+        let binding = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": "all.static.k8s.io"},
+            "spec": {"policyName": "replicas.static.k8s.io", "validationActions": ["Deny", "Audit"]},
+        });
+        manifests.add("b.yaml", 2, &binding);
+        let policies = manifests.finish().unwrap().into_iter().map(Arc::new).collect();
         let settings = AdmissionSettings {
             mode: AdmissionMode::RequestLevel,
             webhooks: Webhooks { mutating: Vec::new(), validating },
+            policies: Policies { validating: policies },
             connections: WebhookConnections::default(),
             shadow: BTreeSet::from(["idle.b.test".to_owned()]),
+            shadow_policies: BTreeSet::from(["replicas.static.k8s.io".to_owned()]),
         };
         let expected = [
-            "by webhooks of the gateway, mode requestLevel, then by the backend",
+            "by webhooks and policies of the gateway, mode requestLevel, then by the backend",
             "webhook               phase       operations     resources                                     scope       failurePolicy  url",
             "a.b.test              validating  CREATE,DELETE  v1/pods,v1/pods/exec,apps/v1/pods,apps/v1/pods/exec  Namespaced  Ignore         https://a.test/v",
             "a.b.test              validating  *              */*/*/*                                       *           Ignore         https://a.test/v",
             "idle.b.test (shadow)  validating  none           none                                          *           Ignore         https://a.test/v",
+            "policy operations resources scope failurePolicy bindings",
+            "idle.static.k8s.io CREATE apps/v1/deployments * Fail none: not in force",
+            "idle.static.k8s.io UPDATE not apps/v1/deployments * Fail none: not in force",
+            "replicas.static.k8s.io (shadow) CREATE apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
+            "replicas.static.k8s.io (shadow) UPDATE not apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
         ];
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-        let rows = rows("requestLevel", &reports(&settings));
+        let rows = rows("requestLevel", &reports(&settings), &policy_reports(&settings));
         assert_eq!(rows.iter().map(|row| words(row)).collect::<Vec<_>>(), expected.map(words));
         let columns: Vec<_> =
             rows.iter().skip(1).filter_map(|row| row.find("https").or(row.find("url"))).collect();

@@ -1,7 +1,8 @@
-//! Resolves the admission webhooks of a cluster: plugins, `AdmissionConfiguration`, folders of manifests, and the
+//! Resolves the admission webhooks and policies of a cluster: plugins, `AdmissionConfiguration`, folders of manifests, and the
 //! gateway's credentials for the webhooks. An error in any file keeps the whole set from being used.
 //!
-//! Follows `k8s.io/apiserver/pkg/admission/config.go` and `pkg/admission/plugin/webhook/config/kubeconfig.go`.
+//! Follows `k8s.io/apiserver/pkg/admission/config.go`, `pkg/admission/plugin/webhook/config/kubeconfig.go` and
+//! `pkg/admission/plugin/policy/config/config.go`.
 
 pub(super) mod compared;
 mod connections;
@@ -14,14 +15,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_admission::{WebhookKind, Webhooks};
+use portcullis_admission::configuration::manifest::Manifests;
+use portcullis_admission::{Plugin, Policies, WebhookKind, Webhooks};
 use portcullis_go::quote::Quoted;
+use serde_json::Value;
 
 use super::{ConfigResolver, listed};
 use crate::admission::settings::{AdmissionSettings, WebhookConnections};
 use crate::config::admission_configuration::{
-    AdmissionConfiguration, AdmissionPluginConfiguration, WebhookAdmissionConfiguration,
+    AdmissionConfiguration, AdmissionPluginConfiguration, ValidatingAdmissionPolicyConfiguration,
+    WebhookAdmissionConfiguration,
 };
+use crate::config::apiserver_config::ConfigKind;
 use crate::config::apiserver_config::decode::{DecodeError, decode, decode_value};
 use crate::config::apiserver_config::field::FieldError;
 use crate::config::error::ConfigError;
@@ -33,16 +38,34 @@ pub(crate) use plugins::is_backend_plugin;
 const CONFIG: &str = "admission-control-config-file";
 const MODE: &str = "admission-mode";
 const SHADOW: &str = "admission-shadow-webhooks";
+const SHADOW_POLICIES: &str = "admission-shadow-policies";
 
-/// The configuration of a webhook plugin, validated.
+/// The configuration of a plugin, validated.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct PluginFiles {
     kubeconfig: Option<PathBuf>,
     manifests: Option<PathBuf>,
 }
 
+/// The configurations of all plugins.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct FilesByPlugin {
+    mutating_webhooks: PluginFiles,
+    validating_policies: PluginFiles,
+    validating_webhooks: PluginFiles,
+}
+
+impl FilesByPlugin {
+    fn has_folder(&self) -> bool {
+        let Self { mutating_webhooks, validating_policies, validating_webhooks } = self;
+        [mutating_webhooks, validating_policies, validating_webhooks]
+            .iter()
+            .any(|files| files.manifests.is_some())
+    }
+}
+
 impl ConfigResolver<'_> {
-    /// The webhooks; `None` if there are none. Leaves out those with an error; `self.errors` has the errors, and the
+    /// The webhooks and policies; `None` if there are none. Leaves out those with an error; `self.errors` has the errors, and the
     /// configuration then fails as a whole.
     pub(super) fn admission(
         &mut self,
@@ -51,39 +74,41 @@ impl ConfigResolver<'_> {
         let before = self.errors.len();
         let enabled = self.enabled_plugins(given);
         let place = given.place(CONFIG);
-        let [mutating, validating] = match &given.values.admission_control_config_file {
-            Some(file) => self.plugin_files(&place, file, enabled),
-            None => [PluginFiles::default(), PluginFiles::default()],
+        let files = match &given.values.admission_control_config_file {
+            Some(file) => self.plugin_files(&place, file, &enabled),
+            None => FilesByPlugin::default(),
         };
-        let has_folder = mutating.manifests.is_some() || validating.manifests.is_some();
-        self.admission_mode_problems(given, has_folder, self.errors.len() > before);
+        self.admission_mode_problems(given, files.has_folder(), self.errors.len() > before);
         let mut connections = WebhookConnections::default();
         let mut load = |kind, files: &PluginFiles| {
             let webhooks = self.load_webhooks(&place.key, kind, files, &mut connections);
             webhooks.into_iter().map(Arc::new).collect::<Vec<_>>()
         };
-        let mutating = load(WebhookKind::Mutating, &mutating);
-        let validating = load(WebhookKind::Validating, &validating);
+        let mutating = load(WebhookKind::Mutating, &files.mutating_webhooks);
+        let validating = load(WebhookKind::Validating, &files.validating_webhooks);
         let webhooks = Webhooks { mutating, validating };
+        let validating = match &files.validating_policies.manifests {
+            Some(folder) => self.manifests(&place.key, folder, Manifests::policies(self.release)),
+            None => Vec::new(),
+        };
+        let policies = Policies { validating: validating.into_iter().map(Arc::new).collect() };
         if self.errors.len() == before {
-            self.unknown_shadows(given, &webhooks);
+            self.unknown_shadows(given, &webhooks, &policies);
         }
-        if self.errors.len() > before || webhooks.mutating.is_empty() && webhooks.validating.is_empty() {
-            return None;
-        }
-        let shadow = listed(&given.values.admission_shadow_webhooks).into_iter().collect();
-        let mode = given.values.admission_mode?;
-        Some(Arc::new(AdmissionSettings { mode, webhooks, connections, shadow }))
+        let settings = AdmissionSettings {
+            mode: given.values.admission_mode?,
+            webhooks,
+            policies,
+            connections,
+            shadow: listed(&given.values.admission_shadow_webhooks).into_iter().collect(),
+            shadow_policies: listed(&given.values.admission_shadow_policies).into_iter().collect(),
+        };
+        (self.errors.len() == before && !settings.is_empty()).then(|| Arc::new(settings))
     }
 
-    /// The files of both plugins, from an `AdmissionConfiguration`; those of a disabled plugin are left out.
+    /// The files of all plugins, from an `AdmissionConfiguration`; those of a disabled plugin are left out.
     // ReadAdmissionConfiguration
-    fn plugin_files(
-        &mut self,
-        place: &KeyLocation,
-        file: &Path,
-        enabled: EnabledPlugins,
-    ) -> [PluginFiles; 2] {
+    fn plugin_files(&mut self, place: &KeyLocation, file: &Path, enabled: &EnabledPlugins) -> FilesByPlugin {
         let file = &place.path(file);
         let Some(text) = self.read(&place.key, file) else { return Default::default() };
         let decoded = decode::<AdmissionConfiguration>(&text).map_err(|error| {
@@ -107,14 +132,18 @@ impl ConfigResolver<'_> {
                 self.warnings.push(warning(&field, &text));
             }
         }
-        [WebhookKind::Mutating, WebhookKind::Validating].map(|kind| {
-            let name = plugins::name(kind);
-            let entry = configuration.plugins.iter().find(|plugin| plugin.name == name);
-            match entry.filter(|_| enabled.has(kind)) {
-                Some(entry) => self.plugin(&place.key, file, entry).unwrap_or_default(),
+        let mut files_of = |plugin: Plugin| {
+            let entry = configuration.plugins.iter().find(|entry| entry.name == plugin.name());
+            match entry.filter(|_| enabled.has(plugin)) {
+                Some(entry) => self.plugin(&place.key, file, entry, plugin).unwrap_or_default(),
                 None => PluginFiles::default(),
             }
-        })
+        };
+        FilesByPlugin {
+            mutating_webhooks: files_of(Plugin::MutatingWebhooks),
+            validating_policies: files_of(Plugin::ValidatingPolicies),
+            validating_webhooks: files_of(Plugin::ValidatingWebhooks),
+        }
     }
 
     /// The files of one plugin.
@@ -124,22 +153,22 @@ impl ConfigResolver<'_> {
         key: &str,
         file: &Path,
         entry: &AdmissionPluginConfiguration,
+        plugin: Plugin,
     ) -> Option<PluginFiles> {
         let path = file.parent().unwrap_or(Path::new("")).join(&entry.path);
         let (decoded, file) = match &entry.configuration {
-            Some(document) => (decode_value(document), file),
+            Some(document) => (paths_of(plugin, &Source::Value(document)), file),
             None if entry.path.is_empty() => return Some(PluginFiles::default()),
             None => {
                 let text = self.read(key, &path)?;
-                (decode::<WebhookAdmissionConfiguration>(&text).map(|(read, _)| read), path.as_path())
+                (paths_of(plugin, &Source::Text(&text)), path.as_path())
             }
         };
         let init = format!("couldn't init admission plugin {}", Quoted(&entry.name));
         let configuration = decoded.map_err(|DecodeError { problem, fix }| {
             ConfigError::new(key, format!("{init}: {problem}")).in_file(file).fix(fix)
         });
-        let WebhookAdmissionConfiguration { kube_config_file, static_manifests_dir, .. } =
-            self.ok(configuration)?;
+        let PluginPaths { kube_config_file, static_manifests_dir } = self.ok(configuration)?;
         let mut problems = Vec::new();
         if !kube_config_file.is_empty() && !kube_config_file.starts_with('/') {
             let problem = "must be an absolute file path";
@@ -156,7 +185,7 @@ impl ConfigResolver<'_> {
             let fix = if problem.field == "kubeConfigFile" {
                 "give the absolute path of a kubeconfig with the credentials for webhooks"
             } else {
-                "give the absolute path of a readable folder with webhook configurations"
+                "give the absolute path of a readable folder with the manifests of the plugin"
             };
             self.errors.push(ConfigError::new(key, format!("{init}: {problem}")).in_file(file).fix(fix));
         }
@@ -176,19 +205,19 @@ impl ConfigResolver<'_> {
     ) {
         let mode = given.values.admission_mode;
         if has_folder && mode.is_none() {
-            let problem = "is required with admission webhooks, and has no default: pinnedDryRun shows them the object as \
+            let problem = "is required with admission webhooks and policies, and has no default: pinnedDryRun shows them the object as \
                            the backend would store it, for an additional dry run of each request, and pins the write \
                            to it; requestLevel shows them the object as the client sent it, without the backend's \
                            defaults, and only CREATE and CONNECT";
-            let fix = "give pinnedDryRun or requestLevel. If you may configure the backend, register the webhooks in the \
+            let fix = "give pinnedDryRun or requestLevel. If you may configure the backend, register them in the \
                        cluster itself instead: they then also see requests that bypass the gateway, converted to the \
                        versions of their rules, and in the transaction of the write";
             self.errors.push(ConfigError::new(given.key(MODE), problem).fix(fix));
         }
         // Without a readable file it is not known whether there are webhooks.
         if !has_folder && !failed {
-            for flag in [MODE, SHADOW].into_iter().filter(|flag| given.is_given(flag)) {
-                let problem = "is given, but no admission webhooks are";
+            for flag in [MODE, SHADOW, SHADOW_POLICIES].into_iter().filter(|flag| given.is_given(flag)) {
+                let problem = "is given, but no admission webhooks or policies are";
                 let fix = format!(
                     "remove it; or give {} with the staticManifestsDir of an enabled plugin",
                     given.key(CONFIG)
@@ -198,16 +227,74 @@ impl ConfigResolver<'_> {
         }
     }
 
-    fn unknown_shadows(&mut self, given: &MergedSection<AdmissionFlags>, webhooks: &Webhooks) {
+    fn unknown_shadows(
+        &mut self,
+        given: &MergedSection<AdmissionFlags>,
+        webhooks: &Webhooks,
+        policies: &Policies,
+    ) {
         let all = webhooks.mutating.iter().chain(&webhooks.validating);
-        let names: BTreeSet<&str> = all.map(|webhook| webhook.name.as_str()).collect();
-        for name in listed(&given.values.admission_shadow_webhooks) {
-            if !names.contains(name.as_str()) && given.values.admission_mode.is_some() {
-                let problem = format!("there is no webhook {}", Quoted(&name));
-                let fix =
-                    "give the name of a webhook, not of its configuration; `portcullis check` lists them";
-                self.errors.push(ConfigError::new(given.key(SHADOW), problem).fix(fix));
+        let webhooks: BTreeSet<&str> = all.map(|webhook| webhook.name.as_str()).collect();
+        let policies = policies.validating.iter().map(|policy| policy.name.as_str()).collect();
+        for (flag, shadows, known, what, fix) in [
+            (
+                SHADOW,
+                &given.values.admission_shadow_webhooks,
+                webhooks,
+                "webhook",
+                "give the name of a webhook, not of its configuration; `portcullis check` lists them",
+            ),
+            (
+                SHADOW_POLICIES,
+                &given.values.admission_shadow_policies,
+                policies,
+                "policy",
+                "give the metadata.name of a policy; `portcullis check` lists them",
+            ),
+        ] {
+            for name in listed(shadows) {
+                if !known.contains(name.as_str()) && given.values.admission_mode.is_some() {
+                    let problem = format!("there is no {what} {}", Quoted(&name));
+                    self.errors.push(ConfigError::new(given.key(flag), problem).fix(fix));
+                }
             }
+        }
+    }
+}
+
+/// The paths in the configuration of a plugin.
+struct PluginPaths {
+    kube_config_file: String,
+    static_manifests_dir: String,
+}
+
+/// A configuration in a file of its own, or within another one.
+enum Source<'a> {
+    Text(&'a [u8]),
+    Value(&'a Value),
+}
+
+impl Source<'_> {
+    fn decode<T: ConfigKind>(&self) -> Result<T, DecodeError> {
+        match self {
+            Self::Text(text) => decode(text).map(|(read, _)| read),
+            Self::Value(document) => decode_value(document),
+        }
+    }
+}
+
+fn paths_of(plugin: Plugin, source: &Source<'_>) -> Result<PluginPaths, DecodeError> {
+    match plugin {
+        Plugin::MutatingWebhooks | Plugin::ValidatingWebhooks => source.decode().map(
+            |WebhookAdmissionConfiguration { kube_config_file, static_manifests_dir, .. }| PluginPaths {
+                kube_config_file,
+                static_manifests_dir,
+            },
+        ),
+        Plugin::ValidatingPolicies => {
+            source.decode().map(|ValidatingAdmissionPolicyConfiguration { static_manifests_dir, .. }| {
+                PluginPaths { kube_config_file: String::new(), static_manifests_dir }
+            })
         }
     }
 }

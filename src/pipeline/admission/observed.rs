@@ -20,7 +20,9 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{Response, StatusCode};
 use portcullis_admission::matching::RequestMatcher;
 use portcullis_admission::phases::{self, ShadowCall};
-use portcullis_admission::{GroupVersionKind, Objects, Operation, Surroundings as _};
+use portcullis_admission::{
+    Caller as _, Event, GroupVersionKind, Objects, Operation, ShadowOutcome, Surroundings as _,
+};
 use portcullis_http::body::Body;
 use serde_json::Value;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -180,7 +182,7 @@ impl Reviewer<'_> {
             phases::mutate(&webhooks.mutating, &attributes, &mut objects, &conversions, surroundings);
         timeout_at(end, mutating).await.map_err(|_| TOO_LATE)?.ok();
         let validating = phases::validate(
-            (&[], &webhooks.validating),
+            (self.admission.policies(&attributes.resource), &webhooks.validating),
             &attributes,
             &mut objects,
             &conversions,
@@ -191,7 +193,7 @@ impl Reviewer<'_> {
         Ok(())
     }
 
-    /// Counts the shadow webhooks that may match as failed, and those of which this is not known in time.
+    /// Counts the shadow webhooks and policies that may match as failed, and those of which this is not known in time.
     async fn count_unshown(&self, seen: &Authorized, unshown: &Unshown, end: Instant) {
         let Some(&operation) = self.subject.action.operations().first() else { return };
         let kind = GroupVersionKind::default();
@@ -205,6 +207,14 @@ impl Reviewer<'_> {
             if matches!(may_call, Ok(Ok(true)) | Err(_)) {
                 let call = ShadowCall::unshown(Arc::clone(webhook), operation, &unshown.reason);
                 self.surroundings.shadow(call).await;
+            }
+        }
+        for policy in self.admission.policies(&attributes.resource) {
+            let may_apply = timeout_at(end, matcher.may_apply(&policy.constraints, self.surroundings)).await;
+            if matches!(may_apply, Ok(Ok(true)) | Err(_)) {
+                let would = ShadowOutcome::Fail(phases::policy_failure(policy, &unshown.reason));
+                let took = Duration::ZERO;
+                self.surroundings.note(Event::ShadowPolicy { policy, operation, would: &would, took });
             }
         }
     }

@@ -19,7 +19,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, HeaderValue};
 use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
-use portcullis_admission::matching::{RuleMatch, rule_match};
+use portcullis_admission::matching::{RuleMatch, RuleSet, rule_match};
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation, Surroundings as _};
 use portcullis_go::quote::Quoted;
@@ -192,11 +192,15 @@ impl Reviewer<'_> {
         Ok((write, Shown { object, ..shown }))
     }
 
-    /// Whether a webhook may see the objects in another version than the client's.
+    /// Whether a webhook, or a policy, may see the objects in another version than the client's.
     pub(super) fn sees_other_versions(&self, attributes: &Attributes) -> bool {
         let webhooks = self.admission.webhooks();
-        let mut all = webhooks.mutating.iter().chain(&webhooks.validating);
-        all.any(|webhook| !webhook.shadow && rule_match(webhook, attributes, None) == RuleMatch::Possible)
+        let webhooks = webhooks.mutating.iter().chain(&webhooks.validating);
+        let of_webhooks = webhooks.filter(|webhook| !webhook.shadow).map(|webhook| RuleSet::from(&**webhook));
+        let policies = self.admission.policies(&attributes.resource).iter();
+        let of_policies =
+            policies.filter(|policy| !policy.shadow).map(|policy| RuleSet::from(&policy.constraints));
+        of_webhooks.chain(of_policies).any(|rules| rule_match(rules, attributes, None) == RuleMatch::Possible)
     }
 
     async fn carried_over(

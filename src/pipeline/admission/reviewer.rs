@@ -318,9 +318,9 @@ impl Reviewer<'_> {
         objects: &mut Objects,
     ) -> Result<(), Stop> {
         let began = Instant::now();
-        let webhooks = &self.admission.webhooks().validating;
-        let result =
-            phases::validate((&[], webhooks), attributes, objects, conversions, self.surroundings).await;
+        let policies = self.admission.policies(&attributes.resource);
+        let hooks = (policies, self.admission.webhooks().validating.as_slice());
+        let result = phases::validate(hooks, attributes, objects, conversions, self.surroundings).await;
         self.count(Phase::Validating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;
         if self.surroundings.is_busy() {

@@ -11,12 +11,12 @@
 //! `Ignore` says what happens if a webhook fails. It is no permission for a client to choose a form in which a webhook that
 //! does not fail is not asked. What the API server does not convert to the version of a rule is refused in `equivalent.rs`. A form that the gateway cannot read is [`Stop::Unreadable`]: refused, whatever the policies are.
 
-use std::sync::Arc;
-
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::matching::{OperationSet, RequestMatcher};
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, Webhook,
+    Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, ValidatingPolicy,
+    ValidationAction, phases,
 };
 use portcullis_go::quote::Quoted;
 
@@ -85,11 +85,14 @@ impl Reviewer<'_> {
         }
         let creations: OperationSet = [Operation::Create].into_iter().collect();
         let (resource, subresource) = (&self.subject.resource, &self.subject.subresource);
-        let may_be_skipped =
-            |webhook: &Arc<Webhook>| !webhook.shadow && webhook.failure_policy == FailurePolicy::Ignore;
         let webhooks = self.admission.webhooks();
+        let webhooks = webhooks.mutating.iter().chain(&webhooks.validating);
+        let of_webhooks = webhooks.map(|webhook| (webhook.shadow, webhook.failure_policy));
+        let policies = self.admission.policies(resource).iter();
+        let of_policies = policies.map(|policy| (policy.shadow, policy.failure_policy));
+        let may_be_skipped = (false, FailurePolicy::Ignore);
         if self.admission.may_match(creations, resource, subresource) != MayMatch::Enforced
-            || !webhooks.mutating.iter().chain(&webhooks.validating).any(may_be_skipped)
+            || !of_webhooks.chain(of_policies).any(|one| one == may_be_skipped)
         {
             return Ok(Unseen::Change);
         }
@@ -135,7 +138,41 @@ impl Reviewer<'_> {
                 }
                 self.surroundings.note(Event::FailedOpen { webhook, error: &error });
             }
+            for policy in self.admission.policies(&self.subject.resource) {
+                if policy.shadow || !self.may_deny(&matcher, policy).await.map_err(Refusal::NotAdmitted)? {
+                    continue;
+                }
+                let error = phases::policy_failure(policy, reason.text());
+                if policy.failure_policy == FailurePolicy::Fail || reason.may_a_client_choose_it(operation) {
+                    return Err(Refusal::NotAdmitted(internal_error(&error)));
+                }
+                self.surroundings.note(Event::PolicyIgnored(policy, &error));
+            }
         }
         Ok(())
+    }
+
+    /// Whether a policy may be about a request, and a binding of it that refuses what does not hold.
+    async fn may_deny(
+        &self,
+        matcher: &RequestMatcher<'_, RequestConversions<'_>>,
+        policy: &ValidatingPolicy,
+    ) -> Result<bool, Box<meta::Status>> {
+        if !matcher.may_apply(&policy.constraints, self.surroundings).await? {
+            return Ok(false);
+        }
+        for binding in &policy.bindings {
+            // An audit annotation that fails refuses, too.
+            let denies =
+                binding.actions.contains(&ValidationAction::Deny) || !policy.audit_annotations.is_empty();
+            let is_about_it = match &binding.resources {
+                Some(resources) => matcher.may_apply(resources, self.surroundings).await?,
+                None => true,
+            };
+            if denies && is_about_it {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

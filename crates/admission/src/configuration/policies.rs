@@ -17,6 +17,9 @@ use super::validation::Validator;
 use crate::FailurePolicy;
 use crate::policy::{PolicyBinding, ValidatingPolicy, ValidationAction};
 
+/// The variable with the namespace of the request.
+const NAMESPACE_OBJECT: &str = "namespaceObject";
+
 /// A decoded policy, not validated yet.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Policy(wire::Policy);
@@ -76,6 +79,7 @@ impl Policy {
         let validations = validator.validations(spec, &variables);
         let audit_annotations = validator.audit_annotations(&metadata.name, spec, &variables);
         let Validator { errors, .. } = validator;
+        let uses_namespace = spec.expressions().any(|text| text.contains(NAMESPACE_OBJECT));
         match (failure_policy, constraints) {
             (Some(failure_policy), Some(constraints)) if errors.is_empty() => Ok(ValidatingPolicy {
                 name: metadata.name.clone(),
@@ -85,7 +89,9 @@ impl Policy {
                 variables: variables.into(),
                 validations,
                 audit_annotations,
+                uses_namespace,
                 bindings: Vec::new(),
+                shadow: false,
             }),
             _ => Err(errors),
         }

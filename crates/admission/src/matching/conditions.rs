@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use super::evaluation::{Expressions, failure};
 use super::statuses::{aggregate, forbidden};
 use crate::{
-    Attributes, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, ServedResource, SharedObjects,
-    Surroundings, Webhook,
+    Attributes, ConditionsOf, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, ServedResource,
+    SharedObjects, Surroundings, Webhook,
 };
 
 /// A named expression that must be true.
@@ -53,7 +53,8 @@ impl Evaluation<'_> {
         let result = self.evaluate(webhook, surroundings).await;
         if !matches!(result, Ok(true)) {
             // Upstream does not observe the time if all conditions are true.
-            surroundings.note(Event::ConditionsEvaluated(webhook, operation, began.elapsed()));
+            let of = ConditionsOf::Webhook(webhook);
+            surroundings.note(Event::ConditionsEvaluated(of, operation, began.elapsed()));
         }
         let holds = match (result, webhook.failure_policy) {
             (Ok(holds), _) => holds,
@@ -71,7 +72,8 @@ impl Evaluation<'_> {
 
     async fn evaluate(&self, webhook: &Webhook, surroundings: &impl Surroundings) -> Result<bool, Failure> {
         let expressions = Expressions::new(Arc::clone(&self.bindings), None, self.are_large);
-        let failed = || surroundings.note(Event::ConditionFailed(webhook, self.attributes.operation));
+        let of = ConditionsOf::Webhook(webhook);
+        let failed = || surroundings.note(Event::ConditionFailed(of, self.attributes.operation));
         hold(&webhook.match_conditions, expressions, failed, surroundings).await
     }
 }

@@ -1,9 +1,10 @@
-//! An index of the rules of all webhooks, for requests that no webhook is interested in.
+//! An index of the rules of all webhooks, or of all policies, for requests that none of them is interested in.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use super::rules::{aliases, split_resource};
-use crate::{MatchPolicy, Operation, Rule, Webhook, Webhooks};
+use super::rules::{RuleSet, aliases, split_resource};
+use crate::{MatchPolicy, Operation, Rule, ValidatingPolicy, Webhook};
 
 /// The most entries of one rule; a rule with more of them is entered for any version, or for any group and version.
 const MAX_ENTRIES: usize = 1_000;
@@ -39,7 +40,7 @@ impl FromIterator<Operation> for OperationSet {
     }
 }
 
-/// The rules of all webhooks, prepared for one question: can any of them match?
+/// The rules of webhooks, or of policies, prepared for one question: can any of them match?
 #[derive(Debug, Clone, Default)]
 pub struct RuleIndex {
     /// By resource, subresource, group and version.
@@ -47,21 +48,21 @@ pub struct RuleIndex {
 }
 
 impl RuleIndex {
-    /// Prepares the rules of all webhooks of both phases.
-    pub fn new(webhooks: &Webhooks) -> Self {
-        Self::of(webhooks, |_| true)
-    }
-
-    /// Prepares the rules of those that are not shadow webhooks.
-    pub fn of_enforced(webhooks: &Webhooks) -> Self {
-        Self::of(webhooks, |webhook| !webhook.shadow)
-    }
-
-    fn of(webhooks: &Webhooks, counts: impl Fn(&Webhook) -> bool) -> Self {
+    /// Prepares the rules of webhooks.
+    pub fn of_webhooks<'a>(webhooks: impl IntoIterator<Item = &'a Arc<Webhook>>) -> Self {
         let mut index = Self::default();
-        for webhook in webhooks.mutating.iter().chain(&webhooks.validating) {
-            if counts(webhook) {
-                index.insert(webhook);
+        for webhook in webhooks {
+            index.insert(webhook.as_ref().into());
+        }
+        index
+    }
+
+    /// Prepares the rules of policies. Those that they exclude do not count; a policy without bindings is not in force.
+    pub fn of_policies<'a>(policies: impl IntoIterator<Item = &'a Arc<ValidatingPolicy>>) -> Self {
+        let mut index = Self::default();
+        for policy in policies {
+            if !policy.bindings.is_empty() {
+                index.insert((&policy.constraints).into());
             }
         }
         index
@@ -69,8 +70,8 @@ impl RuleIndex {
 
     /// Whether a rule may match a request with one of these operations, directly or by an equivalent resource.
     ///
-    /// `false` is certain: [`rule_match`](super::rule_match) is [`No`](super::RuleMatch::No) for every webhook, in every
-    /// namespace. Takes at most 15 look-ups, however many webhooks there are, and does not allocate.
+    /// `false` is certain: [`rule_match`](super::rule_match) is [`No`](super::RuleMatch::No) for each of them, in every
+    /// namespace. Takes at most 15 look-ups, however many there are, and does not allocate.
     pub fn may_match(
         &self,
         operations: OperationSet,
@@ -87,13 +88,13 @@ impl RuleIndex {
             .any(|known| known.intersects(operations))
     }
 
-    fn insert(&mut self, webhook: &Webhook) {
-        for rule in &webhook.rules {
+    fn insert(&mut self, RuleSet { rules, match_policy }: RuleSet<'_>) {
+        for rule in rules {
             let operations: OperationSet = match &rule.operations {
                 Some(operations) => operations.iter().copied().collect(),
                 None => OperationSet::ALL,
             };
-            match webhook.match_policy {
+            match match_policy {
                 MatchPolicy::Exact => self.insert_exact(rule, operations),
                 MatchPolicy::Equivalent => self.insert_equivalent(rule, operations),
             }

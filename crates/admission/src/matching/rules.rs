@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::{Attributes, MatchPolicy, Rule, Scope, ServedResource, Webhook};
+use crate::{Attributes, MatchPolicy, MatchResources, Rule, Scope, ServedResource, Webhook};
 
 /// How the rules of a webhook match a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,28 +22,34 @@ pub enum RuleMatch {
     Possible,
 }
 
-/// Rules of which any may match.
-#[derive(Clone, Copy)]
-pub(super) struct RuleSet<'a> {
+/// Rules of which any may match: those of a webhook, or of the constraints of a policy.
+#[derive(Debug, Clone, Copy)]
+pub struct RuleSet<'a> {
     pub(super) rules: &'a [Rule],
     pub(super) match_policy: MatchPolicy,
 }
 
-impl<'a> RuleSet<'a> {
-    pub(super) fn of(webhook: &'a Webhook) -> Self {
+impl<'a> From<&'a Webhook> for RuleSet<'a> {
+    fn from(webhook: &'a Webhook) -> Self {
         Self { rules: &webhook.rules, match_policy: webhook.match_policy }
     }
 }
 
-/// How the rules of a webhook match a request. `equivalents` are the other resources by which the API server serves the objects;
-/// without them, each that could be one counts.
+impl<'a> From<&'a MatchResources> for RuleSet<'a> {
+    fn from(resources: &'a MatchResources) -> Self {
+        Self { rules: &resources.rules, match_policy: resources.match_policy }
+    }
+}
+
+/// How rules match a request. `equivalents` are the other resources by which the API server serves the objects; without them, each
+/// that could be one counts.
 // apiserver: pkg/admission/plugin/webhook/generic/webhook.go, ShouldCallHook
-pub fn rule_match(
-    webhook: &Webhook,
+pub fn rule_match<'a>(
+    rules: impl Into<RuleSet<'a>>,
     attributes: &Attributes,
     equivalents: Option<&[Arc<ServedResource>]>,
 ) -> RuleMatch {
-    let rules = RuleSet::of(webhook);
+    let rules = rules.into();
     match possible_match(rules, attributes, || PossibleEquivalents::new(attributes)) {
         RuleMatch::Possible => served_match(rules, attributes, equivalents),
         known => known,

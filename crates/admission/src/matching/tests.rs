@@ -34,11 +34,11 @@ impl Caller for Fake {
 
     fn note(&self, event: Event<'_>) {
         self.log.lock().unwrap().push(match event {
-            Event::ConditionFailed(webhook, operation) => format!("failed {} {operation}", webhook.name),
+            Event::ConditionFailed(of, operation) => format!("failed {} {operation}", of.name()),
             Event::ConditionExcluded(webhook, operation) => format!("excluded {} {operation}", webhook.name),
-            Event::ConditionsEvaluated(webhook, operation, took) => {
+            Event::ConditionsEvaluated(of, operation, took) => {
                 assert!(took < Duration::from_mins(1));
-                format!("evaluated {} {operation}", webhook.name)
+                format!("evaluated {} {operation}", of.name())
             }
             other => unreachable!("{other:?}"),
         });

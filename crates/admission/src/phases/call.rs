@@ -8,8 +8,8 @@ use portcullis_go::quote::Quoted;
 
 use crate::review::{ReviewError, ReviewRequest, ReviewResponse, ReviewText, internal_error};
 use crate::{
-    Attributes, CallOutcome, Caller, Event, LARGE, Operation, ServedResource, SharedObjects, Surroundings,
-    Webhook, WebhookResponse,
+    Attributes, CallOutcome, Caller, Event, LARGE, Operation, Plugin, ServedResource, SharedObjects,
+    Surroundings, Webhook, WebhookResponse,
 };
 
 /// Why a webhook does not let a request pass.
@@ -113,6 +113,20 @@ async fn called(
 ) -> Result<WebhookResponse, ReviewError> {
     let response = caller.call(webhook, request).await;
     response.map_err(|error| ReviewError { text: format!("failed to call webhook: {error}"), code: 503 })
+}
+
+/// Runs a plugin's part of a phase, and takes note of its end.
+pub(super) async fn timed<T>(
+    plugin: Plugin,
+    operation: Operation,
+    part: impl Future<Output = Result<T, Box<Status>>>,
+    surroundings: &impl Surroundings,
+) -> Result<T, Box<Status>> {
+    let began = Instant::now();
+    let result = part.await;
+    let (rejected, took) = (result.is_err(), began.elapsed());
+    surroundings.note(Event::PluginEnded { plugin, operation, rejected, took });
+    result
 }
 
 /// Reports a call when it ends, also if the request ends before.

@@ -11,7 +11,7 @@ use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, failure_text, review};
+use super::call::{CallReport, Rejection, failure_text, review, timed};
 use super::forms::{Forms, unconverted, unknown};
 use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, RuleMatch};
@@ -19,7 +19,7 @@ use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
 };
 use crate::{
-    Attributes, CallOutcome, Conversions, Event, FailurePolicy, LARGE, Objects, ReinvocationPolicy,
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, LARGE, Objects, Plugin, ReinvocationPolicy,
     SharedObjects, Surroundings, Webhook,
 };
 
@@ -59,7 +59,8 @@ pub async fn mutate<S: Surroundings, C: Conversions>(
         annotations: Annotations::new(surroundings),
         reinvocations: Reinvocations::default(),
     };
-    let mutated = phase.run(webhooks).await;
+    let running = phase.run(webhooks);
+    let mutated = timed(Plugin::MutatingWebhooks, attributes.operation, running, surroundings).await;
     let shared = phase.into_objects();
     shared.give_back(objects);
     mutated

@@ -4,12 +4,14 @@
 mod decision;
 mod findings;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
-use self::decision::evaluate;
+use self::decision::{PolicyDecisions, evaluate};
 use self::findings::Findings;
 use super::annotations::Annotations;
 use super::forms::Forms;
@@ -17,92 +19,163 @@ use super::mutating::expected_form;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{internal_error, timeout};
 use crate::{
-    Attributes, Conversions, FailurePolicy, PolicyBinding, SharedObjects, Surroundings, ValidatingPolicy,
+    Attributes, Conversions, Event, FailurePolicy, PolicyBinding, ShadowOutcome, SharedObjects, Surroundings,
+    ValidatingPolicy,
 };
 
+/// Evaluates policies for one request.
+struct PolicyPhase<'a, 'b, S, C> {
+    attributes: &'a Arc<Attributes>,
+    objects: &'a SharedObjects,
+    matcher: &'a RequestMatcher<'a, C>,
+    forms: &'a mut Forms<'b, C>,
+    surroundings: &'a S,
+    annotations: Annotations<'a, S>,
+    /// The namespace of the request, as policies see it, once one of them needs it.
+    namespace: Option<Arc<Value>>,
+}
+
 /// Runs the policies; the refusal of the first validation that denies the request.
-pub(super) async fn validate_policies<S: Surroundings, C: Conversions>(
+pub(super) async fn validate_policies<'b, S: Surroundings, C: Conversions>(
     policies: &[Arc<ValidatingPolicy>],
     (attributes, objects): (&Arc<Attributes>, &SharedObjects),
-    (matcher, forms): (&RequestMatcher<'_, C>, &mut Forms<'_, C>),
+    (matcher, forms): (&RequestMatcher<'_, C>, &mut Forms<'b, C>),
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
     let annotations = Annotations::new(surroundings);
-    let mut findings = Findings::new(attributes, objects, surroundings, &annotations);
-    let namespace = OnceLock::new();
-    for policy in policies {
+    let mut phase =
+        PolicyPhase { attributes, objects, matcher, forms, surroundings, annotations, namespace: None };
+    let result = phase.enforce(policies.iter().filter(|policy| !policy.shadow)).await;
+    for policy in policies.iter().filter(|policy| policy.shadow) {
+        phase.compare(policy).await;
+    }
+    result
+}
+
+impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
+    async fn enforce(
+        &mut self,
+        policies: impl Iterator<Item = &Arc<ValidatingPolicy>>,
+    ) -> Result<(), Box<Status>> {
+        let mut findings = Findings::new(self.attributes, self.objects, self.surroundings, false);
+        for policy in policies {
+            self.check(policy, &mut findings).await?;
+            findings.publish(policy, &self.annotations);
+        }
+        findings.finish(&self.annotations)
+    }
+
+    /// Reports what a shadow policy finds.
+    async fn compare(&mut self, policy: &ValidatingPolicy) {
+        let began = Instant::now();
+        let mut findings = Findings::new(self.attributes, self.objects, self.surroundings, true);
+        let would = match self.check(policy, &mut findings).await {
+            Ok(false) => return,
+            Ok(true) => findings.would(),
+            Err(status) => ShadowOutcome::Fail(status.message.unwrap_or_default()),
+        };
+        self.surroundings.note(Event::ShadowPolicy {
+            policy,
+            operation: self.attributes.operation,
+            would: &would,
+            took: began.elapsed(),
+        });
+    }
+
+    /// Whether a policy is about the request; then what it finds.
+    async fn check(
+        &mut self,
+        policy: &ValidatingPolicy,
+        findings: &mut Findings<'_, S>,
+    ) -> Result<bool, Box<Status>> {
+        let surroundings = self.surroundings;
         if surroundings.is_late() {
             return Err(timeout());
         }
-        let matched = match matcher.resources_match(&policy.constraints, objects, surroundings).await {
-            Ok(RuleMatch::No) => continue,
-            Ok(matched) => matched,
-            Err(status) => {
-                findings.misconfigured(policy, None, &status);
-                continue;
-            }
-        };
+        let matched =
+            match self.matcher.resources_match(&policy.constraints, self.objects, surroundings).await {
+                Ok(RuleMatch::No) => return Ok(false),
+                Ok(matched) => matched,
+                Err(status) => {
+                    findings.misconfigured(policy, None, &status);
+                    return Ok(true);
+                }
+            };
+        let mut is_in_force = false;
         let mut decisions = None;
         for binding in &policy.bindings {
-            match applies(binding, matcher, objects, surroundings).await {
-                Ok(true) => {}
+            match self.applies(binding).await {
+                Ok(true) => is_in_force = true,
                 Ok(false) => continue,
                 Err(status) => {
+                    is_in_force = true;
                     findings.misconfigured(policy, Some(binding), &status);
                     continue;
                 }
             }
             // Without parameters, all bindings give the same.
             if decisions.is_none() {
-                expected_form(forms, attributes, &matched).await.map_err(|reason| {
-                    internal_error(&format!(
-                        "failed evaluating ValidatingAdmissionPolicy {:?}: {reason}",
-                        policy.name
-                    ))
-                })?;
-                let namespace = namespace_object(attributes, &namespace, surroundings).await?;
-                let [of_conditions, of_policy] =
-                    forms.policy_bindings(matcher, namespace, surroundings).await?;
-                decisions = Some(
-                    evaluate(policy, [of_conditions, of_policy], objects.are_large, surroundings).await?,
-                );
+                decisions = Some(self.evaluate(policy, &matched).await?);
             }
             if let Some(decisions) = &decisions {
                 findings.add(policy, binding, decisions);
             }
         }
-        findings.publish(policy);
+        Ok(is_in_force)
     }
-    findings.finish()
+
+    /// Whether a binding is about the request.
+    async fn applies(&self, binding: &PolicyBinding) -> Result<bool, Box<Status>> {
+        let Some(resources) = &binding.resources else { return Ok(true) };
+        let matched = self.matcher.resources_match(resources, self.objects, self.surroundings).await?;
+        Ok(matched != RuleMatch::No)
+    }
+
+    async fn evaluate(
+        &mut self,
+        policy: &ValidatingPolicy,
+        matched: &RuleMatch,
+    ) -> Result<PolicyDecisions, Box<Status>> {
+        self.expected_form(policy, matched).await.map_err(|reason| failed(policy, &reason))?;
+        let namespace = if policy.uses_namespace { self.namespace().await? } else { Arc::default() };
+        let bindings = self.forms.policy_bindings(self.matcher, &namespace, self.surroundings).await?;
+        evaluate(policy, self.attributes.operation, bindings, self.objects.are_large, self.surroundings).await
+    }
+
+    /// Makes the form current that a policy expects. Nothing is converted for a shadow policy alone.
+    async fn expected_form(&mut self, policy: &ValidatingPolicy, matched: &RuleMatch) -> Result<(), String> {
+        match matched {
+            RuleMatch::Equivalent(of) if policy.shadow && !self.forms.is_known(of) => {
+                Err("the gateway converts nothing for shadow policies alone".to_owned())
+            }
+            _ => expected_form(self.forms, self.attributes, matched).await,
+        }
+    }
+
+    /// The namespace of the request, with what policies see of it; `null` for an object that is in none.
+    // dispatcher.go, Dispatch; pkg/admission/plugin/cel/condition.go, CreateNamespaceObject
+    async fn namespace(&mut self) -> Result<Arc<Value>, Box<Status>> {
+        if let Some(known) = &self.namespace {
+            return Ok(Arc::clone(known));
+        }
+        let kind = &self.attributes.kind;
+        let is_namespace =
+            (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()) == ("", "v1", "Namespace");
+        let name = if is_namespace { "" } else { self.attributes.namespace.as_str() };
+        let object =
+            if name.is_empty() { Value::Null } else { shown(self.surroundings.namespace(name).await?) };
+        Ok(Arc::clone(self.namespace.insert(Arc::new(object))))
+    }
 }
 
-/// Whether a binding is about the request.
-async fn applies<C: Conversions>(
-    binding: &PolicyBinding,
-    matcher: &RequestMatcher<'_, C>,
-    objects: &SharedObjects,
-    surroundings: &impl Surroundings,
-) -> Result<bool, Box<Status>> {
-    let Some(resources) = &binding.resources else { return Ok(true) };
-    Ok(matcher.resources_match(resources, objects, surroundings).await? != RuleMatch::No)
+/// A policy that cannot be shown a request.
+pub(super) fn failed(policy: &ValidatingPolicy, reason: &str) -> Box<Status> {
+    internal_error(&policy_failure(policy, reason))
 }
 
-/// The namespace of the request, with what policies see of it; `null` for an object that is in none.
-// dispatcher.go, Dispatch; pkg/admission/plugin/cel/condition.go, CreateNamespaceObject
-async fn namespace_object<'a>(
-    attributes: &Attributes,
-    known: &'a OnceLock<Arc<Value>>,
-    surroundings: &impl Surroundings,
-) -> Result<&'a Arc<Value>, Box<Status>> {
-    if let Some(known) = known.get() {
-        return Ok(known);
-    }
-    let kind = &attributes.kind;
-    let is_namespace =
-        (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()) == ("", "v1", "Namespace");
-    let name = if is_namespace { "" } else { attributes.namespace.as_str() };
-    let object = if name.is_empty() { Value::Null } else { shown(surroundings.namespace(name).await?) };
-    Ok(known.get_or_init(|| Arc::new(object)))
+/// The message of a policy that cannot be shown a request.
+pub fn policy_failure(policy: &ValidatingPolicy, reason: &str) -> String {
+    format!("failed evaluating ValidatingAdmissionPolicy {}: {reason}", Quoted(&policy.name))
 }
 
 /// What policies see of a namespace.

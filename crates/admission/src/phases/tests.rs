@@ -117,7 +117,10 @@ impl Caller for FakeSurroundings {
             Event::ConditionFailed(..)
             | Event::ConditionExcluded(..)
             | Event::ConditionsEvaluated(..)
-            | Event::PolicyChecked(_) => {}
+            | Event::PolicyChecked(_)
+            | Event::PolicyIgnored(..)
+            | Event::ShadowPolicy { .. }
+            | Event::PluginEnded { .. } => {}
         }
     }
 }

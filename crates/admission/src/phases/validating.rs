@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 
 use super::annotations::{Annotations, CallPlace};
-use super::call::{CallReport, Rejection, failure_text, review};
+use super::call::{CallReport, Rejection, failure_text, review, timed};
 use super::forms::Forms;
 use super::mutating::expected_form;
 use super::policies::validate_policies;
@@ -17,7 +17,7 @@ use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{ReviewText, denial, internal_error, timeout};
 use crate::{
-    Attributes, CallOutcome, Conversions, Event, FailurePolicy, Objects, SharedObjects, Surroundings,
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, Objects, Plugin, SharedObjects, Surroundings,
     ValidatingPolicy, Webhook,
 };
 
@@ -53,8 +53,20 @@ async fn validate_shared<S: Surroundings, C: Conversions>(
     let attributes = &Arc::new(attributes.clone());
     let mut forms = Forms::new(attributes, objects.clone(), conversions);
     if !policies.is_empty() {
-        validate_policies(policies, (attributes, &objects), (&matcher, &mut forms), surroundings).await?;
+        let shown = (&matcher, &mut forms);
+        let validating = validate_policies(policies, (attributes, &objects), shown, surroundings);
+        timed(Plugin::ValidatingPolicies, attributes.operation, validating, surroundings).await?;
     }
+    let calling = call_webhooks(webhooks, (attributes, objects), (matcher, forms), surroundings);
+    timed(Plugin::ValidatingWebhooks, attributes.operation, calling, surroundings).await
+}
+
+async fn call_webhooks<S: Surroundings, C: Conversions>(
+    webhooks: &[Arc<Webhook>],
+    (attributes, objects): (&Arc<Attributes>, SharedObjects),
+    (matcher, mut forms): (RequestMatcher<'_, C>, Forms<'_, C>),
+    surroundings: &S,
+) -> Result<(), Box<Status>> {
     let (mut matched, mut shadows) = (Vec::new(), Vec::new());
     for webhook in webhooks {
         let rules = matcher.matches(webhook, &objects, surroundings).await;

@@ -62,7 +62,7 @@ pub fn admission_configuration_errors(file: &Path) -> Vec<String> {
     let no_flags: [ConfigLayer; 0] = [];
     let given = MergedSection::<AdmissionFlags>::read(no_flags, &mut resolver.unread);
     if let Some(given) = given {
-        resolver.plugin_files(&given.place(super::CONFIG), file, EnabledPlugins::BOTH);
+        resolver.plugin_files(&given.place(super::CONFIG), file, &EnabledPlugins::all());
     }
     resolver.errors.into_iter().map(|error| error.problem).collect()
 }

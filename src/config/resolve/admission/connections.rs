@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use http::Uri;
+use portcullis_admission::configuration::manifest::Manifests;
 use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::{self, Part, Url};
@@ -46,7 +47,7 @@ impl ConfigResolver<'_> {
         let kubeconfig = kubeconfig.as_ref();
         let users = kubeconfig.map(|file| WebhookUsers::load(key, file, self.inputs, &mut self.errors));
         let webhooks = match manifests {
-            Some(folder) => self.manifests(key, kind, folder),
+            Some(folder) => self.manifests(key, folder, Manifests::webhooks(kind, self.release)),
             None => Vec::new(),
         };
         let Some(mut users) = users.map_or(Some(None), |users| users.map(Some)) else { return Vec::new() };

@@ -1,12 +1,11 @@
-//! Reads the folder of a webhook plugin.
+//! Reads the folder of a plugin.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use portcullis_admission::configuration::manifest::{
-    ManifestError, ManifestWarning, Manifests, WebhooksOfFolder,
+    FolderContent, ManifestError, ManifestWarning, Manifests,
 };
-use portcullis_admission::{Webhook, WebhookKind};
 use portcullis_kubernetes::yaml::{self, KeyLines, MAX_MANIFEST_NODES};
 
 use super::super::ConfigResolver;
@@ -18,9 +17,14 @@ const MAX_FILES: usize = 10_000;
 const MAX_TOTAL_BYTES: usize = 64 << 20;
 
 impl ConfigResolver<'_> {
-    /// The webhooks of a folder in the order of their calls. With any error there are none.
-    // apiserver: pkg/admission/plugin/webhook/manifest/loader/loader.go, LoadManifests
-    pub(super) fn manifests(&mut self, key: &str, kind: WebhookKind, folder: &Path) -> Vec<Webhook> {
+    /// What a folder has, of which nothing is read yet, in the order in which it is asked. With any error there is nothing.
+    // apiserver: pkg/admission/plugin/{webhook,policy}/manifest/loader/loader.go, LoadManifests
+    pub(super) fn manifests<C: FolderContent>(
+        &mut self,
+        key: &str,
+        folder: &Path,
+        mut manifests: Manifests<C>,
+    ) -> Vec<C::Item> {
         let listed = self.inputs.manifests(folder).map_err(|error| {
             let fix = "give a readable folder";
             ConfigError::new(key, format!("failed to read manifest directory: {error}"))
@@ -35,7 +39,6 @@ impl ConfigResolver<'_> {
             return Vec::new();
         }
         let before = self.errors.len();
-        let mut manifests = Manifests::webhooks(kind, self.release);
         let mut lines = BTreeMap::new();
         let mut total = 0;
         for file in &files {
@@ -53,19 +56,19 @@ impl ConfigResolver<'_> {
             let at = line(&lines, &file, document, &field);
             self.warnings.push(format!("{key}: {file}: line {at}: {text}"));
         }
-        let webhooks = manifests.finish().unwrap_or_else(|errors| {
+        let content = manifests.finish().unwrap_or_else(|errors| {
             self.errors.extend(errors.into_iter().map(|error| located(key, error, &lines)));
             Vec::new()
         });
-        if self.errors.len() > before { Vec::new() } else { webhooks }
+        if self.errors.len() > before { Vec::new() } else { content }
     }
 
-    fn manifest(
+    fn manifest<C: FolderContent>(
         &mut self,
         key: &str,
         file: &Path,
         content: &[u8],
-        manifests: &mut Manifests<WebhooksOfFolder>,
+        manifests: &mut Manifests<C>,
         lines: &mut DocumentLines,
     ) {
         let bad = |problem: String, fix: &str| ConfigError::new(key, problem).in_file(file).fix(fix);

@@ -1,11 +1,11 @@
-//! The names of admission plugins, and which of the two webhook plugins are enabled.
+//! The names of admission plugins, and which of those of the gateway are enabled.
 //!
 //! Follows `k8s.io/apiserver/pkg/server/options/admission.go` and
 //! `k8s.io/kubernetes/pkg/kubeapiserver/options/plugins.go`.
 
 use std::collections::BTreeSet;
 
-use portcullis_admission::WebhookKind;
+use portcullis_admission::Plugin;
 use portcullis_go::quote::Quoted;
 
 use super::super::{ConfigResolver, listed};
@@ -18,7 +18,7 @@ const DISABLE: &str = "disable-admission-plugins";
 
 /// The other plugins of kube-apiserver.
 // AllOrderedPlugins
-const BACKEND_PLUGINS: [&str; 39] = [
+const BACKEND_PLUGINS: [&str; 38] = [
     "AlwaysAdmit",
     "NamespaceAutoProvision",
     "NamespaceLifecycle",
@@ -55,35 +55,22 @@ const BACKEND_PLUGINS: [&str; 39] = [
     "JobValidation",
     "PodResizeValidator",
     "MutatingAdmissionPolicy",
-    "ValidatingAdmissionPolicy",
     "ResourceQuota",
     "AlwaysDeny",
 ];
 
-/// Whether each plugin is enabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct EnabledPlugins {
-    mutating: bool,
-    validating: bool,
-}
+/// The plugins of the gateway that are enabled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EnabledPlugins(Vec<Plugin>);
 
 impl EnabledPlugins {
     /// The default.
-    pub(super) const BOTH: Self = Self { mutating: true, validating: true };
-
-    pub(super) fn has(self, kind: WebhookKind) -> bool {
-        match kind {
-            WebhookKind::Mutating => self.mutating,
-            WebhookKind::Validating => self.validating,
-        }
+    pub(super) fn all() -> Self {
+        Self(Plugin::ALL.to_vec())
     }
-}
 
-/// The name of the plugin.
-pub(super) fn name(kind: WebhookKind) -> &'static str {
-    match kind {
-        WebhookKind::Mutating => "MutatingAdmissionWebhook",
-        WebhookKind::Validating => "ValidatingAdmissionWebhook",
+    pub(super) fn has(&self, plugin: Plugin) -> bool {
+        self.0.contains(&plugin)
     }
 }
 
@@ -94,8 +81,7 @@ pub(crate) fn is_backend_plugin(plugin: &str) -> bool {
 
 /// Why a gateway cannot have this plugin, and the fix.
 pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
-    let ours = [WebhookKind::Mutating, WebhookKind::Validating].map(name);
-    if ours.contains(&plugin) {
+    if Plugin::ALL.iter().any(|known| known.name() == plugin) {
         return None;
     }
     let plugin_name = Quoted(plugin);
@@ -107,7 +93,7 @@ pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
     } else {
         (
             format!("plugin {plugin_name} is unknown"),
-            "give MutatingAdmissionWebhook or ValidatingAdmissionWebhook",
+            "give MutatingAdmissionWebhook, ValidatingAdmissionPolicy or ValidatingAdmissionWebhook",
         )
     })
 }
@@ -140,10 +126,7 @@ impl ConfigResolver<'_> {
             self.errors
                 .push(ConfigError::new(given.key(DISABLE), problem).fix("remove it from one of the two"));
         }
-        let is_enabled = |kind| !disabled.iter().any(|plugin| plugin == name(kind));
-        EnabledPlugins {
-            mutating: is_enabled(WebhookKind::Mutating),
-            validating: is_enabled(WebhookKind::Validating),
-        }
+        let is_enabled = |plugin: &Plugin| !disabled.iter().any(|name| name == plugin.name());
+        EnabledPlugins(Plugin::ALL.into_iter().filter(is_enabled).collect())
     }
 }

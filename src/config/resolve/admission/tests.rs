@@ -149,7 +149,7 @@ fn rules_for_reviews_are_warned_about() {
         (vec![rule(&[""], &["serviceaccounts/token"])], vec![]),
     ] {
         let directory = Directory::new();
-        let mut manifest: serde_json::Value =
+        let mut manifest: Value =
             serde_json::from_str(&configuration("Validating", "b", "https://a.example.com/v")).unwrap();
         manifest["webhooks"][0]["rules"] = json!(rules);
         directory.write("validating/b.yaml", &manifest.to_string());
@@ -218,7 +218,7 @@ fn a_mode_is_required_with_webhooks_and_only_then() {
     for part in ["--admission-mode: is required", "pinnedDryRun", "requestLevel", "no default"] {
         assert!(error.contains(part), "{error}");
     }
-    let unused = "--admission-mode: is given, but no admission webhooks are";
+    let unused = "--admission-mode: is given, but no admission webhooks or policies are";
     assert_eq!(directory.error(&[MODE_FLAG]), unused);
     let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
     assert_eq!(directory.error(&[FILE, MODE_FLAG, disabled]), unused);
@@ -226,7 +226,7 @@ fn a_mode_is_required_with_webhooks_and_only_then() {
     assert_eq!(directory.settings(&[]), None);
     assert_eq!(
         directory.error(&["--admission-shadow-webhooks=a"]),
-        "--admission-shadow-webhooks: is given, but no admission webhooks are"
+        "--admission-shadow-webhooks: is given, but no admission webhooks or policies are"
     );
     for folder in ["mutating", "validating"] {
         std::fs::remove_file(directory.path(&format!("{folder}/a.yaml"))).unwrap();

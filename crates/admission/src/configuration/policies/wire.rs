@@ -30,6 +30,17 @@ pub(super) struct PolicySpec {
     pub(super) variables: Vec<WireVariable>,
 }
 
+impl PolicySpec {
+    /// All expressions that may use the namespace of the request.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = &str> {
+        let validations = self.validations.iter();
+        let of_validations = validations.flat_map(|of| [&of.expression, &of.message_expression]);
+        let of_annotations = self.audit_annotations.iter().map(|of| &of.value_expression);
+        let of_variables = self.variables.iter().map(|of| &of.expression);
+        of_validations.chain(of_annotations).chain(of_variables).map(String::as_str)
+    }
+}
+
 /// What the API server writes. Nothing here reads it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]

@@ -9,7 +9,7 @@ use portcullis_cel::{Bindings, Budget, EvalError, Outcome, Value as CelValue};
 
 use super::refuses;
 use crate::matching::{Expressions, Failure, failure, hold};
-use crate::{Reason, Surroundings, ValidatingPolicy, Validation};
+use crate::{ConditionsOf, Event, Operation, Reason, Surroundings, ValidatingPolicy, Validation};
 
 /// The longest message of a `messageExpression`.
 // apiserver: pkg/apis/cel/config.go, MaxEvaluatedMessageExpressionSizeBytes
@@ -64,16 +64,30 @@ impl Verdict {
     }
 }
 
+/// Takes note of an event. One of a shadow policy has its own.
+fn note(policy: &ValidatingPolicy, event: Event<'_>, surroundings: &impl Surroundings) {
+    if !policy.shadow {
+        surroundings.note(event);
+    }
+}
+
 /// Evaluates a policy. The bindings are those of its conditions, and of its other expressions.
 pub(super) async fn evaluate(
     policy: &ValidatingPolicy,
+    operation: Operation,
     [of_conditions, of_policy]: [Arc<Bindings>; 2],
     are_large: bool,
     surroundings: &impl Surroundings,
 ) -> Result<PolicyDecisions, Box<Status>> {
     let expressions = |bindings| Expressions::new(bindings, Some(&policy.variables), are_large);
     if !policy.match_conditions.is_empty() {
-        let holds = hold(&policy.match_conditions, expressions(of_conditions), || {}, surroundings).await;
+        let (of, began) = (ConditionsOf::Policy(policy), Instant::now());
+        let failed = || note(policy, Event::ConditionFailed(of, operation), surroundings);
+        let holds = hold(&policy.match_conditions, expressions(of_conditions), failed, surroundings).await;
+        if !matches!(holds, Ok(true)) {
+            let took = began.elapsed();
+            note(policy, Event::ConditionsEvaluated(of, operation, took), surroundings);
+        }
         match holds {
             Ok(true) => {}
             Ok(false) => return Ok(PolicyDecisions::default()),

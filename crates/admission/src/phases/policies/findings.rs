@@ -13,8 +13,8 @@ use super::refuses;
 use crate::phases::annotations::Annotations;
 use crate::review::encode;
 use crate::{
-    Attributes, Event, PolicyAction, PolicyBinding, PolicyCheck, PolicyCheckError, Reason, SharedObjects,
-    Surroundings, ValidatingPolicy, ValidationAction,
+    Attributes, Event, PolicyAction, PolicyBinding, PolicyCheck, PolicyCheckError, Reason, ShadowOutcome,
+    SharedObjects, Surroundings, ValidatingPolicy, ValidationAction,
 };
 
 const FAILURES_KEY: &str = "validation.policy.admission.k8s.io/validation_failure";
@@ -26,7 +26,10 @@ pub(super) struct Findings<'a, S> {
     attributes: &'a Attributes,
     objects: &'a SharedObjects,
     surroundings: &'a S,
-    annotations: &'a Annotations<'a, S>,
+    /// Whether what is found has no effect: it is kept for [`Findings::would`].
+    is_shadow: bool,
+    /// The first warning, or validation that the audit log is to show, of a shadow policy.
+    warning: Option<String>,
     /// The first refusal.
     refusal: Option<(String, Reason)>,
     /// Validations that the audit log is to show.
@@ -52,10 +55,10 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         attributes: &'a Attributes,
         objects: &'a SharedObjects,
         surroundings: &'a S,
-        annotations: &'a Annotations<'a, S>,
+        is_shadow: bool,
     ) -> Self {
-        let (refusal, failures, values) = (None, Vec::new(), Vec::new());
-        Self { attributes, objects, surroundings, annotations, refusal, failures, values }
+        let (warning, refusal, failures, values) = (None, None, Vec::new(), Vec::new());
+        Self { attributes, objects, surroundings, is_shadow, warning, refusal, failures, values }
     }
 
     /// A policy, or its binding, cannot be matched with the request.
@@ -124,6 +127,9 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         error: PolicyCheckError,
         took: Duration,
     ) {
+        if self.is_shadow {
+            return;
+        }
         let check = PolicyCheck { policy: &policy.name, binding: &binding.name, action, error, took };
         self.surroundings.note(Event::PolicyChecked(check));
     }
@@ -140,15 +146,23 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         self.refusal.get_or_insert((text, reason));
     }
 
-    fn warn(&self, policy: &ValidatingPolicy, binding: &PolicyBinding, message: &str) {
+    fn warn(&mut self, policy: &ValidatingPolicy, binding: &PolicyBinding, message: &str) {
         let text = format!(
             "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
             policy.name, binding.name
         );
-        self.surroundings.note(Event::Warning(&text));
+        if self.is_shadow {
+            self.warning.get_or_insert(text);
+        } else {
+            self.surroundings.note(Event::Warning(&text));
+        }
     }
 
     fn fail(&mut self, policy: &ValidatingPolicy, binding: &PolicyBinding, index: usize, message: &str) {
+        if self.is_shadow {
+            self.warning.get_or_insert_with(|| message.to_owned());
+            return;
+        }
         let actions = binding.actions.iter().map(|action| action.as_str()).collect();
         self.failures.push(Failure {
             message: message.to_owned(),
@@ -171,18 +185,29 @@ impl<'a, S: Surroundings> Findings<'a, S> {
     }
 
     /// Publishes the audit annotations of a policy.
-    pub(super) fn publish(&mut self, policy: &ValidatingPolicy) {
+    pub(super) fn publish(&mut self, policy: &ValidatingPolicy, annotations: &Annotations<'_, S>) {
         for (key, values) in std::mem::take(&mut self.values) {
-            self.annotations.add(format!("{}/{key}", policy.name), values.join(", "), false);
+            annotations.add(format!("{}/{key}", policy.name), values.join(", "), false);
+        }
+    }
+
+    /// What a shadow policy would have done.
+    pub(super) fn would(self) -> ShadowOutcome {
+        match (&self.refusal, self.warning) {
+            (Some((message, reason)), _) => {
+                ShadowOutcome::Deny(refusal(self.attributes, self.objects, message, *reason))
+            }
+            (None, Some(warning)) => ShadowOutcome::Warn(warning),
+            (None, None) => ShadowOutcome::Allow,
         }
     }
 
     /// The refusal, if there is one.
-    pub(super) fn finish(mut self) -> Result<(), Box<Status>> {
+    pub(super) fn finish(mut self, annotations: &Annotations<'_, S>) -> Result<(), Box<Status>> {
         if !self.failures.is_empty() {
             self.failures.truncate(MAX_FAILURES);
             let value = String::from_utf8_lossy(&encode(&self.failures)).into_owned();
-            self.annotations.add(FAILURES_KEY.to_owned(), value, false);
+            annotations.add(FAILURES_KEY.to_owned(), value, false);
         }
         match &self.refusal {
             Some((message, reason)) => Err(refusal(self.attributes, self.objects, message, *reason)),
