@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde_json::{Value, json};
-use testkit::webhooks::write_static_manifests;
+use testkit::webhooks::write_static_plugins;
+
+use crate::policies;
 
 /// The flag of the servers that do not call webhooks.
 pub(crate) const DISABLED: &str =
@@ -18,6 +20,8 @@ pub(crate) const DISABLED: &str =
 /// A namespace with labels that webhooks select.
 pub(crate) const SELECTED_NAMESPACE: &str = "twin-selected";
 const DIRECTORY: &str = "admission";
+const GATEWAY_FILE: &str = "gateway.json";
+const REFERENCE_FILE: &str = "reference.json";
 /// The group of the custom resource.
 const GROUP: &str = "twin.test";
 
@@ -255,20 +259,31 @@ pub(crate) fn objects(addresses: &Addresses, ca: &str) -> Vec<(String, Value)> {
         .into()
 }
 
-/// Writes the configurations as files of the gateway.
+/// Writes the configurations as files of the gateway, and the policies as files of both.
 pub(crate) fn write(dir: &Path, addresses: &Addresses, ca: &str) -> std::io::Result<()> {
     let [mutating, validating] = webhooks(addresses, ca);
     let directory = absolute(dir);
     fs::create_dir_all(&directory)?;
     let configurations = [("Mutating", mutating), ("Validating", validating)]
         .map(|(kind, webhooks)| configuration(kind, "twin.static.k8s.io", &webhooks));
-    write_static_manifests(&directory, &configurations);
+    let policies = policies::manifests();
+    write_static_plugins(&directory, GATEWAY_FILE, &configurations, &policies);
+    write_static_plugins(&directory, REFERENCE_FILE, &[], &policies);
     Ok(())
+}
+
+/// The flags of the reference, which has the policies in files, too.
+pub(crate) fn reference_flags(dir: &Path) -> [String; 2] {
+    let file = absolute(dir).join(REFERENCE_FILE);
+    [
+        format!("--admission-control-config-file={}", file.display()),
+        "--feature-gates=ManifestBasedAdmissionControlConfig=true".to_owned(),
+    ]
 }
 
 /// The flags of the gateway.
 pub(crate) fn flags(dir: &Path) -> [String; 2] {
-    let file = absolute(dir).join("admission.json");
+    let file = absolute(dir).join(GATEWAY_FILE);
     [
         format!("--admission-control-config-file={}", file.display()),
         "--admission-mode=pinnedDryRun".to_owned(),

@@ -42,6 +42,7 @@ mod listener;
 mod mint;
 mod outside;
 mod people;
+mod policies;
 mod proof;
 mod race;
 mod random_writes;

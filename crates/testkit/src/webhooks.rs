@@ -41,16 +41,36 @@ pub async fn start_webhooks<F: Future<Output = Value> + Send>(
 /// Writes a `MutatingWebhookConfiguration` and a `ValidatingWebhookConfiguration` as static manifests below `directory`; the file for
 /// `--admission-control-config-file`.
 pub fn write_static_manifests(directory: &Path, configurations: &[Value; 2]) -> PathBuf {
-    let plugins = configurations.each_ref().map(|configuration| {
-        let kind = configuration["kind"].as_str().unwrap();
-        let plugin = kind.replace("WebhookConfiguration", "AdmissionWebhook");
-        let folder = directory.join(&plugin);
+    write_static_plugins(directory, "admission.json", configurations, &[])
+}
+
+/// The same with validating admission policies and their bindings, in a file of this name. Without policies, the plugin of policies has
+/// no folder.
+pub fn write_static_plugins(
+    directory: &Path,
+    name: &str,
+    configurations: &[Value],
+    policies: &[Value],
+) -> PathBuf {
+    let write = |plugin: &str, kind: &str, objects: &[Value]| {
+        let folder = directory.join(plugin);
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("webhooks.json"), configuration.to_string()).unwrap();
-        json!({"name": plugin, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
-            "kind": "WebhookAdmissionConfiguration", "staticManifestsDir": folder}})
-    });
-    let file = directory.join("admission.json");
+        let manifest: Vec<String> = objects.iter().map(Value::to_string).collect();
+        fs::write(folder.join("manifests.yaml"), manifest.join("\n---\n")).unwrap();
+        json!({"name": plugin, "configuration": {"apiVersion": "apiserver.config.k8s.io/v1", "kind": kind,
+            "staticManifestsDir": folder}})
+    };
+    let mut plugins = Vec::new();
+    for configuration in configurations {
+        let plugin =
+            configuration["kind"].as_str().unwrap().replace("WebhookConfiguration", "AdmissionWebhook");
+        plugins.push(write(&plugin, "WebhookAdmissionConfiguration", std::slice::from_ref(configuration)));
+    }
+    if !policies.is_empty() {
+        let kind = "ValidatingAdmissionPolicyConfiguration";
+        plugins.push(write("ValidatingAdmissionPolicy", kind, policies));
+    }
+    let file = directory.join(name);
     let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});
     fs::write(&file, configuration.to_string()).unwrap();
     file

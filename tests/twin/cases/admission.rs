@@ -5,6 +5,7 @@
 
 mod equivalents;
 mod patches;
+mod policies;
 mod requests;
 mod resources;
 mod reviews;
@@ -24,8 +25,14 @@ const OWN: &str = "/api/v1/namespaces/twin/configmaps/{unique}";
 pub(crate) fn cases() -> Vec<Case> {
     let all =
         [answers(), warnings(), operations(), selections(), conditions(), bodies(), connections(), agnhost()];
-    let more =
-        [patches::cases(), resources::cases(), requests::cases(), reviews::cases(), equivalents::cases()];
+    let more = [
+        patches::cases(),
+        resources::cases(),
+        requests::cases(),
+        reviews::cases(),
+        equivalents::cases(),
+        policies::cases(),
+    ];
     let mut cases: Vec<Case> = all.into_iter().chain(more).flatten().map(Case::by_admission).collect();
     for name in UNREVIEWED {
         cases.iter_mut().find(|case| case.name == *name).expect("a case of this name").reviews =
@@ -120,6 +127,7 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("new: an unknown field of a webhook", "D-admission-unknown-fields", 200),
     ("new: a behavior that a webhook removes", "D-admission-scaler-metrics", 200),
     ("a scale of a widget of v2", "D-admission-prepared", 200),
+    ("policy fails: a namespace", "D-admission-prepared", 422),
 ];
 
 /// Creates three config maps with one label, of which the second one may not be deleted.

@@ -99,7 +99,9 @@ impl Starter<'_> {
                 "--authorization-mode=Node,RBAC".to_owned()
             }
         });
-        if side.setting() != Setting::Admission {
+        if side.setting() == Setting::Admission {
+            flags.extend(admission::reference_flags(self.dir));
+        } else {
             flags.push(admission::DISABLED.to_owned());
         }
         if side.setting() == Setting::Audit {
