@@ -2,6 +2,7 @@
 //! misbehave, and what the API server receives. The rest is in the twin group `admission`.
 
 mod bounds;
+mod policies;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

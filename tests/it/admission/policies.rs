@@ -1,0 +1,256 @@
+//! Validating admission policies where a real API server cannot show it: what they cost, shadow policies, and requests that they cannot
+//! be shown. The rest is in the twin group `admission`.
+
+use super::*;
+
+const POLICY: &str = "no-bad.static.k8s.io";
+const BAD: &str = "object == null || object.?data[?'a'].orValue('') != 'bad'";
+
+/// A policy with these fields of its `spec`, for everything.
+fn policy(name: &str, more: Value) -> Value {
+    let mut spec = json!({"matchConstraints": {"resourceRules": [
+        {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]}});
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name}, "spec": spec})
+}
+
+fn binding(policy: &str, actions: &[&str]) -> Value {
+    json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": policy}, "spec": {"policyName": policy, "validationActions": actions}})
+}
+
+/// An API server, and a policy for all objects whose `a` is `bad`, bound with these actions.
+async fn start(failure_policy: &str, actions: &[&str]) -> Admitting {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let validations = json!([{"expression": BAD, "message": "a is bad"}]);
+    let policy = policy(POLICY, json!({"failurePolicy": failure_policy, "validations": validations}));
+    admitting.write_policies(&[policy, binding(POLICY, actions)]);
+    admitting
+}
+
+fn bad() -> String {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "n"}, "data": {"a": "bad"}})
+        .to_string()
+}
+
+impl Admitting {
+    fn write_policies(&self, objects: &[Value]) {
+        let folder = self.directory().join("policies");
+        std::fs::create_dir_all(&folder).unwrap();
+        let manifest: Vec<String> = objects.iter().map(Value::to_string).collect();
+        std::fs::write(folder.join("policies.yaml"), manifest.join("\n---\n")).unwrap();
+        let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+            {"name": "ValidatingAdmissionPolicy", "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+                "kind": "ValidatingAdmissionPolicyConfiguration", "staticManifestsDir": folder}}]});
+        std::fs::write(self.directory().join("admission.json"), configuration.to_string()).unwrap();
+    }
+}
+
+/// A policy sees the object of the dry run, and nothing is stored that it denies. What it finds is in the metrics and the audit log.
+#[tokio::test]
+async fn a_policy_denies_before_the_write() {
+    let admitting = start("Fail", &["Deny", "Audit"]).await;
+    let audit_policy = admitting.directory().join("audit.yaml");
+    let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]});
+    std::fs::write(&audit_policy, policy.to_string()).unwrap();
+    let log = admitting.directory().join("audit.log");
+    let (policy, path) = (audit_policy.display(), log.display());
+    let audit = [format!("--audit-policy-file={policy}"), format!("--audit-log-path={path}")];
+    let gateway = admitting.gateway_with("pinnedDryRun", &audit.each_ref().map(String::as_str));
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    let dry_run = format!("POST {MAPS}?dryRun=All");
+    assert_eq!(admitting.lines(), [dry_run.clone(), format!("POST {MAPS}")]);
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+    assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+    let message =
+        format!("ValidatingAdmissionPolicy '{POLICY}' with binding '{POLICY}' denied request: a is bad");
+    assert!(body.contains(&message), "{body}");
+    assert_eq!(admitting.lines(), [dry_run], "nothing is stored");
+    for action in ["deny", "audit"] {
+        let counted = format!(
+            "apiserver_validating_admission_policy_check_total{{enforcement_action=\"{action}\",\
+             error_type=\"invalid_error\",policy=\"{POLICY}\",policy_binding=\"{POLICY}\"}} 1"
+        );
+        gateway.until_counted(&counted).await;
+    }
+    let plugin = "apiserver_admission_controller_admission_duration_seconds_count{name=\"ValidatingAdmissionPolicy\",\
+                  operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 1";
+    gateway.until_counted(plugin).await;
+    let annotated = || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).any(|event| {
+            let found = &event["annotations"]["validation.policy.admission.k8s.io/validation_failure"];
+            found
+                .as_str()
+                .is_some_and(|found| found.contains("\"message\":\"a is bad\"") && found.contains(POLICY))
+        })
+    };
+    until("the audit log has the failure", annotated).await;
+}
+
+/// A policy whose rules do not match, or without bindings, costs no dry run.
+#[tokio::test]
+async fn a_policy_of_other_requests_costs_nothing() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let secrets = json!([{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]}]);
+    let mut of_secrets = policy("secrets.static.k8s.io", json!({"validations": [{"expression": "false"}]}));
+    of_secrets["spec"]["matchConstraints"]["resourceRules"] = secrets;
+    let unbound = policy("unbound.static.k8s.io", json!({"validations": [{"expression": "false"}]}));
+    admitting.write_policies(&[of_secrets, unbound, binding("secrets.static.k8s.io", &["Deny"])]);
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+    assert_eq!(admitting.lines(), [format!("POST {MAPS}")]);
+}
+
+/// With `requestLevel`, a policy sees the object as it was sent; a change it cannot see, and its `failurePolicy` decides.
+#[tokio::test]
+async fn request_level_shows_policies_what_was_sent() {
+    for (failure_policy, changed) in [("Fail", StatusCode::INTERNAL_SERVER_ERROR), ("Ignore", StatusCode::OK)]
+    {
+        let admitting = start(failure_policy, &["Deny"]).await;
+        let gateway = admitting.gateway("requestLevel");
+        let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+        assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+        assert_eq!(admitting.lines(), [] as [&str; 0]);
+        let named = format!("{MAPS}/m");
+        let merge = ("content-type", "application/merge-patch+json");
+        let (code, body) = send(&gateway, Method::PATCH, &named, &[merge], "{}".to_owned()).await;
+        assert_eq!(code, changed, "{body}");
+        if failure_policy == "Fail" {
+            let message = format!(
+                "failed evaluating ValidatingAdmissionPolicy \\\"{POLICY}\\\": with requestLevel, the gateway shows webhooks only CREATE and CONNECT"
+            );
+            assert!(body.contains(&message), "{body}");
+            assert_eq!(admitting.lines(), [] as [&str; 0]);
+        } else {
+            let counted = format!("portcullis_admission_policy_fail_open_total{{policy=\"{POLICY}\"}} 1");
+            gateway.until_counted(&counted).await;
+        }
+        // A client could choose this form of a creation.
+        let absent = format!("{MAPS}/absent");
+        let (code, body) = send(&gateway, Method::PUT, &absent, &[JSON], bad()).await;
+        assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    }
+}
+
+/// A binding that refuses nothing does not refuse what a policy cannot see.
+#[tokio::test]
+async fn a_policy_that_only_warns_refuses_no_form() {
+    let admitting = start("Fail", &["Warn"]).await;
+    let gateway = admitting.gateway("requestLevel");
+    let merge = ("content-type", "application/merge-patch+json");
+    let (code, body) = send(&gateway, Method::PATCH, &format!("{MAPS}/m"), &[merge], "{}".to_owned()).await;
+    assert_eq!(code, StatusCode::OK, "{body}");
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+}
+
+/// Objects that an aggregated API server shows in no dry run.
+#[tokio::test]
+async fn a_policy_refuses_what_no_dry_run_shows() {
+    let admitting = start("Fail", &["Deny"]).await;
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, GADGETS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(body.contains("has no dry run"), "{body}");
+    assert!(!admitting.received().iter().any(Received::is_write));
+}
+
+/// A request that only shadow policies match reaches the API server as it was sent; what they would have done is counted.
+#[tokio::test]
+async fn a_shadow_policy_has_no_effect() {
+    let admitting = start("Fail", &["Deny"]).await;
+    let shadow = format!("--admission-shadow-policies={POLICY}");
+    let gateway = admitting.gateway_with("pinnedDryRun", &[&shadow]);
+    for (body, would) in [(bad(), "deny"), (map(), "allow")] {
+        let (code, answer) = send(&gateway, Method::POST, MAPS, &[JSON], body).await;
+        assert_eq!(code, StatusCode::CREATED, "{answer}");
+        assert_eq!(admitting.lines(), [format!("POST {MAPS}")]);
+        let counted = format!(
+            "portcullis_admission_shadow_policy_total{{operation=\"CREATE\",policy=\"{POLICY}\",would=\"{would}\"}} 1"
+        );
+        gateway.until_counted(&counted).await;
+    }
+    assert_eq!(gateway.count("apiserver_validating_admission_policy_check_total").await, 0);
+    let named = format!("{MAPS}/m");
+    let (code, answer) = send(
+        &gateway,
+        Method::PATCH,
+        &named,
+        &[("content-type", "application/apply-patch+yaml")],
+        "a: [1".to_owned(),
+    )
+    .await;
+    assert_eq!(code, StatusCode::OK, "{answer}");
+    assert_eq!(admitting.lines(), [format!("GET {named}"), format!("PATCH {named}")]);
+}
+
+/// A shadow policy beside an enforced one: the request is reviewed, and only the latter has an effect.
+#[tokio::test]
+async fn a_shadow_policy_beside_an_enforced_one() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let (enforced, shadow) = ("enforced.static.k8s.io", "shadow.static.k8s.io");
+    let never = json!({"validations": [{"expression": "false"}],
+        "auditAnnotations": [{"key": "k", "valueExpression": "'v'"}]});
+    admitting.write_policies(&[
+        policy(enforced, json!({"validations": [{"expression": BAD}]})),
+        binding(enforced, &["Deny"]),
+        policy(shadow, never),
+        binding(shadow, &["Deny"]),
+    ]);
+    let gateway = admitting.gateway_with("pinnedDryRun", &[&format!("--admission-shadow-policies={shadow}")]);
+    for (body, expected) in [(map(), StatusCode::CREATED), (bad(), StatusCode::UNPROCESSABLE_ENTITY)] {
+        let (code, answer) = send(&gateway, Method::POST, MAPS, &[JSON], body).await;
+        assert_eq!(code, expected, "{answer}");
+        assert!(!answer.contains(shadow), "{answer}");
+    }
+    let counted = format!(
+        "portcullis_admission_shadow_policy_total{{operation=\"CREATE\",policy=\"{shadow}\",would=\"deny\"}} 2"
+    );
+    gateway.until_counted(&counted).await;
+}
+
+/// The namespace of a request is read for policies that use it, and for no others.
+#[tokio::test]
+async fn namespaces_are_read_for_policies_that_use_them() {
+    for (expression, reads) in
+        [("namespaceObject.metadata.labels['kubernetes.io/metadata.name'] == 'n'", true), ("true", false)]
+    {
+        let admitting = Admitting::start(|review| Some(allow(review))).await;
+        let name = "namespaces.static.k8s.io";
+        let policy = policy(name, json!({"validations": [{"expression": expression}]}));
+        admitting.write_policies(&[policy, binding(name, &["Deny"])]);
+        let gateway = admitting.gateway("pinnedDryRun");
+        let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+        assert_eq!(code, StatusCode::CREATED, "{body}");
+        let received = admitting.lines();
+        assert_eq!(received.iter().any(|line| line == &format!("GET {NAMESPACE}")), reads, "{received:?}");
+    }
+}
+
+/// A policy that does not compile is an error of the configuration: the ones before stay in force.
+#[tokio::test]
+async fn a_broken_policy_keeps_the_old_ones() {
+    let admitting = start("Fail", &["Deny"]).await;
+    let gateway = admitting.gateway("pinnedDryRun");
+    gateway.checked().await;
+    let before = gateway.generation().await;
+    let broken = policy(POLICY, json!({"validations": [{"expression": "object.data.a =="}]}));
+    admitting.write_policies(&[broken, binding(POLICY, &["Deny"])]);
+    gateway.server().reload();
+    gateway.until_counted_as("portcullis_config_last_reload_successful", |line| line.ends_with(" 0")).await;
+    assert_eq!(gateway.generation().await, before);
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+    assert_eq!(code, StatusCode::UNPROCESSABLE_ENTITY, "{body}");
+    let allowing = policy(POLICY, json!({"validations": [{"expression": "true"}]}));
+    admitting.write_policies(&[allowing, binding(POLICY, &["Deny"])]);
+    gateway.server().reload();
+    gateway.reloaded(before).await;
+    let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
+    assert_eq!(code, StatusCode::CREATED, "{body}");
+}
