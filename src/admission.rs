@@ -42,7 +42,7 @@ use served::ServedResources;
 pub(crate) use served::Strategy;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
-pub(crate) use trial::{NotCalled, NotCalledReason, Trial, TrialResult};
+pub(crate) use trial::{Explanation, NotCalled, NotCalledReason, POLICY, Trial, TrialResult};
 
 /// How often a review holds an object: as the API server shows it, as webhooks see it, as they have changed it; and once more for
 /// match conditions.

@@ -64,9 +64,9 @@ enum Command {
     /// Exits 0 if the credential is accepted, 1 if not, 64 if the configuration is invalid.
     #[command(after_help = explain::EXAMPLE)]
     Explain(Box<explain::ExplainFlags>),
-    /// Try admission webhooks: send an object to them without a cluster, and print what each would do.
+    /// Try admission webhooks and policies: show them an object without a cluster, and print what each would do, and why.
     ///
-    /// Calls the webhooks of the configuration for a dry run of the request. Exits 0 if they admit it, 1 if not, 64 if the
+    /// Calls the webhooks of the configuration for a dry run of the request, and evaluates its policies. Exits 0 if they admit it, 1 if not, 64 if the
     /// configuration is invalid.
     #[command(after_help = admit::EXAMPLE)]
     Admit(Box<admit::AdmitFlags>),

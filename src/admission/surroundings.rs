@@ -194,6 +194,7 @@ impl Caller for RequestSurroundings<'_> {
                 tracing::info!(cluster, policy, would, message, ?took, "shadow policy");
             }
             Event::Shadow { .. }
+            | Event::Explained { .. }
             | Event::PluginEnded { .. }
             | Event::Called { .. }
             | Event::ConditionFailed(..)

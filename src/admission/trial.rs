@@ -13,7 +13,7 @@ use portcullis_admission::{
     Policies, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
     WebhookResponse, Webhooks, phases,
 };
-use portcullis_cel::{AccessDecision, AccessReview};
+use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
 use portcullis_kubernetes::release::Release;
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
@@ -41,12 +41,24 @@ pub(crate) struct TrialResult {
     pub(crate) calls: Vec<TrialCall>,
     /// The other webhooks.
     pub(crate) not_called: Vec<NotCalled>,
+    /// Why validations of policies do not hold.
+    pub(crate) explanations: Vec<Explanation>,
     /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
     /// The object after the mutating phase.
     pub(crate) object: Option<Value>,
     /// The refusal of the request.
     pub(crate) refusal: Option<Box<meta::Status>>,
+}
+
+/// Why a validation of a policy does not hold.
+#[derive(Debug)]
+pub(crate) struct Explanation {
+    pub(crate) policy: String,
+    /// The field of its `spec` with the expression.
+    pub(crate) place: String,
+    /// The expression, and its parts.
+    pub(crate) parts: Vec<ExplainedPart>,
 }
 
 /// A webhook that was not called, or a policy that was not evaluated.
@@ -241,8 +253,14 @@ impl Caller for TrialSurroundings<'_> {
                 let name = policy.name.clone();
                 result.calls.push(TrialCall { name, phase: POLICY, result: result_of, took });
             }
+            // Once, of the evaluation that compares.
+            Event::Explained { policy, index, parts } if policy.shadow => {
+                let (policy, place) = (policy.name.clone(), format!("validations[{index}]"));
+                result.explanations.push(Explanation { policy, place, parts });
+            }
             Event::Warning(text) => result.warnings.push(text.to_owned()),
             Event::Annotation(_)
+            | Event::Explained { .. }
             | Event::ConditionFailed(..)
             | Event::ConditionsEvaluated(..)
             | Event::PolicyChecked(_)
@@ -273,6 +291,10 @@ impl Surroundings for TrialSurroundings<'_> {
         lock(&self.result).note_skip(webhook, NotCalledReason::Skipped(reason));
     }
 
+    fn wants_explanations(&self) -> bool {
+        true
+    }
+
     fn is_late(&self) -> bool {
         false
     }
@@ -289,7 +311,7 @@ impl TrialCall {
 }
 
 /// The phase of policies in the table.
-const POLICY: &str = "policy";
+pub(crate) const POLICY: &str = "policy";
 
 fn phase_of(webhook: &Webhook) -> &'static str {
     match webhook.kind {

@@ -226,7 +226,7 @@ impl AdmissionMetrics {
                 let labels = [plugin.name(), kind, operation.as_str(), text(*rejected)];
                 self.controllers.with_label_values(&labels).observe(took.as_secs_f64());
             }
-            Event::Warning(_) | Event::Annotation(_) => {}
+            Event::Warning(_) | Event::Annotation(_) | Event::Explained { .. } => {}
         }
     }
 

@@ -812,8 +812,10 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
         NamespaceSelector | Conversion => {
             fs::create_dir_all(running.dir.join("webhooks")).unwrap();
             fs::write(running.dir.join("webhooks/labels.yaml"), WEBHOOK).unwrap();
+            fs::create_dir_all(running.dir.join("policies")).unwrap();
             let config = include_str!("../../config/admission/admission.yaml")
-                .replace("/etc/portcullis/admission/validating", &file("webhooks"));
+                .replace("/etc/portcullis/admission/validating", &file("webhooks"))
+                .replace("/etc/portcullis/admission/policies", &file("policies"));
             fs::write(running.dir.join("admission.yaml"), config).unwrap();
             vec![
                 format!("--admission-control-config-file={}", file("admission.yaml")),

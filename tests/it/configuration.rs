@@ -553,6 +553,9 @@ fn samples_resolve_unchanged() {
     std::fs::write(admission.join("admission.yaml"), configuration).unwrap();
     let manifest = include_str!("../../config/admission/validating/labels.yaml");
     std::fs::write(admission.join("validating/labels.yaml"), manifest).unwrap();
+    std::fs::create_dir_all(admission.join("policies")).unwrap();
+    let policies = include_str!("../../config/admission/policies/replicas.yaml");
+    std::fs::write(admission.join("policies/replicas.yaml"), policies).unwrap();
     std::fs::create_dir_all(pki.directory.path().join("audit")).unwrap();
     pki.write("audit/policy.yaml", include_str!("../../config/audit/policy.yaml"));
     let clusters = pki.directory.path().join("clusters.d");

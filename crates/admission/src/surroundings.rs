@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use portcullis_cel::{AccessDecision, AccessReview};
+use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
 use serde_json::Value;
 
 use crate::phases::ShadowCall;
@@ -45,6 +45,11 @@ pub trait Surroundings: Caller {
 
     /// Takes note that a webhook does not match. A match condition that excludes a request is an [`Event`].
     fn note_skip(&self, _webhook: &Webhook, _reason: SkipReason) {}
+
+    /// Whether the parts of validations that do not hold are to be noted: for people, who wait.
+    fn wants_explanations(&self) -> bool {
+        false
+    }
 
     /// Whether the deadline of the request has passed.
     fn is_late(&self) -> bool;
@@ -164,6 +169,15 @@ pub enum Event<'a> {
     PolicyChecked(PolicyCheck<'a>),
     /// A policy cannot be evaluated for a request, which its `failurePolicy` ignores.
     PolicyIgnored(&'a ValidatingPolicy, &'a str),
+    /// Why a validation of a policy does not hold, if [that is wanted](Surroundings::wants_explanations).
+    Explained {
+        /// The policy.
+        policy: &'a ValidatingPolicy,
+        /// The number of the validation, from 0.
+        index: usize,
+        /// The parts of its expression.
+        parts: Vec<ExplainedPart>,
+    },
     /// A shadow policy was evaluated.
     ShadowPolicy {
         /// The policy.

@@ -224,7 +224,7 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Binds a variable of a macro; returns what `unbind` needs.
-    fn bind(&mut self, variable: &'a str, value: Datum) -> usize {
+    pub(super) fn bind(&mut self, variable: &'a str, value: Datum) -> usize {
         self.scope.push((variable, value));
         self.scope.len() - 1
     }

@@ -9,6 +9,7 @@ use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
 use super::evaluation::{COST_LIMIT, Halt, HaltKind};
+use super::explain::{ExplainedPart, Explainer};
 use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
@@ -165,6 +166,27 @@ impl Expression {
             Err(HaltKind::Variable(name)) => Outcome::Variable(name),
         };
         Evaluated { outcome, cost }
+    }
+
+    /// The values of the parts.
+    pub(super) fn explained(
+        &self,
+        bindings: &Bindings,
+        decisions: &[(AccessReview, AccessDecision)],
+        values: &VariableValues,
+    ) -> Vec<ExplainedPart> {
+        let compiled = &self.0;
+        let explain = || {
+            let evaluator = || {
+                let rules = compiled.environment.rules();
+                Evaluator::new(rules, &bindings.0, &compiled.patterns, (decisions, values))
+            };
+            Explainer::new(evaluator).parts(&compiled.tree)
+        };
+        if !compiled.deep {
+            return explain();
+        }
+        stack::run("cel-evaluator", stack::EVALUATOR, explain).unwrap_or_default()
     }
 
     /// Evaluates the tree, and converts its value; also returns the cost.

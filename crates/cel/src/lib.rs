@@ -57,6 +57,7 @@
 //! | `float` | doubles, as Go parses them |
 //! | `patterns` | the regular expressions of an expression, as Go parses them |
 //! | `access` | access reviews for the authorizer, and its decisions |
+//! | `explain` | the values of the parts of an expression, for people |
 //! | `faults` | errors of compilation, as the reference words them |
 //! | `stack` | threads with a larger stack |
 //! | `cel_go` | the releases of the reference, and what differs between them |
@@ -94,6 +95,7 @@ mod environment;
 mod equality;
 mod eval;
 mod evaluation;
+mod explain;
 mod expression;
 mod faults;
 mod float;
@@ -122,6 +124,7 @@ pub use budget::{Budget, BudgetExceeded};
 pub use cel_go::CelGo;
 pub use composition::VariableValues;
 pub use environment::{Environment, ResultType};
+pub use explain::ExplainedPart;
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
 pub use libraries::quantity::{QuantityError, canonical as canonical_quantity};

@@ -254,3 +254,62 @@ async fn a_broken_policy_keeps_the_old_ones() {
     let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], bad()).await;
     assert_eq!(code, StatusCode::CREATED, "{body}");
 }
+
+/// `portcullis admit` shows which part of which expression has which value.
+#[tokio::test(flavor = "multi_thread")]
+async fn admit_shows_why_a_policy_refuses() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let (name, other) = ("images.static.k8s.io", "other.static.k8s.io");
+    let constraints = json!({"resourceRules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["secrets"]}]});
+    admitting.write_policies(&[
+        policy(
+            name,
+            json!({
+                "variables": [{"name": "data", "expression": "object.?data.orValue({})"}],
+                "validations": [
+                    {"expression": "variables.data.all(key, variables.data[key] != 'bad')"},
+                    {"expression": "variables.data.size() < 3"},
+                    {"expression": "object.metadata.labels.absent == 'x'"},
+                ],
+            }),
+        ),
+        binding(name, &["Deny"]),
+        policy(other, json!({"matchConstraints": constraints, "validations": [{"expression": "false"}]})),
+        binding(other, &["Deny"]),
+    ]);
+    let object = admitting.pki.write(
+        "object.yaml",
+        "{apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: n}, data: {a: good, b: bad}}",
+    );
+    let arguments = admitting.flags("pinnedDryRun", &["--filename", &object.display().to_string()]);
+    let admit = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+        let output = command.arg("admit").args(&arguments).args(more).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, shown) = admit(&[]);
+    assert_eq!(code, Some(1), "{shown}");
+    let lines: Vec<String> =
+        shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "variables.data.all(key, variables.data[key] != 'bad') = false",
+        "variables.data = {'a': 'good', 'b': 'bad'}",
+        "key = 'b'",
+        "variables.data[key] = 'bad'",
+        "object.metadata.labels.absent == 'x' = error: no such key: labels",
+        "not evaluated 1 policy without a match",
+    ] {
+        assert!(lines.iter().any(|shown| shown == line), "{line}: {shown}");
+    }
+    assert!(!shown.contains("variables.data.size()"), "it holds: {shown}");
+    let shadow = format!("--admission-shadow-policies={name}");
+    let (code, shown) = admit(&["--output=json", &shadow]);
+    let report: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!((code, &report["allowed"]), (Some(0), &json!(true)), "{shown}");
+    assert!(report["policies"][0]["result"].as_str().unwrap().starts_with("shadow: denied: "), "{shown}");
+    assert_eq!(report["policies"][1]["matches"], false, "{shown}");
+    let places: Vec<&Value> =
+        report["explanations"].as_array().unwrap().iter().map(|explained| &explained["place"]).collect();
+    assert_eq!(places, ["validations[0]", "validations[2]"], "{shown}");
+}

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{
-    AccessDecision, AccessReview, Bindings, Evaluated, Expression, Outcome, VariableOutcome, VariableValues,
-    Variables,
+    AccessDecision, AccessReview, Bindings, Evaluated, ExplainedPart, Expression, Outcome, VariableOutcome,
+    VariableValues, Variables,
 };
 
 use super::statuses::internal_error;
@@ -78,6 +78,11 @@ impl<'a> Expressions<'a> {
                 Step::Variable(name) => pending.push(name),
             }
         }
+    }
+
+    /// The values of the parts of an expression that has been evaluated.
+    pub(crate) fn explain(&self, expression: &Expression) -> Vec<ExplainedPart> {
+        expression.explain(&self.bindings, &self.known.decisions, &self.known.values)
     }
 
     /// Evaluates the variable, or else the expression, as far as what is known suffices.

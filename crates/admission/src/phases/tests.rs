@@ -119,6 +119,7 @@ impl Caller for FakeSurroundings {
             | Event::ConditionsEvaluated(..)
             | Event::PolicyChecked(_)
             | Event::PolicyIgnored(..)
+            | Event::Explained { .. }
             | Event::ShadowPolicy { .. }
             | Event::PluginEnded { .. } => {}
         }

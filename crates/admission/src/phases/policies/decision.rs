@@ -105,6 +105,11 @@ pub(super) async fn evaluate(
         if let Err(exceeded) = budget.charge(&evaluated) {
             return Ok(PolicyDecisions::failed(policy, exceeded.to_string()));
         }
+        let holds = evaluated.outcome == Outcome::Value(CelValue::Bool(true));
+        if !holds && surroundings.wants_explanations() {
+            let (index, parts) = (outcomes.len(), validations.explain(&validation.expression));
+            surroundings.note(Event::Explained { policy, index, parts });
+        }
         outcomes.push((evaluated.outcome, began.elapsed()));
     }
     // Messages and annotations have no authorizer.
