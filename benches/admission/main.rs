@@ -1,4 +1,4 @@
-//! What admission webhooks cost: creations per second through kube-apiserver, which calls the webhooks itself, and through the gateway,
+//! What admission webhooks and policies cost: creations per second through kube-apiserver, which calls the webhooks itself, and through the gateway,
 //! which calls them in front of a kube-apiserver without webhooks, in one run; and how long another user waits beside large ones. What
 //! a gateway could reach that costs nothing: clients that send each write to that kube-apiserver twice, first as a dry run.
 //!
@@ -14,6 +14,7 @@
     reason = "a benchmark"
 )]
 
+mod policies;
 mod waits;
 
 use std::net::SocketAddr;
@@ -86,6 +87,8 @@ enum Part {
     Rates,
     /// How long another user waits beside large writes.
     Waits,
+    /// Creations per second with policies.
+    Policies,
 }
 
 #[tokio::main]
@@ -102,7 +105,7 @@ async fn main() -> ExitCode {
     let (etcd_port, _etcd) = start_etcd(&programs, dir).await.expect("etcd");
     let webhooks = start_webhooks(&pki).await;
     let admin = pki.clients.leaf().cn("admin").org("system:masters").issue();
-    let start = async |name, more: &[&str]| {
+    let start = async |name: &str, more: &[&str]| {
         start_api_server(&programs, &pki, etcd_port, name, more, &admin).await.expect(name)
     };
     let disabled = "--disable-admission-plugins=MutatingAdmissionWebhook,ValidatingAdmissionWebhook";
@@ -115,6 +118,7 @@ async fn main() -> ExitCode {
     let names = IDENTITY_HEADERS.map(|flag| flag.replace("--requestheader", "--backend-requestheader"));
     let all: Vec<String> = all.into_iter().chain(names).collect();
     let program = &options.program;
+    let of_plain = all.clone();
     let without = GatewayProcess::start(program, all.clone()).await;
     let with =
         GatewayProcess::start(program, all.into_iter().chain(write_files(dir, webhooks.address, &pki))).await;
@@ -136,6 +140,13 @@ async fn main() -> ExitCode {
     if includes(Part::Waits) {
         let servers = [&servers[0], &servers[1]].map(|side| (side.name, side.address));
         waits::run(servers, [&users[0], &users[1]]).await;
+    }
+    if includes(Part::Policies) {
+        let server = async |name: String, more: &[&str]| start(&name, more).await;
+        let gateway = async |more: Vec<String>| {
+            GatewayProcess::start(program, of_plain.iter().cloned().chain(more)).await
+        };
+        policies::run(dir, &without, &admin, options.rounds.get(), server, gateway).await;
     }
     // As an operator does: then they write what they have collected.
     for gateway in [with, without] {
