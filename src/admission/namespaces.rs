@@ -57,7 +57,8 @@ pub(super) enum Namespaces {
 #[derive(Debug, Clone)]
 pub(super) struct NamespaceObject {
     labels: Labels,
-    object: Value,
+    /// `None` if it cannot be shown.
+    object: Option<Value>,
     /// The length of its text.
     size: usize,
 }
@@ -67,8 +68,8 @@ impl NamespaceObject {
     fn of(namespace: &Namespace) -> Self {
         let mut namespace = namespace.clone();
         namespace.metadata.managed_fields = None;
-        let object = serde_json::to_value(&namespace).unwrap_or_default();
-        let size = object.to_string().len();
+        let object = serde_json::to_value(&namespace).ok();
+        let size = object.as_ref().map_or(0, |object| object.to_string().len());
         Self { labels: namespace.metadata.labels.unwrap_or_default(), object, size }
     }
 }
@@ -123,7 +124,10 @@ impl Namespaces {
     pub(super) async fn object(&self, flow: &str, namespace: &str) -> Result<Value, Box<meta::Status>> {
         match self {
             Self::Labels(_) => Err(internal_error("namespaces are not watched as a whole")),
-            Self::Objects(known) => known.get(flow, namespace).await.map(|found| found.object.clone()),
+            Self::Objects(known) => {
+                let found = known.get(flow, namespace).await?;
+                found.object.clone().ok_or_else(|| internal_error("the namespace cannot be read"))
+            }
         }
     }
 }

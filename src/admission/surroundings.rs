@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use super::callers::{BUSY, CallFailure};
 use super::shadow::ShadowCaller;
 use super::{ClusterAdmission, DryRun, ReadError, Strategy};
-use crate::authz::{AccessError, AccessRefusal, AuthzTrace, of_expression};
+use crate::authz::{AccessError, AccessRefusal, AuthzTrace, ReviewError, of_expression};
 use crate::request::info::RequestInfo;
 use crate::traces::{ActiveSpan, SpanScope};
 
@@ -50,6 +50,8 @@ pub(crate) struct RequestSurroundings<'a> {
     notes: Mutex<AdmissionNotes>,
     /// Whether a webhook was not called because too many calls are in progress.
     is_busy: AtomicBool,
+    /// Why an access review of an expression is not decided.
+    undecided: Mutex<Option<ReviewError>>,
 }
 
 /// What admission says about a request.
@@ -61,15 +63,50 @@ pub(crate) struct AdmissionNotes {
     pub(crate) annotations: Vec<Annotation>,
 }
 
+/// How much of the message of a shadow policy is logged.
+const MAX_LOGGED_CHARACTERS: usize = 300;
+/// How many bytes of warnings are kept: more than the headers of a response take.
+const MAX_WARNING_BYTES: usize = 64 << 10;
+
+impl AdmissionNotes {
+    /// Keeps a warning once, as far as a response may have them. The deletion of a collection warns for each object.
+    // threat: buffered-bytes-flood
+    fn warn(&mut self, text: &str) {
+        let kept: usize = self.warnings.iter().map(String::len).sum();
+        if kept < MAX_WARNING_BYTES && !self.warnings.iter().any(|known| known == text) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    /// Keeps the first annotation of a key, as the API server does.
+    // apiserver: pkg/audit/context.go, addEventAnnotation
+    fn annotate(&mut self, annotation: Annotation) {
+        if !self.annotations.iter().any(|known| known.key == annotation.key) {
+            self.annotations.push(annotation);
+        }
+    }
+}
+
 impl<'a> RequestSurroundings<'a> {
     pub(super) fn new(admission: &'a Arc<ClusterAdmission>, request: RequestParts<'a>) -> Self {
-        Self { admission, request, notes: Mutex::default(), is_busy: AtomicBool::new(false) }
+        Self {
+            admission,
+            request,
+            notes: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            undecided: Mutex::default(),
+        }
     }
 
     /// Whether a webhook was not called because too many calls are in progress: that is no fault of the webhook, and its
     /// `failurePolicy` does not decide.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
+    }
+
+    /// Takes the reason why an access review of an expression is not decided: the request ends, whatever the `failurePolicy` is.
+    pub(crate) fn take_undecided(&self) -> Option<ReviewError> {
+        lock(&self.undecided).take()
     }
 
     /// Takes the warnings and annotations so far.
@@ -178,8 +215,8 @@ impl Caller for RequestSurroundings<'_> {
     fn note(&self, event: Event<'_>) {
         self.admission.metrics.admission.note(&event);
         match event {
-            Event::Warning(text) => lock(&self.notes).warnings.push(text.to_owned()),
-            Event::Annotation(annotation) => lock(&self.notes).annotations.push(annotation),
+            Event::Warning(text) => lock(&self.notes).warn(text),
+            Event::Annotation(annotation) => lock(&self.notes).annotate(annotation),
             Event::FailedOpen { webhook, error } => {
                 let (cluster, webhook) = (&self.admission.cluster, &webhook.name);
                 tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
@@ -190,8 +227,11 @@ impl Caller for RequestSurroundings<'_> {
             }
             Event::ShadowPolicy { policy, would, took, .. } => {
                 let (would, message) = would.parts();
+                let message: String = message.chars().take(MAX_LOGGED_CHARACTERS).collect();
                 let (cluster, policy) = (&self.admission.cluster, &policy.name);
-                tracing::info!(cluster, policy, would, message, ?took, "shadow policy");
+                if would != "allow" {
+                    tracing::info!(cluster, policy, would, message, ?took, "shadow policy");
+                }
             }
             Event::Shadow { .. }
             | Event::Explained { .. }
@@ -220,15 +260,20 @@ impl Surroundings for RequestSurroundings<'_> {
         }
     }
 
-    async fn authorize(&self, review: &AccessReview) -> AccessDecision {
+    // threat: unreviewed-write
+    async fn authorize(&self, review: &AccessReview) -> Result<AccessDecision, Box<meta::Status>> {
         let review = of_expression(self.request.user, review);
-        let no = |reason, error| AccessDecision { allowed: false, reason, error };
+        let no = |reason, error| Ok(AccessDecision { allowed: false, reason, error });
         let trace = AuthzTrace::within(self.request.spans);
         match self.admission.authorizer.authorize(self.request.flow, &review, &trace).await {
-            Ok(allowed) => AccessDecision { allowed: true, reason: allowed.reason, error: None },
+            Ok(allowed) => Ok(AccessDecision { allowed: true, reason: allowed.reason, error: None }),
             Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
             Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),
-            Err(AccessError::Undecided(error)) => no(String::new(), Some(error.to_string())),
+            // The gateway's own bounds and its network decide about no expression.
+            Err(AccessError::Undecided(error)) => {
+                lock(&self.undecided).get_or_insert(error);
+                Err(internal_error("an expression needs an access review, which is not decided now"))
+            }
         }
     }
 
@@ -259,5 +304,30 @@ impl Surroundings for RequestSurroundings<'_> {
 impl fmt::Debug for RequestSurroundings<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RequestSurroundings").field("flow", &self.request.flow).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of two thousand objects in one request.
+    #[test]
+    fn notes_are_bounded() {
+        let mut notes = AdmissionNotes::default();
+        for number in 0..2_000 {
+            notes.warn(&format!("{number}{}", "x".repeat(5 << 10)));
+            notes.warn("again");
+            let annotation = |value: String| Annotation {
+                key: "policy/key".to_owned(),
+                value,
+                needs_request_level: false,
+            };
+            notes.annotate(annotation("y".repeat(10 << 10)));
+        }
+        let bytes: usize = notes.warnings.iter().map(String::len).sum();
+        assert!((MAX_WARNING_BYTES..MAX_WARNING_BYTES + (6 << 10)).contains(&bytes), "{bytes}");
+        assert_eq!(notes.warnings.iter().filter(|text| *text == "again").count(), 1);
+        assert_eq!(notes.annotations.len(), 1);
     }
 }

@@ -282,9 +282,9 @@ impl Surroundings for TrialSurroundings<'_> {
         Ok(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec, "status": status}))
     }
 
-    async fn authorize(&self, _: &AccessReview) -> AccessDecision {
+    async fn authorize(&self, _: &AccessReview) -> Result<AccessDecision, Box<meta::Status>> {
         let error = "there is no cluster to ask".to_owned();
-        AccessDecision { allowed: false, reason: String::new(), error: Some(error) }
+        Ok(AccessDecision { allowed: false, reason: String::new(), error: Some(error) })
     }
 
     fn note_skip(&self, webhook: &Webhook, reason: SkipReason) {

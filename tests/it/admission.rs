@@ -221,6 +221,11 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         respond(StatusCode::CREATED, &object)
     };
     match (&received.method, path) {
+        // One that the API server cannot decide.
+        (_, REVIEWS) if received.body["spec"]["resourceAttributes"]["resource"] == "undecided" => respond(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &json!({"kind": "Status", "apiVersion": "v1", "code": 500}),
+        ),
         (_, REVIEWS) => {
             let is_allowed = received.body["spec"]["user"] != "system:anonymous";
             respond(StatusCode::CREATED, &json!({"status": {"allowed": is_allowed}}))

@@ -238,6 +238,15 @@ fn policies() -> Vec<Policy> {
             deny(),
         ),
     ];
+    policies.extend([
+        // A message that costs more than its budget in one step, though nothing is refused.
+        of(
+            "jumps",
+            json!({"validations": [{"expression": "true", "messageExpression": "string(object.data.a.contains(object.data.b))"}]}),
+            deny(),
+        ),
+        of("nameless", json!({"validations": that("!has(request.namespace) && has(request.name)")}), deny()),
+    ]);
     let namespaces = |selector: Value| {
         let mut constraints = constraints("selected", rule(&["CREATE"], "", "v1", "configmaps"));
         constraints["namespaceSelector"] = selector;
@@ -248,6 +257,10 @@ fn policies() -> Vec<Policy> {
         "operations": ["*"], "apiGroups": [""], "apiVersions": ["*"], "resources": ["configmaps"], "resourceNames": ["twin-excluded"]}]);
     let mut exact = constraints("exact", rule(&["*"], "autoscaling", "v1", "horizontalpodautoscalers"));
     exact["matchPolicy"] = json!("Exact");
+    let sides =
+        ["admission-reference", "admission-second", "admission-gateway"].map(|side| format!("side-{side}"));
+    let hidden = json!({"resourceRules": [{"operations": ["*"], "apiGroups": ["autoscaling"], "apiVersions": ["v2"],
+        "resources": ["horizontalpodautoscalers"], "resourceNames": sides}]});
     let named = json!({"resourceRules": [{"operations": ["CREATE", "UPDATE", "DELETE"], "apiGroups": [""], "apiVersions": ["v1"],
         "resources": ["configmaps"], "resourceNames": ["twin-named"]}], "objectSelector": {"matchLabels": {LABEL: "named"}}});
     let connections = json!({"resourceRules": [rule(&["CONNECT"], "", "v1", "pods/*")]});
@@ -262,6 +275,9 @@ fn policies() -> Vec<Policy> {
         spec_of("scales", json!({"matchConstraints": {"resourceRules": [rule(&["UPDATE"], "apps", "v1", "deployments/scale")]},
             "matchConditions": [{"name": "of-cases", "expression": "object.spec.replicas == 77"}],
             "validations": [{"expression": "false", "messageExpression": "object.kind + ' ' + string(oldObject.spec.replicas)"}]})),
+        // Of all metrics, also of those that v1 does not show.
+        spec_of("hidden", json!({"matchConstraints": hidden, "validations": that(
+            "object == null || object.spec.?metrics.orValue([]).all(m, m.?resource.target.averageUtilization.orValue(0) < 90)")})),
         // The API server asks no policy about reviews.
         spec_of("reviews", json!({"matchConstraints": {"resourceRules": [rule(&["*"], "authorization.k8s.io", "v1", "*")]}, "validations": that("false")})),
         spec_of("connections", json!({"matchConstraints": connections,

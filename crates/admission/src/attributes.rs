@@ -179,7 +179,7 @@ impl SharedObjects {
 }
 
 /// Whether a value is larger than [`LARGE`] or deeper than [`DEEP`]. Looks at no more of it than that.
-fn is_large(value: &Value) -> bool {
+pub(crate) fn is_large(value: &Value) -> bool {
     let (mut size, mut pending) = (0_usize, vec![(value, 0)]);
     while let Some((value, depth)) = pending.pop() {
         size += match value {

@@ -40,7 +40,7 @@ use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
 pub(crate) use conditions::{Failure, hold};
-pub(crate) use evaluation::{Expressions, failure};
+pub(crate) use evaluation::{Expressions, InlineCost, failure};
 pub use index::{OperationSet, RuleIndex};
 pub use rules::{RuleMatch, RuleSet, equivalent_groups, rule_match};
 pub use selector::{LabelSelector, SelectorError};
@@ -52,6 +52,7 @@ pub struct RequestMatcher<'a, C> {
     possible: OnceLock<PossibleEquivalents>,
     served: OnceLock<Option<Vec<Arc<ServedResource>>>>,
     namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
+    pub(crate) inline: InlineCost,
 }
 
 /// The objects of a request in the form that a webhook expects.
@@ -71,6 +72,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             possible: OnceLock::new(),
             served: OnceLock::new(),
             namespace: OnceLock::new(),
+            inline: InlineCost::default(),
         }
     }
 
@@ -129,7 +131,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
     ) -> Result<RuleMatch, Box<Status>> {
-        let matched = self.constraints_match(resources).await;
+        let matched = self.constraints_match(resources, resources.into()).await;
         if matched == RuleMatch::No || !self.object_matches(&resources.object_selector, objects) {
             return Ok(RuleMatch::No);
         }
@@ -139,17 +141,15 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         Ok(matched)
     }
 
-    /// How the rules match that include and exclude requests.
-    async fn constraints_match(&self, resources: &MatchResources) -> RuleMatch {
-        let matched = if resources.rules.is_empty() {
-            RuleMatch::Exact
-        } else {
-            self.rules_match(resources.into()).await
-        };
+    /// How the rules match that include requests, `included`, and those that exclude some of them. A request whose name is not known
+    /// is only excluded by rules for any name.
+    async fn constraints_match(&self, resources: &MatchResources, included: RuleSet<'_>) -> RuleMatch {
+        let matched =
+            if resources.rules.is_empty() { RuleMatch::Exact } else { self.rules_match(included).await };
         if matched == RuleMatch::No {
             return matched;
         }
-        let excluded = RuleSet { rules: &resources.excluded, match_policy: resources.match_policy };
+        let excluded = RuleSet { rules: &resources.excluded, ..RuleSet::from(resources) };
         match self.rules_match(excluded).await {
             RuleMatch::No => matched,
             RuleMatch::Exact | RuleMatch::Equivalent(_) => RuleMatch::No,
@@ -164,25 +164,27 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         resources: &MatchResources,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
-        Ok(self.constraints_match(resources).await != RuleMatch::No
+        let Attributes { operation, name, .. } = self.attributes;
+        let included = if *operation == Operation::Create && name.is_empty() {
+            RuleSet::from(resources).of_any_name()
+        } else {
+            RuleSet::from(resources)
+        };
+        Ok(self.constraints_match(resources, included).await != RuleMatch::No
             && self.namespace_may_match(&resources.namespace_selector, surroundings).await?)
     }
 
-    /// The values of the variables of a policy, beside those of its conditions.
+    /// The values of the variables of a policy; `of_conditions` are those of its conditions.
     pub(crate) async fn policy_bindings(
         &self,
-        seen: ConditionObjects<'_>,
-        resource: &ServedResource,
-        namespace: &Arc<Value>,
+        of_conditions: &Arc<Bindings>,
+        (resource, namespace, is_large): (&ServedResource, Option<Arc<Value>>, bool),
         surroundings: &impl Surroundings,
-    ) -> Result<[Arc<Bindings>; 2], Box<Status>> {
-        let are_large = seen.objects.are_large;
-        let of_conditions = self.bindings(seen, surroundings).await?;
-        let (base, attributes) = (Arc::clone(&of_conditions), self.attributes.clone());
-        let (resource, namespace) = (resource.clone(), Arc::clone(namespace));
+    ) -> Result<Arc<Bindings>, Box<Status>> {
+        let (base, attributes) = (Arc::clone(of_conditions), self.attributes.clone());
+        let (resource, namespace) = (resource.clone(), namespace.unwrap_or_default());
         let bind = move || Arc::new(conditions::policy_bindings(&base, &attributes, &resource, &namespace));
-        let of_policy = surroundings.compute(are_large, bind).await.ok_or_else(evaluation::cancelled)?;
-        Ok([of_conditions, of_policy])
+        surroundings.compute(is_large, bind).await.ok_or_else(evaluation::cancelled)
     }
 
     /// Whether the match conditions of a webhook hold; the `Status` for the client if that cannot be decided, and its failure
@@ -198,12 +200,13 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         }
         let are_large = seen.objects.are_large;
         let bindings = self.bindings(seen, surroundings).await?;
-        let evaluation = Evaluation { attributes: self.attributes, bindings, are_large };
+        let evaluation =
+            Evaluation { attributes: self.attributes, bindings, are_large, inline: &self.inline };
         evaluation.holds(webhook, surroundings).await
     }
 
     /// The variables of conditions.
-    async fn bindings(
+    pub(crate) async fn bindings(
         &self,
         ConditionObjects { kind, objects, bindings: known }: ConditionObjects<'_>,
         surroundings: &impl Surroundings,

@@ -40,8 +40,12 @@ pub trait Surroundings: Caller {
         ready(Err(internal_error("namespaces are not read")))
     }
 
-    /// The authorizer's decision of an access review of a match condition about the user of the request.
-    fn authorize(&self, review: &AccessReview) -> impl Future<Output = AccessDecision> + Send;
+    /// The authorizer's decision of an access review of an expression about the user of the request; the `Status` for the client if
+    /// there is none now. That is no error of the expression, which a `failurePolicy` could ignore, and no refusal either.
+    fn authorize(
+        &self,
+        review: &AccessReview,
+    ) -> impl Future<Output = Result<AccessDecision, Box<Status>>> + Send;
 
     /// Takes note that a webhook does not match. A match condition that excludes a request is an [`Event`].
     fn note_skip(&self, _webhook: &Webhook, _reason: SkipReason) {}

@@ -13,6 +13,7 @@
 )]
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
@@ -38,9 +39,14 @@ struct Outcome {
     status: Value,
     warnings: Vec<String>,
     annotations: BTreeMap<String, String>,
+    /// How often work was done elsewhere than where the request is served; not compared.
+    elsewhere: usize,
 }
 
+#[derive(Default)]
 struct Recorder {
+    /// How often work was done elsewhere.
+    elsewhere: AtomicUsize,
     namespace: Value,
     found: Mutex<Outcome>,
 }
@@ -71,14 +77,23 @@ impl Surroundings for Recorder {
         Ok(self.namespace.clone())
     }
 
-    async fn authorize(&self, review: &AccessReview) -> AccessDecision {
+    async fn authorize(&self, review: &AccessReview) -> Result<AccessDecision, Box<Status>> {
         let allowed = review.verb == "get";
         let reason = if allowed { "" } else { "only get" };
-        AccessDecision { allowed, reason: reason.to_owned(), error: None }
+        Ok(AccessDecision { allowed, reason: reason.to_owned(), error: None })
     }
 
     fn is_late(&self) -> bool {
         false
+    }
+
+    async fn compute<T: Send + 'static>(
+        &self,
+        is_long: bool,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        self.elsewhere.fetch_add(usize::from(is_long), Ordering::Relaxed);
+        Some(work())
     }
 
     async fn shadow(&self, _: ShadowCall) {}
@@ -171,10 +186,11 @@ fn run(policies: &[Arc<ValidatingPolicy>], namespace: &Value, request: &Value) -
     };
     let object = |field: &str| Some(request[field].clone()).filter(|object| !object.is_null());
     let mut objects = Objects { object: object("object"), old_object: object("oldObject") };
-    let recorder = Recorder { namespace: namespace.clone(), found: Mutex::default() };
+    let recorder = Recorder { namespace: namespace.clone(), ..Recorder::default() };
     let validated = phases::validate((policies, &[]), &attributes, &mut objects, &NoConversions, &recorder);
     let validated = validated.now_or_never().unwrap();
     let mut found = recorder.found.into_inner().unwrap();
+    found.elsewhere = recorder.elsewhere.into_inner();
     found.status = validated.err().map_or(Value::Null, |status| serde_json::to_value(*status).unwrap());
     found
 }
@@ -197,6 +213,7 @@ fn their_outcome(answer: &Value) -> Outcome {
         status,
         warnings: serde_json::from_value(answer["warnings"].clone()).unwrap_or_default(),
         annotations: serde_json::from_value(answer["annotations"].clone()).unwrap_or_default(),
+        elsewhere: 0,
     }
 }
 
@@ -235,7 +252,8 @@ fn compare(cases: &[Case]) {
         loaded += 1;
         let outcomes = answer["outcomes"].as_array().into_iter().flatten();
         for (request, theirs) in case.requests.iter().zip(outcomes) {
-            let (ours, theirs) = (run(&policies, &case.namespace, request), their_outcome(theirs));
+            let ours = Outcome { elsewhere: 0, ..run(&policies, &case.namespace, request) };
+            let theirs = their_outcome(theirs);
             denied += usize::from(!theirs.status.is_null());
             if ours != theirs {
                 let texts = [&ours, &theirs].map(|outcome| format!("{outcome:?}"));
@@ -324,6 +342,39 @@ fn case(spec: Value, bindings: Vec<Value>) -> Case {
 /// A policy whose only validation is this.
 fn validating(validation: Value) -> Value {
     json!({"matchConstraints": any(), "validations": [validation]})
+}
+
+/// What a client makes long is not evaluated where others wait: one expression, or many short ones together.
+#[test]
+fn long_evaluations_are_done_elsewhere() {
+    let data = |keys: usize| {
+        let data: serde_json::Map<_, _> = (0..keys).map(|key| (format!("k{key}"), json!("x"))).collect();
+        request("CREATE", json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data}), Value::Null)
+    };
+    let nested = "object.data.all(a, object.data.all(b, object.data[b] != 'y'))";
+    let many: Value = (0..600).map(|_| json!({"expression": "object.data.all(a, a != 'y')"})).collect();
+    let variables = json!([{"name": "long", "expression": nested}]);
+    let of_variable = json!({"matchConstraints": any(), "variables": variables,
+        "validations": [{"expression": "variables.long"}]});
+    for (spec, keys, is_long) in [
+        (validating(json!({"expression": nested})), 5, false),
+        (validating(json!({"expression": nested})), 300, true),
+        (of_variable.clone(), 5, false),
+        (of_variable, 300, true),
+        (json!({"matchConstraints": any(), "validations": many}), 20, true),
+        (
+            json!({"matchConstraints": any(), "matchConditions": [{"name": "c", "expression": nested}],
+            "validations": [{"expression": "true"}]}),
+            300,
+            true,
+        ),
+    ] {
+        let manifests = [policy(spec.clone()), bound(json!(["Deny"]))];
+        let policies = read(&manifests).unwrap();
+        let found = run(&policies, &namespace(), &data(keys));
+        assert_eq!(found.elsewhere > 0, is_long, "{spec} {keys}: {found:?}");
+        assert_eq!(found.status, Value::Null, "{spec} {keys}");
+    }
 }
 
 #[test]

@@ -18,11 +18,6 @@ impl Budget {
     /// The budget of one policy with one binding.
     pub const POLICY: Self = Self(10_000_000);
 
-    /// Whether so much more would not exceed it.
-    pub fn suffices(&self, cost: u64) -> bool {
-        self.0 >= cost
-    }
-
     /// Charges an evaluation.
     pub fn charge(&mut self, evaluated: &Evaluated) -> Result<(), BudgetExceeded> {
         self.0 = self.0.checked_sub(evaluated.cost).ok_or(BudgetExceeded)?;

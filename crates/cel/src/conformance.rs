@@ -7,6 +7,7 @@ use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::composition::VariableValues;
 use super::environment::Environment;
+use super::evaluation::Extent;
 use super::expression::{Expression, Outcome};
 use super::float;
 use super::libraries::time;
@@ -36,8 +37,12 @@ pub fn evaluate(
             Outcome::Variable(name) => return (Err(format!("no value of variable {name}")), cost),
             Outcome::Error(error) => return (Err(error.to_string()), cost),
             Outcome::Value(_) => {
-                let (value, _) = expression
-                    .run(bindings, &decisions, &VariableValues::default(), |value| Ok(describe(value)));
+                let (value, _) = expression.run(
+                    bindings,
+                    (&decisions, &VariableValues::default()),
+                    Extent::Whole,
+                    |value| Ok(describe(value)),
+                );
                 return (value.map_err(|halt| format!("{halt:?}")), cost);
             }
         }

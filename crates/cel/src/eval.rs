@@ -13,7 +13,7 @@ use super::access::{AccessDecision, AccessReview};
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::environment::VARIABLES;
-use super::evaluation::{EvalResult, Evaluation, Halt, error, no_such_overload, sound};
+use super::evaluation::{EvalResult, Evaluation, Extent, Halt, error, no_such_overload, sound};
 use super::patterns::Patterns;
 use super::price::{self, LIST, MAP};
 use super::registry::Callee;
@@ -38,9 +38,15 @@ impl<'a> Evaluator<'a> {
         variables: &'a [(&'static str, Datum)],
         patterns: &'a Patterns,
         (decisions, values): (&'a [(AccessReview, AccessDecision)], &'a VariableValues),
+        extent: Extent,
     ) -> Self {
         let scope: Vec<_> = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
-        Self { globals: scope.len(), scope, values, evaluation: Evaluation::new(rules, patterns, decisions) }
+        Self {
+            globals: scope.len(),
+            scope,
+            values,
+            evaluation: Evaluation::new(rules, patterns, decisions, extent),
+        }
     }
 
     /// The cost so far.

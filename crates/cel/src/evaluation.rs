@@ -20,6 +20,18 @@ pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// beyond what an expression needs within the cost limit.
 const STEP_LIMIT: u64 = 5 * COST_LIMIT;
 
+/// What a [brief](Extent::Brief) evaluation may cost: less than a millisecond.
+const BRIEF_COST: u64 = 10_000;
+
+/// How far an evaluation goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// To the end, or to the limit.
+    Whole,
+    /// As far as a thread may go on which others wait.
+    Brief,
+}
+
 /// The number of computed patterns that one evaluation keeps.
 const MAX_PATTERNS: usize = 4;
 
@@ -32,6 +44,8 @@ pub(super) enum Halt {
     Unsuited,
     /// The cost limit is exceeded.
     Cost,
+    /// The evaluation is not brief.
+    Long,
     /// The authorizer must decide an access review first.
     Review(Box<AccessReview>),
     /// This variable of the policy must be evaluated first.
@@ -43,7 +57,7 @@ impl Halt {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Error(_) | Self::Unsuited => false,
-            Self::Cost | Self::Review(_) | Self::Variable(_) => true,
+            Self::Cost | Self::Long | Self::Review(_) | Self::Variable(_) => true,
         }
     }
 }
@@ -51,6 +65,8 @@ impl Halt {
 /// How an evaluation ended without a value, with the reference's text.
 pub(super) enum HaltKind {
     Error(String),
+    /// The evaluation is not brief.
+    Long,
     Review(Box<AccessReview>),
     Variable(String),
 }
@@ -62,6 +78,7 @@ impl Halt {
             Self::Error(text) => HaltKind::Error(text),
             Self::Unsuited => HaltKind::Error("no such overload".to_owned()),
             Self::Cost => HaltKind::Error("operation cancelled: actual cost limit exceeded".to_owned()),
+            Self::Long => HaltKind::Long,
             Self::Review(review) => HaltKind::Review(review),
             Self::Variable(name) => HaltKind::Variable(name),
         }
@@ -95,6 +112,7 @@ pub(super) struct Evaluation<'a> {
     decisions: &'a [(AccessReview, AccessDecision)],
     spent: u64,
     steps: u64,
+    is_brief: bool,
 }
 
 impl<'a> Evaluation<'a> {
@@ -102,8 +120,10 @@ impl<'a> Evaluation<'a> {
         rules: &'static Rules,
         patterns: &'a Patterns,
         decisions: &'a [(AccessReview, AccessDecision)],
+        extent: Extent,
     ) -> Self {
-        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0 }
+        let is_brief = extent == Extent::Brief;
+        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0, is_brief }
     }
 
     /// The rules of the release that is followed.
@@ -142,7 +162,7 @@ impl<'a> Evaluation<'a> {
     /// Charges work before it is done.
     pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
         self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
-        if self.spent > COST_LIMIT { Err(Halt::Cost) } else { Ok(()) }
+        self.within(self.spent, COST_LIMIT)
     }
 
     /// Charges reading `length` characters or bytes.
@@ -153,6 +173,14 @@ impl<'a> Evaluation<'a> {
     /// Counts a node, also where the reference has no cost for it.
     pub(super) fn step(&mut self) -> Result<(), Halt> {
         self.steps += 1;
-        if self.steps > STEP_LIMIT { Err(Halt::Cost) } else { Ok(()) }
+        self.within(self.steps, STEP_LIMIT)
+    }
+
+    fn within(&self, used: u64, limit: u64) -> Result<(), Halt> {
+        match () {
+            () if self.is_brief && used > BRIEF_COST => Err(Halt::Long),
+            () if used > limit => Err(Halt::Cost),
+            () => Ok(()),
+        }
     }
 }

@@ -31,7 +31,7 @@ pub struct ExplainedPart {
 type Locals<'a> = Vec<(&'a str, Datum)>;
 
 /// Explains one evaluation.
-pub(super) struct Explainer<'a, F> {
+struct Explainer<'a, F> {
     evaluator: F,
     parts: Vec<ExplainedPart>,
     locals: Locals<'a>,
@@ -46,17 +46,19 @@ impl Expression {
         decisions: &[(AccessReview, AccessDecision)],
         values: &VariableValues,
     ) -> Vec<ExplainedPart> {
-        self.explained(bindings, decisions, values)
+        let explained =
+            self.look(bindings, (decisions, values), |tree, evaluator| Explainer::new(evaluator).parts(tree));
+        explained.unwrap_or_default()
     }
 }
 
 impl<'a, F: Fn() -> Evaluator<'a>> Explainer<'a, F> {
     /// Explains with a new evaluator for each part.
-    pub(super) fn new(evaluator: F) -> Self {
+    fn new(evaluator: F) -> Self {
         Self { evaluator, parts: Vec::new(), locals: Vec::new() }
     }
 
-    pub(super) fn parts(mut self, tree: &'a ExprNode) -> Vec<ExplainedPart> {
+    fn parts(mut self, tree: &'a ExprNode) -> Vec<ExplainedPart> {
         self.explain(tree, 0);
         self.parts
     }
@@ -82,7 +84,7 @@ impl<'a, F: Fn() -> Evaluator<'a>> Explainer<'a, F> {
         let value = match result.map_err(Halt::kind) {
             Ok(value) => cut(value_text(&value)),
             Err(HaltKind::Error(text)) => format!("error: {}", cut(text)),
-            Err(HaltKind::Review(_) | HaltKind::Variable(_)) => "not evaluated".to_owned(),
+            Err(HaltKind::Long | HaltKind::Review(_) | HaltKind::Variable(_)) => "not evaluated".to_owned(),
         };
         self.parts.push(ExplainedPart { depth, text: cut(text(node)), value });
         let depth = depth + 1;

@@ -8,8 +8,7 @@ use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
-use super::evaluation::{COST_LIMIT, Halt, HaltKind};
-use super::explain::{ExplainedPart, Explainer};
+use super::evaluation::{COST_LIMIT, Extent, Halt, HaltKind};
 use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
@@ -158,43 +157,60 @@ impl Expression {
         decisions: &[(AccessReview, AccessDecision)],
         values: &VariableValues,
     ) -> Evaluated {
-        let (result, cost) = self.run(bindings, decisions, values, Value::of);
-        let outcome = match result.map_err(Halt::kind) {
-            Ok(value) => Outcome::Value(value),
-            Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
-            Err(HaltKind::Review(review)) => Outcome::Review(review),
-            Err(HaltKind::Variable(name)) => Outcome::Variable(name),
-        };
-        Evaluated { outcome, cost }
+        self.evaluated(bindings, decisions, values, Extent::Whole).unwrap_or_else(|cost| {
+            // Only a brief evaluation ends so.
+            Evaluated { outcome: Outcome::Error(EvalError("the evaluation has not ended".to_owned())), cost }
+        })
     }
 
-    /// The values of the parts.
-    pub(super) fn explained(
+    /// The same, if it takes less than a millisecond; else the cost so far.
+    pub fn evaluate_briefly(
         &self,
         bindings: &Bindings,
         decisions: &[(AccessReview, AccessDecision)],
         values: &VariableValues,
-    ) -> Vec<ExplainedPart> {
-        let compiled = &self.0;
-        let explain = || {
-            let evaluator = || {
-                let rules = compiled.environment.rules();
-                Evaluator::new(rules, &bindings.0, &compiled.patterns, (decisions, values))
-            };
-            Explainer::new(evaluator).parts(&compiled.tree)
+    ) -> Result<Evaluated, u64> {
+        if self.0.deep { Err(0) } else { self.evaluated(bindings, decisions, values, Extent::Brief) }
+    }
+
+    fn evaluated(
+        &self,
+        bindings: &Bindings,
+        decisions: &[(AccessReview, AccessDecision)],
+        values: &VariableValues,
+        extent: Extent,
+    ) -> Result<Evaluated, u64> {
+        let (result, cost) = self.run(bindings, (decisions, values), extent, Value::of);
+        let outcome = match result.map_err(Halt::kind) {
+            Ok(value) => Outcome::Value(value),
+            Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
+            Err(HaltKind::Long) => return Err(cost),
+            Err(HaltKind::Review(review)) => Outcome::Review(review),
+            Err(HaltKind::Variable(name)) => Outcome::Variable(name),
         };
-        if !compiled.deep {
-            return explain();
-        }
-        stack::run("cel-evaluator", stack::EVALUATOR, explain).unwrap_or_default()
+        Ok(Evaluated { outcome, cost })
+    }
+
+    /// Shows the tree, with evaluators for its parts. `None` if there is no thread for a deep one.
+    pub(super) fn look<T: Send>(
+        &self,
+        bindings: &Bindings,
+        known: (&[(AccessReview, AccessDecision)], &VariableValues),
+        look: impl for<'a> FnOnce(&'a ExprNode, &dyn Fn() -> Evaluator<'a>) -> T + Send,
+    ) -> Option<T> {
+        let Compiled { environment, patterns, tree, deep, .. } = &*self.0;
+        let look = || {
+            look(tree, &|| Evaluator::new(environment.rules(), &bindings.0, patterns, known, Extent::Whole))
+        };
+        if *deep { stack::run("cel-evaluator", stack::EVALUATOR, look).ok() } else { Some(look()) }
     }
 
     /// Evaluates the tree, and converts its value; also returns the cost.
     pub(super) fn run<T: Send>(
         &self,
         bindings: &Bindings,
-        decisions: &[(AccessReview, AccessDecision)],
-        values: &VariableValues,
+        (decisions, values): (&[(AccessReview, AccessDecision)], &VariableValues),
+        extent: Extent,
         convert: impl FnOnce(&Datum) -> Result<T, Halt> + Send,
     ) -> (Result<T, Halt>, u64) {
         let compiled = &self.0;
@@ -204,6 +220,7 @@ impl Expression {
                 &bindings.0,
                 &compiled.patterns,
                 (decisions, values),
+                extent,
             );
             let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
             (result, evaluator.spent())

@@ -32,6 +32,7 @@
 //! | `conformance` | what the comparison with the reference needs |
 //! | `budget` | the budget of several expressions |
 //! | `variables` | the variables of a policy: named expressions |
+//! | `explain` | the values of the parts of an expression, for people |
 //! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
 //! | `bindings` | the values of the variables |
 //! | `plan` | folds constants, and compiles literal patterns |
@@ -57,7 +58,6 @@
 //! | `float` | doubles, as Go parses them |
 //! | `patterns` | the regular expressions of an expression, as Go parses them |
 //! | `access` | access reviews for the authorizer, and its decisions |
-//! | `explain` | the values of the parts of an expression, for people |
 //! | `faults` | errors of compilation, as the reference words them |
 //! | `stack` | threads with a larger stack |
 //! | `cel_go` | the releases of the reference, and what differs between them |

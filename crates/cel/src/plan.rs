@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::eval::Evaluator;
-use super::evaluation::Halt;
+use super::evaluation::{Extent, Halt};
 use super::faults::CompileFault;
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
@@ -45,12 +45,12 @@ pub(super) fn plan(
     if !is_constant(node) {
         return Ok(());
     }
-    match Evaluator::new(rules, &[], patterns, (&[], &VariableValues::default())).eval(node) {
+    match Evaluator::new(rules, &[], patterns, (&[], &VariableValues::default()), Extent::Whole).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
         Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
         // No constant calls the authorizer.
-        Err(Halt::Cost | Halt::Review(_) | Halt::Variable(_)) => {
+        Err(Halt::Cost | Halt::Long | Halt::Review(_) | Halt::Variable(_)) => {
             return fault("constant is too large".to_owned());
         }
     }

@@ -5,7 +5,7 @@ use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
-use super::evaluation::{Halt, HaltKind};
+use super::evaluation::{Extent, Halt, HaltKind};
 use super::expression::Expression;
 use super::faults::CompileError;
 use super::types::Type;
@@ -58,11 +58,6 @@ impl Variables {
         Expression::compile_in(text, environment, result, &self.types)
     }
 
-    /// How many there are.
-    pub fn count(&self) -> usize {
-        self.all.len()
-    }
-
     /// Whether there is a variable of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.find(name).is_some()
@@ -76,11 +71,38 @@ impl Variables {
         decisions: &[(AccessReview, AccessDecision)],
         values: &mut VariableValues,
     ) -> (VariableOutcome, u64) {
+        self.evaluated(name, bindings, (decisions, values), Extent::Whole)
+            // Only a brief evaluation ends so.
+            .unwrap_or_else(|cost| (VariableOutcome::Known, cost))
+    }
+
+    /// The same, if it takes less than a millisecond; else the cost so far.
+    pub fn evaluate_briefly(
+        &self,
+        name: &str,
+        bindings: &Bindings,
+        decisions: &[(AccessReview, AccessDecision)],
+        values: &mut VariableValues,
+    ) -> Result<(VariableOutcome, u64), u64> {
+        let is_deep = self.find(name).and_then(|found| found.expression.as_ref());
+        if is_deep.is_some_and(Expression::needs_thread) {
+            return Err(0);
+        }
+        self.evaluated(name, bindings, (decisions, values), Extent::Brief)
+    }
+
+    fn evaluated(
+        &self,
+        name: &str,
+        bindings: &Bindings,
+        (decisions, values): (&[(AccessReview, AccessDecision)], &mut VariableValues),
+        extent: Extent,
+    ) -> Result<(VariableOutcome, u64), u64> {
         let Some(expression) = self.find(name).and_then(|variable| variable.expression.as_ref()) else {
             values.fail(name, "it does not compile");
-            return (VariableOutcome::Known, 0);
+            return Ok((VariableOutcome::Known, 0));
         };
-        let (result, cost) = expression.run(bindings, decisions, values, |value| Ok(value.clone()));
+        let (result, cost) = expression.run(bindings, (decisions, values), extent, |value| Ok(value.clone()));
         let outcome = match result.map_err(Halt::kind) {
             Ok(value) => {
                 values.know(name, value);
@@ -90,10 +112,11 @@ impl Variables {
                 values.fail(name, &text);
                 VariableOutcome::Known
             }
+            Err(HaltKind::Long) => return Err(cost),
             Err(HaltKind::Review(review)) => VariableOutcome::Review(review),
             Err(HaltKind::Variable(other)) => VariableOutcome::Variable(other),
         };
-        (outcome, cost)
+        Ok((outcome, cost))
     }
 
     fn find(&self, name: &str) -> Option<&Variable> {

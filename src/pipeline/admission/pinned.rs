@@ -112,7 +112,9 @@ impl Reviewer<'_> {
             self.proven_write(&request, shown, objects.object.filter(|_| changed)).await?;
         // The name of the request stays, also if a webhook renames the object.
         if attributes.name.is_empty() {
-            attributes = self.created_attributes(authorized, &reviewed.object);
+            // That of a Namespace is its name as it was sent.
+            let namespace = attributes.namespace;
+            attributes = Attributes { namespace, ..self.created_attributes(authorized, &reviewed.object) };
         }
         let on_conflict =
             if reviewed.generated.is_some() { OnConflict::ReviewAgain } else { OnConflict::Respond };
@@ -200,7 +202,9 @@ impl Reviewer<'_> {
         let policies = self.admission.policies(&attributes.resource).iter();
         let of_policies =
             policies.filter(|policy| !policy.shadow).map(|policy| RuleSet::from(&policy.constraints));
-        of_webhooks.chain(of_policies).any(|rules| rule_match(rules, attributes, None) == RuleMatch::Possible)
+        of_webhooks
+            .chain(of_policies)
+            .any(|rules| rule_match(rules.of_any_name(), attributes, None) == RuleMatch::Possible)
     }
 
     async fn carried_over(

@@ -190,6 +190,54 @@ async fn a_shadow_policy_has_no_effect() {
     assert_eq!(admitting.lines(), [format!("GET {named}"), format!("PATCH {named}")]);
 }
 
+/// What no dry run shows may have any name before it is created.
+#[tokio::test]
+async fn a_policy_for_one_name_refuses_new_objects_that_no_dry_run_shows() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let name = "named.static.k8s.io";
+    let rule = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"], "resourceNames": ["m"]});
+    let constraints = json!({"resourceRules": [rule]});
+    let named =
+        policy(name, json!({"matchConstraints": constraints, "validations": [{"expression": "false"}]}));
+    admitting.write_policies(&[named, binding(name, &["Deny"])]);
+    let gateway = admitting.gateway("pinnedDryRun");
+    let (code, body) = send(&gateway, Method::POST, GADGETS, &[JSON], map()).await;
+    assert_eq!(code, StatusCode::INTERNAL_SERVER_ERROR, "{body}");
+    assert!(body.contains("has no dry run"), "{body}");
+    assert!(!admitting.received().iter().any(Received::is_write));
+    let other = format!("{GADGETS}/other");
+    let (code, body) = send(&gateway, Method::DELETE, &other, &[JSON], String::new()).await;
+    assert_eq!(code, StatusCode::OK, "another name: {body}");
+}
+
+/// An access review that is not decided is neither `false` nor an error of the expression, which a policy or a webhook could ignore.
+#[tokio::test]
+async fn an_undecided_access_review_ends_the_request() {
+    let check = "authorizer.group('').resource('undecided').check('create').allowed()";
+    let conditions = |expression: &str| json!([{"name": "review", "expression": expression}]);
+    for failure_policy in ["Fail", "Ignore"] {
+        for expression in [check.to_owned(), format!("!{check}")] {
+            let admitting = Admitting::start(|review| Some(allow(review))).await;
+            let name = "reviewed.static.k8s.io";
+            let reviewed = json!({"failurePolicy": failure_policy, "matchConditions": conditions(&expression),
+                "validations": [{"expression": "true"}]});
+            admitting.write_policies(&[policy(name, reviewed), binding(name, &["Deny"])]);
+            let gateway = admitting.gateway("pinnedDryRun");
+            let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+            assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{failure_policy} {expression}: {body}");
+            assert!(!admitting.received().iter().any(Received::is_write), "{failure_policy} {expression}");
+            let mut manifest = admitting.manifest((&["*"], "*"), failure_policy, 5);
+            manifest["webhooks"][0]["matchConditions"] = conditions(&expression);
+            admitting.write_manifest(&manifest.to_string());
+            let gateway = admitting.gateway("pinnedDryRun");
+            let (code, body) = send(&gateway, Method::POST, MAPS, &[JSON], map()).await;
+            assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{failure_policy} {expression}: {body}");
+            assert!(!admitting.received().iter().any(Received::is_write), "{failure_policy} {expression}");
+            assert_eq!(admitting.reviews(), 0);
+        }
+    }
+}
+
 /// A shadow policy beside an enforced one: the request is reviewed, and only the latter has an effect.
 #[tokio::test]
 async fn a_shadow_policy_beside_an_enforced_one() {

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{Bindings, Budget, Expression, Outcome, ResourceTarget, Value as CelValue};
 use serde_json::{Map, Value, json};
 
-use super::evaluation::{Expressions, failure};
+use super::evaluation::{Expressions, InlineCost, failure};
 use super::statuses::{aggregate, forbidden};
 use crate::{
     Attributes, ConditionsOf, Event, FailurePolicy, GroupVersionKind, GroupVersionResource, ServedResource,
@@ -30,6 +30,7 @@ pub(super) struct Evaluation<'a> {
     pub(super) bindings: Arc<Bindings>,
     /// Whether an evaluation may take long.
     pub(super) are_large: bool,
+    pub(super) inline: &'a InlineCost,
 }
 
 /// Why conditions have no result.
@@ -71,7 +72,7 @@ impl Evaluation<'_> {
     }
 
     async fn evaluate(&self, webhook: &Webhook, surroundings: &impl Surroundings) -> Result<bool, Failure> {
-        let expressions = Expressions::new(Arc::clone(&self.bindings), None, self.are_large);
+        let expressions = Expressions::new(Arc::clone(&self.bindings), None, self.are_large, self.inline);
         let of = ConditionsOf::Webhook(webhook);
         let failed = || surroundings.note(Event::ConditionFailed(of, self.attributes.operation));
         hold(&webhook.match_conditions, expressions, failed, surroundings).await

@@ -1,6 +1,7 @@
 //! Evaluates the expressions of one webhook, or of one policy, with what they ask for: access reviews and variables.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{
@@ -18,7 +19,28 @@ pub(crate) struct Expressions<'a> {
     variables: Option<&'a Arc<Variables>>,
     /// Whether an evaluation may take long.
     are_large: bool,
+    /// What the evaluations of the request have cost on the thread that serves it.
+    inline: &'a InlineCost,
     known: Known,
+}
+
+/// What the evaluations of one request have cost so far on the thread that serves it, on which others wait: a client decides by its
+/// objects what an expression costs.
+// threat: large-review
+#[derive(Debug, Default)]
+pub(crate) struct InlineCost(AtomicU64);
+
+/// What all evaluations of one request may cost there: a few milliseconds. The others are done elsewhere, in turns of users and clusters.
+const MAX_INLINE_COST: u64 = 20_000;
+
+impl InlineCost {
+    fn is_left(&self) -> bool {
+        self.0.load(Ordering::Relaxed) < MAX_INLINE_COST
+    }
+
+    fn charge(&self, cost: u64) {
+        self.0.fetch_add(cost, Ordering::Relaxed);
+    }
 }
 
 /// What the evaluations have asked for so far.
@@ -43,8 +65,9 @@ impl<'a> Expressions<'a> {
         bindings: Arc<Bindings>,
         variables: Option<&'a Arc<Variables>>,
         are_large: bool,
+        inline: &'a InlineCost,
     ) -> Self {
-        Self { bindings, variables, are_large, known: Known::default() }
+        Self { bindings, variables, are_large, inline, known: Known::default() }
     }
 
     /// Evaluates an expression. Its cost includes that of the variables that it uses first. An evaluation ends by its limit of steps; none
@@ -69,7 +92,7 @@ impl<'a> Expressions<'a> {
                 }
                 Step::VariableIsKnown => drop(pending.pop()),
                 Step::Review(review) => {
-                    let decision = surroundings.authorize(&review).await;
+                    let decision = surroundings.authorize(&review).await?;
                     self.known.decisions.push((*review, decision));
                 }
                 Step::Variable(name) if pending.contains(&name) => {
@@ -85,13 +108,23 @@ impl<'a> Expressions<'a> {
         expression.explain(&self.bindings, &self.known.decisions, &self.known.values)
     }
 
-    /// Evaluates the variable, or else the expression, as far as what is known suffices.
+    /// Evaluates the variable, or else the expression, as far as what is known suffices: here if that is brief, else elsewhere.
     async fn step(
         &mut self,
         expression: &Expression,
         variable: Option<String>,
         surroundings: &impl Surroundings,
     ) -> Result<Step, Box<Status>> {
+        if !self.are_large && self.inline.is_left() {
+            match self.brief_step(expression, variable.as_deref()) {
+                Ok((step, cost)) => {
+                    // Also of an expression without cost.
+                    self.inline.charge(cost.max(1));
+                    return Ok(step);
+                }
+                Err(cost) => self.inline.charge(cost),
+            }
+        }
         let (expression, bindings) = (expression.clone(), Arc::clone(&self.bindings));
         let variables = self.variables.cloned().unwrap_or_default();
         let mut known = std::mem::take(&mut self.known);
@@ -99,27 +132,53 @@ impl<'a> Expressions<'a> {
             let step = if let Some(name) = variable {
                 let Known { decisions, values, cost } = &mut known;
                 let (outcome, spent) = variables.evaluate(&name, &bindings, decisions, values);
-                match outcome {
-                    VariableOutcome::Known => {
-                        *cost = cost.saturating_add(spent);
-                        Step::VariableIsKnown
-                    }
-                    VariableOutcome::Review(review) => Step::Review(review),
-                    VariableOutcome::Variable(name) => Step::Variable(name),
-                }
+                Step::of_variable(outcome, spent, cost)
             } else {
-                let evaluated = expression.evaluate_in(&bindings, &known.decisions, &known.values);
-                match evaluated.outcome {
-                    Outcome::Review(review) => Step::Review(review),
-                    Outcome::Variable(name) => Step::Variable(name),
-                    _ => Step::End(evaluated),
-                }
+                Step::of(expression.evaluate_in(&bindings, &known.decisions, &known.values))
             };
             (step, known)
         };
-        let (step, known) = surroundings.compute(self.are_large, step).await.ok_or_else(cancelled)?;
+        let (step, known) = surroundings.compute(true, step).await.ok_or_else(cancelled)?;
         self.known = known;
         Ok(step)
+    }
+
+    /// The step with its cost; only the cost so far, if it is not brief.
+    fn brief_step(&mut self, expression: &Expression, variable: Option<&str>) -> Result<(Step, u64), u64> {
+        let Known { decisions, values, cost } = &mut self.known;
+        match (variable, self.variables) {
+            (Some(name), Some(variables)) => {
+                let (outcome, spent) = variables.evaluate_briefly(name, &self.bindings, decisions, values)?;
+                Ok((Step::of_variable(outcome, spent, cost), spent))
+            }
+            _ => {
+                let evaluated = expression.evaluate_briefly(&self.bindings, decisions, values)?;
+                let spent = evaluated.cost;
+                Ok((Step::of(evaluated), spent))
+            }
+        }
+    }
+}
+
+impl Step {
+    fn of(evaluated: Evaluated) -> Self {
+        match evaluated.outcome {
+            Outcome::Review(review) => Self::Review(review),
+            Outcome::Variable(name) => Self::Variable(name),
+            _ => Self::End(evaluated),
+        }
+    }
+
+    /// `cost` is that of the variables that the current expression uses first.
+    fn of_variable(outcome: VariableOutcome, spent: u64, cost: &mut u64) -> Self {
+        match outcome {
+            VariableOutcome::Known => {
+                *cost = cost.saturating_add(spent);
+                Self::VariableIsKnown
+            }
+            VariableOutcome::Review(review) => Self::Review(review),
+            VariableOutcome::Variable(name) => Self::Variable(name),
+        }
     }
 }
 

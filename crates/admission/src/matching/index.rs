@@ -88,7 +88,7 @@ impl RuleIndex {
             .any(|known| known.intersects(operations))
     }
 
-    fn insert(&mut self, RuleSet { rules, match_policy }: RuleSet<'_>) {
+    fn insert(&mut self, RuleSet { rules, match_policy, .. }: RuleSet<'_>) {
         for rule in rules {
             let operations: OperationSet = match &rule.operations {
                 Some(operations) => operations.iter().copied().collect(),

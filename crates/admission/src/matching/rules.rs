@@ -27,17 +27,27 @@ pub enum RuleMatch {
 pub struct RuleSet<'a> {
     pub(super) rules: &'a [Rule],
     pub(super) match_policy: MatchPolicy,
+    /// Whether the names of rules are left out, for a request whose object's name is not known.
+    pub(super) any_name: bool,
+}
+
+impl RuleSet<'_> {
+    /// The rules without their names.
+    #[must_use]
+    pub fn of_any_name(self) -> Self {
+        Self { any_name: true, ..self }
+    }
 }
 
 impl<'a> From<&'a Webhook> for RuleSet<'a> {
     fn from(webhook: &'a Webhook) -> Self {
-        Self { rules: &webhook.rules, match_policy: webhook.match_policy }
+        Self { rules: &webhook.rules, match_policy: webhook.match_policy, any_name: false }
     }
 }
 
 impl<'a> From<&'a MatchResources> for RuleSet<'a> {
     fn from(resources: &'a MatchResources) -> Self {
-        Self { rules: &resources.rules, match_policy: resources.match_policy }
+        Self { rules: &resources.rules, match_policy: resources.match_policy, any_name: false }
     }
 }
 
@@ -58,23 +68,21 @@ pub fn rule_match<'a>(
 
 /// How they match if it is not known which resources are served. The equivalents are only computed if they matter.
 pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
-    RuleSet { rules, match_policy }: RuleSet<'_>,
+    RuleSet { rules, match_policy, any_name }: RuleSet<'_>,
     attributes: &Attributes,
     equivalents: impl FnOnce() -> E,
 ) -> RuleMatch {
-    if rules.iter().any(|rule| matches(rule, attributes)) {
+    let of_name = |rule: &&Rule| any_name || names(rule, attributes);
+    let rules = || rules.iter().filter(of_name);
+    if rules().any(|rule| matches(rule, attributes)) {
         return RuleMatch::Exact;
     }
-    let may_convert = || {
-        rules
-            .iter()
-            .any(|rule| operation(rule, attributes) && resource(rule, attributes) && names(rule, attributes))
-    };
+    let may_convert = || rules().any(|rule| operation(rule, attributes) && resource(rule, attributes));
     if match_policy == MatchPolicy::Exact || !may_convert() {
         return RuleMatch::No;
     }
     let equivalents = equivalents();
-    if rules.iter().any(|rule| equivalents.borrow().matches(rule, attributes)) {
+    if rules().any(|rule| equivalents.borrow().matches(rule, attributes)) {
         RuleMatch::Possible
     } else {
         RuleMatch::No
@@ -84,13 +92,14 @@ pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
 /// Decides a possible match: the first rule that matches a served resource, and the first one of those.
 // threat: unreviewed-write
 pub(super) fn served_match(
-    RuleSet { rules, .. }: RuleSet<'_>,
+    RuleSet { rules, any_name, .. }: RuleSet<'_>,
     attributes: &Attributes,
     equivalents: Option<&[Arc<ServedResource>]>,
 ) -> RuleMatch {
     let Some(equivalents) = equivalents else { return RuleMatch::Possible };
     let others = || equivalents.iter().filter(|other| other.resource != attributes.resource);
-    let first = rules.iter().find_map(|rule| {
+    let of_name = |rule: &&Rule| any_name || names(rule, attributes);
+    let first = rules.iter().filter(of_name).find_map(|rule| {
         others().find(|other| {
             let on = &other.resource;
             matches_at(rule, attributes, &on.group, &on.version)
@@ -112,7 +121,6 @@ fn matches_at(rule: &Rule, attributes: &Attributes, group: &str, version: &str) 
         && exact_or_wildcard(&rule.api_groups, group)
         && exact_or_wildcard(&rule.api_versions, version)
         && resource(rule, attributes)
-        && names(rule, attributes)
 }
 
 fn exact_or_wildcard(items: &[String], requested: &str) -> bool {
@@ -209,7 +217,6 @@ impl PossibleEquivalents {
         let on = &attributes.resource;
         operation(rule, attributes)
             && resource(rule, attributes)
-            && names(rule, attributes)
             && self.0.iter().any(|(group, versions)| {
                 exact_or_wildcard(&rule.api_groups, group)
                     && match versions {

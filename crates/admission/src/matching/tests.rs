@@ -58,13 +58,13 @@ impl Surroundings for Fake {
         }
     }
 
-    async fn authorize(&self, review: &AccessReview) -> AccessDecision {
+    async fn authorize(&self, review: &AccessReview) -> Result<AccessDecision, Box<Status>> {
         self.log.lock().unwrap().push(format!("authorize {review:?}"));
-        AccessDecision {
+        Ok(AccessDecision {
             allowed: self.allowed.contains(&review.verb.as_str()),
             reason: String::new(),
             error: None,
-        }
+        })
     }
 
     fn is_late(&self) -> bool {

@@ -11,6 +11,7 @@ use portcullis_cel::Bindings;
 use serde_json::Value;
 
 use super::call::ReviewTexts;
+use super::policies::SeenNamespace;
 use crate::matching::{ConditionObjects, RequestMatcher};
 use crate::review::{ReviewError, ReviewText};
 use crate::{
@@ -36,11 +37,19 @@ struct Form {
     objects: SharedObjects,
     texts: ReviewTexts,
     bindings: OnceLock<Arc<Bindings>>,
+    /// Those of policies, without the namespace of the request and with it.
+    policy_bindings: [OnceLock<Arc<Bindings>>; 2],
 }
 
 impl Form {
     fn new(of: Arc<ServedResource>, objects: SharedObjects) -> Self {
-        Self { of, objects, texts: ReviewTexts::default(), bindings: OnceLock::new() }
+        Self {
+            of,
+            objects,
+            texts: ReviewTexts::default(),
+            bindings: OnceLock::new(),
+            policy_bindings: [OnceLock::new(), OnceLock::new()],
+        }
     }
 }
 
@@ -72,10 +81,19 @@ impl<'a, C: Conversions> Forms<'a, C> {
     pub(super) async fn policy_bindings(
         &self,
         matcher: &RequestMatcher<'_, C>,
-        namespace: &Arc<Value>,
+        namespace: &SeenNamespace,
         surroundings: &impl Surroundings,
     ) -> Result<[Arc<Bindings>; 2], Box<Status>> {
-        matcher.policy_bindings(self.condition_objects(), &self.current.of, namespace, surroundings).await
+        let of_conditions = matcher.bindings(self.condition_objects(), surroundings).await?;
+        let [without, with] = &self.current.policy_bindings;
+        let known = if namespace.object.is_some() { with } else { without };
+        if let Some(of_policy) = known.get() {
+            return Ok([of_conditions, Arc::clone(of_policy)]);
+        }
+        let is_large = self.current.objects.are_large || namespace.is_large;
+        let seen = (&*self.current.of, namespace.object.clone(), is_large);
+        let of_policy = matcher.policy_bindings(&of_conditions, seen, surroundings).await?;
+        Ok([of_conditions, Arc::clone(known.get_or_init(|| of_policy))])
     }
 
     /// The text of a review in the current form.

@@ -16,6 +16,7 @@ use self::findings::Findings;
 use super::annotations::Annotations;
 use super::forms::Forms;
 use super::mutating::expected_form;
+use crate::attributes::is_large;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{internal_error, timeout};
 use crate::{
@@ -31,8 +32,17 @@ struct PolicyPhase<'a, 'b, S, C> {
     forms: &'a mut Forms<'b, C>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
-    /// The namespace of the request, as policies see it, once one of them needs it.
-    namespace: Option<Arc<Value>>,
+    /// The namespace of the request, once a policy needs it.
+    namespace: Option<SeenNamespace>,
+}
+
+/// The namespace of a request, as policies see it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SeenNamespace {
+    /// `None` for a policy that does not use it.
+    pub(super) object: Option<Arc<Value>>,
+    /// Whether it takes long to convert.
+    pub(super) is_large: bool,
 }
 
 /// Runs the policies; the refusal of the first validation that denies the request.
@@ -137,9 +147,11 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         matched: &RuleMatch,
     ) -> Result<PolicyDecisions, Box<Status>> {
         self.expected_form(policy, matched).await.map_err(|reason| failed(policy, &reason))?;
-        let namespace = if policy.uses_namespace { self.namespace().await? } else { Arc::default() };
+        let namespace =
+            if policy.uses_namespace { self.namespace().await? } else { SeenNamespace::default() };
         let bindings = self.forms.policy_bindings(self.matcher, &namespace, self.surroundings).await?;
-        evaluate(policy, self.attributes.operation, bindings, self.objects.are_large, self.surroundings).await
+        let work = (self.objects.are_large || namespace.is_large, &self.matcher.inline);
+        evaluate(policy, self.attributes.operation, bindings, work, self.surroundings).await
     }
 
     /// Makes the form current that a policy expects. Nothing is converted for a shadow policy alone.
@@ -154,9 +166,9 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
 
     /// The namespace of the request, with what policies see of it; `null` for an object that is in none.
     // dispatcher.go, Dispatch; pkg/admission/plugin/cel/condition.go, CreateNamespaceObject
-    async fn namespace(&mut self) -> Result<Arc<Value>, Box<Status>> {
+    async fn namespace(&mut self) -> Result<SeenNamespace, Box<Status>> {
         if let Some(known) = &self.namespace {
-            return Ok(Arc::clone(known));
+            return Ok(known.clone());
         }
         let kind = &self.attributes.kind;
         let is_namespace =
@@ -164,7 +176,8 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         let name = if is_namespace { "" } else { self.attributes.namespace.as_str() };
         let object =
             if name.is_empty() { Value::Null } else { shown(self.surroundings.namespace(name).await?) };
-        Ok(Arc::clone(self.namespace.insert(Arc::new(object))))
+        let is_large = is_large(&object);
+        Ok(self.namespace.insert(SeenNamespace { object: Some(Arc::new(object)), is_large }).clone())
     }
 }
 

@@ -135,8 +135,8 @@ impl Surroundings for FakeSurroundings {
         Err(crate::review::internal_error("namespaces \"x\" not found"))
     }
 
-    async fn authorize(&self, _: &AccessReview) -> AccessDecision {
-        AccessDecision { allowed: false, reason: String::new(), error: None }
+    async fn authorize(&self, _: &AccessReview) -> Result<AccessDecision, Box<Status>> {
+        Ok(AccessDecision { allowed: false, reason: String::new(), error: None })
     }
 
     fn is_late(&self) -> bool {

@@ -96,6 +96,21 @@ fn created() -> Vec<Case> {
     .header("Impersonate-Group", "system:masters");
     cases.push(impersonated.json(&map("requests", "show").to_string()).answers(422));
     cases.push(
+        by_admin("policy jumps: a costly message", "POST", MAPS)
+            .json(&costly_message().to_string())
+            .answers(422),
+    );
+    cases.push(
+        by_admin("policy nameless: a generated name of a namespace", "POST", "/api/v1/namespaces?dryRun=All")
+            .json(
+                &json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"generateName": "{unique}-", "labels": {LABEL: "nameless"}}})
+                .to_string(),
+            )
+            .answers(201)
+            .uncompared_reviews(),
+    );
+    cases.push(
         by_admin("policy plain: a dry run", "POST", &format!("{MAPS}?dryRun=All"))
             .json(&map("plain", "bad").to_string())
             .answers(422),
@@ -123,6 +138,12 @@ fn created() -> Vec<Case> {
             .answers(201),
     );
     cases
+}
+
+fn costly_message() -> Value {
+    let mut object = map("jumps", &"a".repeat(300_000));
+    object["data"]["b"] = json!("b".repeat(300_000));
+    object
 }
 
 fn with_asks(mut object: Value, asks: &str) -> Value {
@@ -231,6 +252,15 @@ fn selected() -> Vec<Case> {
         excluded("twin-included", 422),
         named("policy named: its name", "twin-named", 422),
         named("policy named: another name", "twin-other", 201),
+        by_admin("policy hidden: metrics that v1 does not show", "POST", "/apis/autoscaling/v1/namespaces/twin/horizontalpodautoscalers")
+            .json(&json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "{side}",
+                "annotations": {"case": "{unique}", "autoscaling.alpha.kubernetes.io/metrics":
+                    json!([{"type": "Resource", "resource": {"name": "cpu", "targetAverageUtilization": 50}}]).to_string()}},
+                "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 95,
+                    "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}}).to_string())
+            .answers(422)
+            .then("GET", "/apis/autoscaling/v2/namespaces/twin/horizontalpodautoscalers/{side}")
+            .answers(404),
         by_admin("policy exact: another version", "POST", SCALERS).json(&scaler("exact", 60)).answers(201),
         by_admin("policy equivalent: allowed in another version", "POST", SCALERS)
             .json(&scaler("equivalent", 50))

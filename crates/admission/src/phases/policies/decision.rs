@@ -8,14 +8,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{Bindings, Budget, EvalError, Outcome, Value as CelValue};
 
 use super::refuses;
-use crate::matching::{Expressions, Failure, failure, hold};
+use crate::matching::{Expressions, Failure, InlineCost, failure, hold};
 use crate::{ConditionsOf, Event, Operation, Reason, Surroundings, ValidatingPolicy, Validation};
 
 /// The longest message of a `messageExpression`.
 // apiserver: pkg/apis/cel/config.go, MaxEvaluatedMessageExpressionSizeBytes
 const MAX_MESSAGE_BYTES: usize = 5 * 1024;
-/// What one expression, or one variable, costs at most.
-const MAX_COST: u64 = 1_000_000;
 
 /// What the validations and the audit annotations of a policy give.
 #[derive(Debug, Default)]
@@ -76,10 +74,10 @@ pub(super) async fn evaluate(
     policy: &ValidatingPolicy,
     operation: Operation,
     [of_conditions, of_policy]: [Arc<Bindings>; 2],
-    are_large: bool,
+    (are_large, inline): (bool, &InlineCost),
     surroundings: &impl Surroundings,
 ) -> Result<PolicyDecisions, Box<Status>> {
-    let expressions = |bindings| Expressions::new(bindings, Some(&policy.variables), are_large);
+    let expressions = |bindings| Expressions::new(bindings, Some(&policy.variables), are_large, inline);
     if !policy.match_conditions.is_empty() {
         let (of, began) = (ConditionsOf::Policy(policy), Instant::now());
         let failed = || note(policy, Event::ConditionFailed(of, operation), surroundings);
@@ -114,8 +112,7 @@ pub(super) async fn evaluate(
     }
     // Messages and annotations have no authorizer.
     let without = || Arc::new(Bindings::clone(&of_policy).without_authorizer());
-    let has_refusal = outcomes.iter().any(|(outcome, _)| *outcome != Outcome::Value(CelValue::Bool(true)));
-    let messages = messages(policy, has_refusal, budget, || expressions(without()), surroundings).await?;
+    let messages = messages(policy, budget, expressions(without()), surroundings).await?;
     let decisions =
         policy.validations.iter().zip(outcomes).enumerate().map(|(index, (validation, (outcome, took)))| {
             let message = messages.as_ref().map(|messages| messages.get(index).cloned().flatten());
@@ -153,22 +150,14 @@ pub(super) async fn evaluate(
     Ok(PolicyDecisions { decisions, annotations })
 }
 
-/// The texts of the message expressions; the error, if their budget is exhausted, which then is that of each validation. They are not
-/// evaluated if no validation needs one, and they cannot exhaust it.
-async fn messages<'a>(
+/// The texts of the message expressions; the error, if their budget is exhausted, which then is that of each validation. They are
+/// evaluated also if no validation needs one: they may exhaust it.
+async fn messages(
     policy: &ValidatingPolicy,
-    has_refusal: bool,
     mut budget: Budget,
-    expressions: impl FnOnce() -> Expressions<'a>,
+    mut expressions: Expressions<'_>,
     surroundings: &impl Surroundings,
 ) -> Result<Result<Vec<Option<String>>, String>, Box<Status>> {
-    let count =
-        policy.validations.iter().filter(|validation| validation.message_expression.is_some()).count();
-    let most = u64::try_from(count + policy.variables.count()).unwrap_or(u64::MAX).saturating_mul(MAX_COST);
-    if count == 0 || !has_refusal && budget.suffices(most) {
-        return Ok(Ok(Vec::new()));
-    }
-    let mut expressions = expressions();
     let mut messages = Vec::with_capacity(policy.validations.len());
     for validation in &policy.validations {
         let Some(expression) = &validation.message_expression else {
