@@ -22,6 +22,7 @@ mod token_review;
 
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -108,9 +109,13 @@ impl RequestHandler for Gateway {
             let snapshot = gateway.live.snapshot();
             // A task does this after each change; a request may come first.
             gateway.pools.retain_endpoints(endpoints_version, snapshot.endpoints());
-            let handling = gateway.respond(&snapshot, &connection, &mut scope, request);
-            let handling = unless_revoked(buffers, own_write, handling);
-            let result = AssertUnwindSafe(handling).catch_unwind().await.unwrap_or_else(|_| {
+            let result = {
+                // Pinned here, so that the futures around it hold a pointer: each of them would move it, and be as large again.
+                let handling = pin!(gateway.respond(&snapshot, &connection, &mut scope, request));
+                let handling = unless_revoked(buffers, own_write, handling);
+                AssertUnwindSafe(handling).catch_unwind().await
+            };
+            let result = result.unwrap_or_else(|_| {
                 gateway.metrics.panics.inc();
                 Err(Refusal::Panic)
             });
