@@ -131,7 +131,7 @@ impl Pools {
     ) -> Result<Response<Body>, SendError> {
         let load = if class == SharingClass::Long { Load::Long } else { Load::Short };
         let mut attempt = Attempt::new(load, RequestAuthor::Gateway);
-        self.send_attempt(backend, request, class, &mut attempt).await
+        Ok(*self.send_attempt(backend, request, class, &mut attempt).await?)
     }
 
     /// Sends a request of a client. After a failure, `attempt` names the endpoint, so that the next attempt prefers another one.
@@ -141,7 +141,7 @@ impl Pools {
         mut request: Box<Request<Body>>,
         class: SharingClass<'_>,
         attempt: &mut Attempt,
-    ) -> Result<Response<Body>, SendError> {
+    ) -> Result<Box<Response<Body>>, SendError> {
         let mut attempts_left: Option<usize> = None;
         loop {
             let author = &attempt.author;
@@ -163,7 +163,7 @@ impl Pools {
             };
             attempt.record(pool.endpoint(), class, sent.as_ref().err());
             let (unsent, error) = match sent? {
-                SendOutcome::Response(response) => {
+                SendOutcome::Response(mut response) => {
                     if attempt.may_be_refused {
                         attempt.answered = Some(Arc::clone(pool.endpoint()));
                     }
@@ -175,9 +175,9 @@ impl Pools {
                     {
                         let watch = MovableWatch::begin(balance, Instant::now());
                         let moved = Box::pin(watch.moved());
-                        return Ok((*response).map(|body| body.end_between_events(moved, events)));
+                        response = Box::new(response.map(|body| body.end_between_events(moved, events)));
                     }
-                    return Ok(*response);
+                    return Ok(response);
                 }
                 SendOutcome::NotWritten(request, error) => (request, error),
             };

@@ -130,21 +130,14 @@ pub(super) async fn send(
         if let Some((protocol, client)) = upgrade {
             let connection = Box::pin(pools.connect_for_upgrade(&backend, class, attempt)).await?;
             let tunnel = tunnel();
-            return Box::pin(upgrade::tunnel(
-                connection,
-                *request,
-                protocol,
-                client,
-                tunnel_deadline,
-                tunnel,
-            ))
-            .await;
+            let tunnel = upgrade::tunnel(connection, *request, protocol, client, tunnel_deadline, tunnel);
+            return Ok(Box::new(Box::pin(tunnel).await?));
         }
         attempt.is_movable = is_movable;
         attempt.may_be_refused = shutting_down::may_be_refused(request.method(), &info);
         let mut response = send_with_retry(pools, &backend, request, class, attempt).await?;
         if buffers_response {
-            response = Box::pin(buffer_response_body(response)).await?;
+            response = Box::new(Box::pin(buffer_response_body(*response)).await?);
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(ForwardError::UnaskedSwitch);
@@ -221,7 +214,7 @@ async fn send_with_retry(
     mut request: Box<Request<Body>>,
     class: SharingClass<'_>,
     mut attempt: Attempt,
-) -> Result<Response<Body>, ForwardError> {
+) -> Result<Box<Response<Body>>, ForwardError> {
     backend.retries(class).deposit();
     if request.body().is_end_stream() {
         let is_read = request.method().is_safe() && !matches!(class, SharingClass::Alone { .. });
@@ -268,7 +261,7 @@ async fn send_with_body(
     request: Box<Request<Body>>,
     class: SharingClass<'_>,
     mut attempt: Attempt,
-) -> Result<Response<Body>, ForwardError> {
+) -> Result<Box<Response<Body>>, ForwardError> {
     let (head, body) = request.into_parts();
     let replay = Replay::new(body, pools.replay_memory(&attempt, backend));
     let mut resends = MAX_RESENDS;
@@ -316,14 +309,15 @@ async fn send_with_body(
 
 /// The response, and whether it says that the API server shuts down and has not taken the request.
 async fn read_refusal(
-    response: Response<Body>,
+    response: Box<Response<Body>>,
     attempt: &Attempt,
-) -> Result<(Response<Body>, bool), ForwardError> {
+) -> Result<(Box<Response<Body>>, bool), ForwardError> {
     let may_be = attempt.may_be_refused && shutting_down::may_be_refusal(&response);
     if !may_be {
         return Ok((response, false));
     }
-    Box::pin(shutting_down::read(response)).await.map_err(ForwardError::ResponseBody)
+    let read = Box::pin(shutting_down::read(*response)).await;
+    read.map(|(response, is_refused)| (Box::new(response), is_refused)).map_err(ForwardError::ResponseBody)
 }
 
 /// Whether a request that an endpoint has refused may be sent to another one, which costs a retry.
