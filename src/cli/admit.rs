@@ -358,7 +358,7 @@ fn read(path: &PathBuf) -> Result<Value, String> {
         let file = std::fs::File::open(path).map_err(|error| problem(&error))?;
         file.take(MAX_FILE_BYTES).read_to_end(&mut content).map_err(|error| problem(&error))?;
     }
-    let object = yaml::value(&content).map_err(|error| problem(&error))?;
+    let object = yaml::object(&content).map_err(|error| problem(&error))?;
     if text(&object, "kind").is_empty() {
         return Err(problem(&"it has no kind: give one object, or an AdmissionReview"));
     }

@@ -35,6 +35,12 @@ impl KeyLines {
 
 /// The limit of a document's values; that of a manifest is larger, since one may list thousands of webhooks.
 const MAX_NODES: usize = 100_000;
+/// The depth of a configuration.
+const MAX_DEPTH: usize = 24;
+/// That of an object: a `CustomResourceDefinition` has the schema of its objects.
+const MAX_OBJECT_DEPTH: usize = 128;
+/// Enough for it also in a build that is not optimised.
+const OBJECT_STACK: usize = 64 << 20;
 /// The limit of a manifest's values.
 pub const MAX_MANIFEST_NODES: usize = 2_000_000;
 
@@ -50,21 +56,35 @@ pub fn value(text: &[u8]) -> Result<Value, String> {
 
 /// As [`value`], as programs read that take files of any origin: of a repeated key the last value counts.
 pub fn last_value(text: &[u8]) -> Result<Value, String> {
-    parse_with(text, MAX_NODES, DuplicateKeyPolicy::LastWins).map(|document| document.value)
+    parse_with(text, (MAX_NODES, MAX_DEPTH), DuplicateKeyPolicy::LastWins).map(|document| document.value)
+}
+
+/// The value of an object of the API, or of a list of them, which may be deeper than a configuration.
+pub fn object(text: &[u8]) -> Result<Value, String> {
+    let parse = || {
+        let limits = (MAX_MANIFEST_NODES, MAX_OBJECT_DEPTH);
+        parse_with(text, limits, DuplicateKeyPolicy::Error).map(|document| document.value)
+    };
+    // The parser is recursive.
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(OBJECT_STACK).spawn_scoped(scope, parse);
+        let parsed = thread.ok().and_then(|thread| thread.join().ok());
+        parsed.unwrap_or_else(|| Err("it cannot be read now".to_owned()))
+    })
 }
 
 /// As [`parse`], with another limit of values.
 pub fn parse_bounded(text: &[u8], max_nodes: usize) -> Result<YamlDocument, String> {
-    parse_with(text, max_nodes, DuplicateKeyPolicy::Error)
+    parse_with(text, (max_nodes, MAX_DEPTH), DuplicateKeyPolicy::Error)
 }
 
 fn parse_with(
     text: &[u8],
-    max_nodes: usize,
+    (max_nodes, max_depth): (usize, usize),
     duplicate_keys: DuplicateKeyPolicy,
 ) -> Result<YamlDocument, String> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: 24, max_nodes: max_nodes, max_events: max_nodes.saturating_mul(3) },
+        budget: serde_saphyr::budget! { max_depth: max_depth, max_nodes: max_nodes, max_events: max_nodes.saturating_mul(3) },
         duplicate_keys: duplicate_keys,
         merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,
@@ -174,5 +194,31 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
             entries.push((key.value, key.referenced.line(), item));
         }
         Ok(YamlNode::Map(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Go's parser reads, and YAML 1.2 does not permit: D-yaml-manifests.
+    #[test]
+    fn what_only_another_parser_reads_is_refused_with_its_line() {
+        for (text, line) in [
+            ("a:\n- b: \"x\n  y\"\n", "line 2"),
+            ("a: &a {b: c}\nd: {<<: *a}\n", "line 2"),
+            ("a: \"it\\'s\"\n", "line 1"),
+        ] {
+            let error = value(text.as_bytes()).unwrap_err();
+            assert!(error.contains(line), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn objects_may_be_deeper_than_configurations() {
+        let nested = |depth: usize| format!("{}1{}", "{a: ".repeat(depth), "}".repeat(depth));
+        assert!(value(nested(25).as_bytes()).unwrap_err().contains("too deep"));
+        assert!(object(nested(100).as_bytes()).is_ok());
+        assert!(object(nested(200).as_bytes()).unwrap_err().contains("too deep"));
     }
 }

@@ -48,6 +48,8 @@ impl Validator<'_> {
 
     /// The environment of an expression. `variables` is only declared if there are any.
     fn environment(&self, spec: &PolicySpec, environment: Environment) -> Environment {
+        // A policy with parameters is refused for these, and not for its expressions.
+        let environment = if spec.param_kind.is_some() { Environment::POLICY } else { environment };
         let environment = self.context.of_release(environment);
         if spec.variables.is_empty() { environment } else { environment.composed() }
     }
