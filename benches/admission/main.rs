@@ -202,8 +202,9 @@ async fn rate(side: &Side, admin: &Issued, load: Load) -> f64 {
             for path in &paths {
                 let request = Request::post(*path).header("content-type", "application/json");
                 let response = client.send(request.body(full(object.to_string())).unwrap()).await.unwrap();
-                assert_eq!(response.status(), StatusCode::CREATED);
-                response.into_body().collect().await.unwrap();
+                let status = response.status();
+                let body = response.into_body().collect().await.unwrap().to_bytes();
+                assert_eq!(status, StatusCode::CREATED, "{}: {}", side.name, String::from_utf8_lossy(&body));
             }
             done.fetch_add(1, Ordering::Relaxed);
         }

@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn what_only_another_parser_reads_is_refused_with_its_line() {
         for (text, line) in [
-            ("a:\n- b: \"x\n  y\"\n", "line 2"),
+            ("a:\n- b: \"x\n  y\"\n", "line 3"),
             ("a: &a {b: c}\nd: {<<: *a}\n", "line 2"),
             ("a: \"it\\'s\"\n", "line 1"),
         ] {
