@@ -112,6 +112,7 @@ async fn main() -> ExitCode {
     let (calling, _calling) = start("calling", &[]).await;
     let (plain, _plain) = start("plain", &[disabled]).await;
     register(calling, &pki, webhooks.address, &admin).await;
+    permit(plain, &admin).await;
 
     let all: Vec<String> =
         flags(&pki, plain).into_iter().map(|flag| flag.replace("--workers=1", "--workers=2")).collect();
@@ -271,6 +272,21 @@ fn configurations(name: &str, webhooks: SocketAddr, pki: &Pki) -> [Value; 2] {
     mutating.extend([webhook("mutate/one", "mutating"), webhook("mutate/two", "mutating")]);
     validating.push(webhook("validate", "validating"));
     [configuration("Mutating", mutating), configuration("Validating", validating)]
+}
+
+/// Lets the gateway ask the API server whether a user may make a request, which `requestLevel` does.
+async fn permit(server: SocketAddr, admin: &Issued) {
+    let subjects: Vec<Value> = ["portcullis", "system:portcullis"]
+        .map(|name| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}))
+        .into();
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "bench"}, "subjects": subjects,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    let request = Request::post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings");
+    let request = request.header("content-type", "application/json");
+    let mut client = Gateway::at(server, None).http1(Some(admin)).await;
+    let response = client.send(request.body(full(binding.to_string())).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CREATED);
 }
 
 async fn register(server: SocketAddr, pki: &Pki, webhooks: SocketAddr, admin: &Issued) {

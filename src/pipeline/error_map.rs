@@ -76,7 +76,7 @@ pub(super) enum Refusal {
     MethodNotAllowed,
     #[error("{0}")]
     BadRequest(Cow<'static, str>),
-    #[error("admission webhooks match the request: {0}")]
+    #[error("admission webhooks or policies match the request: {0}")]
     UnreadableForAdmission(String),
     #[error(transparent)]
     Prepare(#[from] PrepareError),

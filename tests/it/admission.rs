@@ -545,7 +545,7 @@ async fn nothing_is_stored_that_a_webhook_has_not_seen() {
         let (code, text) = send(&gateway, method.clone(), target, headers, (*body).to_owned()).await;
         assert_eq!(code.as_u16(), *expected, "{name}: {text}");
         let message = if *expected == 400 {
-            "admission webhooks match the request: "
+            "admission webhooks or policies match the request: "
         } else {
             "failed calling webhook \\\"policy.example.com\\\": "
         };

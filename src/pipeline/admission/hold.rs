@@ -159,7 +159,7 @@ fn unreadable(error: &str) -> Stop {
 /// The object has so many parts that its review takes more memory than any owner has.
 fn too_large(needed: usize, limit: usize) -> Stop {
     let text = format!(
-        "Request entity too large: admission webhooks match the request, and the review of its object takes {needed} bytes of \
+        "Request entity too large: admission webhooks or policies match the request, and the review of its object takes {needed} bytes of \
          memory, limit is {limit}"
     );
     Stop::Refused(Refusal::NotAdmitted(entity_too_large(text)))

@@ -60,12 +60,12 @@ impl Unseen {
     /// The reason in the message for the client.
     fn text(self) -> &'static str {
         match self {
-            Self::Change => "with requestLevel, the gateway shows webhooks only CREATE and CONNECT",
+            Self::Change => "with requestLevel, webhooks and policies are shown only CREATE and CONNECT",
             Self::OtherCreation => {
-                "with requestLevel, the gateway shows webhooks only objects that POST creates"
+                "with requestLevel, webhooks and policies are shown only objects that POST creates"
             }
             Self::NoDryRun => {
-                "the API server of the resource has no dry run, by which the gateway shows objects to webhooks"
+                "the API server of the resource has no dry run, by which the gateway shows objects to webhooks and policies"
             }
             Self::UnknownDryRun => {
                 "the gateway cannot tell whether the API server of the resource has dry runs"

@@ -123,7 +123,7 @@ async fn request_level_shows_policies_what_was_sent() {
         assert_eq!(code, changed, "{body}");
         if failure_policy == "Fail" {
             let message = format!(
-                "failed evaluating ValidatingAdmissionPolicy \\\"{POLICY}\\\": with requestLevel, the gateway shows webhooks only CREATE and CONNECT"
+                "failed evaluating ValidatingAdmissionPolicy \\\"{POLICY}\\\": with requestLevel, webhooks and policies are shown only CREATE and CONNECT"
             );
             assert!(body.contains(&message), "{body}");
             assert_eq!(admitting.lines(), [] as [&str; 0]);

@@ -195,6 +195,6 @@ pub(super) fn unconverted(requested: &GroupVersionResource, to: &ServedResource,
 fn advice(requested: &GroupVersionResource) -> String {
     let requested = requested.api_version();
     format!(
-        "give the webhook a rule for {requested}, or \"matchPolicy: Exact\" if it need not see {requested}"
+        "give the webhook, or the policy, a rule for {requested}, or \"matchPolicy: Exact\" if it need not see {requested}"
     )
 }

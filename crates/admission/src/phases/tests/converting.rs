@@ -26,7 +26,7 @@ fn run_converting(
 
 fn text(error: &str, requested: &str) -> String {
     format!(
-        "Internal error occurred: failed calling webhook \"a\": its rules {error}; give the webhook a rule for {requested}, or \
+        "Internal error occurred: failed calling webhook \"a\": its rules {error}; give the webhook, or the policy, a rule for {requested}, or \
          \"matchPolicy: Exact\" if it need not see {requested}"
     )
 }
