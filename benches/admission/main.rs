@@ -280,7 +280,7 @@ async fn permit(server: SocketAddr, admin: &Issued) {
         .map(|name| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}))
         .into();
     let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-        "metadata": {"name": "bench"}, "subjects": subjects,
+        "metadata": {"name": "bench-gateway"}, "subjects": subjects,
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
     let request = Request::post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings");
     let request = request.header("content-type", "application/json");

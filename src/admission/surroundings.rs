@@ -1,6 +1,6 @@
 //! What the phases of admission need for one request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
-    Annotation, Attributes, CallError, Caller, Event, GroupVersionResource, ServedResource, Surroundings,
-    Webhook, WebhookKind, WebhookResponse,
+    Annotation, Attributes, CallError, Caller, Event, GroupVersionResource, InlineCost, ServedResource,
+    Surroundings, Webhook, WebhookKind, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
@@ -50,8 +50,8 @@ pub(crate) struct RequestSurroundings<'a> {
     notes: Mutex<AdmissionNotes>,
     /// Whether a webhook was not called because too many calls are in progress.
     is_busy: AtomicBool,
-    /// Why an access review of an expression is not decided.
-    undecided: Mutex<Option<ReviewError>>,
+    /// What the expressions have cost where the request is served.
+    inline_cost: InlineCost,
 }
 
 /// What admission says about a request.
@@ -61,19 +61,25 @@ pub(crate) struct AdmissionNotes {
     pub(crate) warnings: Vec<String>,
     /// Audit annotations.
     pub(crate) annotations: Vec<Annotation>,
+    known_warnings: HashSet<String>,
+    known_keys: HashSet<String>,
+    warning_bytes: usize,
+    annotation_bytes: usize,
 }
 
 /// How much of the message of a shadow policy is logged.
 const MAX_LOGGED_CHARACTERS: usize = 300;
 /// How many bytes of warnings are kept: more than the headers of a response take.
 const MAX_WARNING_BYTES: usize = 64 << 10;
+/// How many bytes of annotations are kept: more than one event of audit is to have.
+const MAX_ANNOTATION_BYTES: usize = 1 << 20;
 
 impl AdmissionNotes {
     /// Keeps a warning once, as far as a response may have them. The deletion of a collection warns for each object.
     // threat: buffered-bytes-flood
     fn warn(&mut self, text: &str) {
-        let kept: usize = self.warnings.iter().map(String::len).sum();
-        if kept < MAX_WARNING_BYTES && !self.warnings.iter().any(|known| known == text) {
+        if self.warning_bytes < MAX_WARNING_BYTES && self.known_warnings.insert(text.to_owned()) {
+            self.warning_bytes += text.len();
             self.warnings.push(text.to_owned());
         }
     }
@@ -81,7 +87,8 @@ impl AdmissionNotes {
     /// Keeps the first annotation of a key, as the API server does.
     // apiserver: pkg/audit/context.go, addEventAnnotation
     fn annotate(&mut self, annotation: Annotation) {
-        if !self.annotations.iter().any(|known| known.key == annotation.key) {
+        if self.annotation_bytes < MAX_ANNOTATION_BYTES && self.known_keys.insert(annotation.key.clone()) {
+            self.annotation_bytes += annotation.key.len() + annotation.value.len();
             self.annotations.push(annotation);
         }
     }
@@ -94,7 +101,7 @@ impl<'a> RequestSurroundings<'a> {
             request,
             notes: Mutex::default(),
             is_busy: AtomicBool::new(false),
-            undecided: Mutex::default(),
+            inline_cost: InlineCost::default(),
         }
     }
 
@@ -102,11 +109,6 @@ impl<'a> RequestSurroundings<'a> {
     /// `failurePolicy` does not decide.
     pub(crate) fn is_busy(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed)
-    }
-
-    /// Takes the reason why an access review of an expression is not decided: the request ends, whatever the `failurePolicy` is.
-    pub(crate) fn take_undecided(&self) -> Option<ReviewError> {
-        lock(&self.undecided).take()
     }
 
     /// Takes the warnings and annotations so far.
@@ -148,6 +150,38 @@ impl<'a> RequestSurroundings<'a> {
         let trace = AuthzTrace::within(self.request.spans);
         authorizer.authorize_at_api_servers(self.request.flow, self.request.user, info, &trace).await
     }
+}
+
+/// The refusal of a request of which an access review of an expression is not decided now, as of one that itself is not.
+fn undecided(error: &ReviewError) -> Box<meta::Status> {
+    let (code, reason, message) = match error {
+        ReviewError::Overloaded => (429, "TooManyRequests", "Too many requests, please try again later."),
+        ReviewError::TooLarge => (
+            400,
+            "BadRequest",
+            "the user and the selectors of an expression are too long for an access review",
+        ),
+        ReviewError::Unavailable(_)
+        | ReviewError::Forbidden(_)
+        | ReviewError::Unusable(_)
+        | ReviewError::Webhook { .. } => (
+            503,
+            "ServiceUnavailable",
+            "this gateway cannot decide an access review of an admission expression now, try again later",
+        ),
+    };
+    let details = meta::StatusDetails {
+        retry_after_seconds: (code != 400).then_some(1),
+        ..meta::StatusDetails::default()
+    };
+    Box::new(meta::Status {
+        code: Some(code),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        status: Some("Failure".to_owned()),
+        details: Some(details),
+        ..meta::Status::default()
+    })
 }
 
 /// The spans of one call: the outer one ends last.
@@ -260,6 +294,10 @@ impl Surroundings for RequestSurroundings<'_> {
         }
     }
 
+    fn inline_cost(&self) -> &InlineCost {
+        &self.inline_cost
+    }
+
     // threat: unreviewed-write
     async fn authorize(&self, review: &AccessReview) -> Result<AccessDecision, Box<meta::Status>> {
         let review = of_expression(self.request.user, review);
@@ -270,10 +308,7 @@ impl Surroundings for RequestSurroundings<'_> {
             Err(AccessError::Forbidden { reason, .. }) => no(reason, None),
             Err(AccessError::Failed { error, reason }) => no(reason, Some(error)),
             // The gateway's own bounds and its network decide about no expression.
-            Err(AccessError::Undecided(error)) => {
-                lock(&self.undecided).get_or_insert(error);
-                Err(internal_error("an expression needs an access review, which is not decided now"))
-            }
+            Err(AccessError::Undecided(error)) => Err(undecided(&error)),
         }
     }
 
@@ -324,10 +359,15 @@ mod tests {
                 needs_request_level: false,
             };
             notes.annotate(annotation("y".repeat(10 << 10)));
+            let key = format!("webhook/{number}");
+            notes.annotate(Annotation { key, ..annotation("z".repeat(10 << 10)) });
         }
         let bytes: usize = notes.warnings.iter().map(String::len).sum();
         assert!((MAX_WARNING_BYTES..MAX_WARNING_BYTES + (6 << 10)).contains(&bytes), "{bytes}");
         assert_eq!(notes.warnings.iter().filter(|text| *text == "again").count(), 1);
-        assert_eq!(notes.annotations.len(), 1);
+        let of_key = |key: &str| notes.annotations.iter().filter(|annotation| annotation.key == key).count();
+        assert_eq!(of_key("policy/key"), 1);
+        let bytes: usize = notes.annotations.iter().map(|annotation| annotation.value.len()).sum();
+        assert!(bytes < MAX_ANNOTATION_BYTES + (11 << 10), "{bytes}");
     }
 }

@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Caller, Event, GroupVersionResource, NoConversions, Objects,
-    Policies, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
+    Attributes, CallError, CallOutcome, Caller, Event, GroupVersionResource, InlineCost, NoConversions,
+    Objects, Policies, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
     WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
@@ -115,6 +115,7 @@ impl Trial {
             callers: &self.callers,
             policies: &self.policies,
             labels,
+            inline_cost: InlineCost::default(),
             result: Mutex::default(),
         };
         let Webhooks { mutating, validating } = &self.webhooks;
@@ -184,6 +185,7 @@ struct TrialSurroundings<'a> {
     callers: &'a Callers,
     policies: &'a Policies,
     labels: BTreeMap<String, String>,
+    inline_cost: InlineCost,
     result: Mutex<TrialResult>,
 }
 
@@ -271,6 +273,10 @@ impl Caller for TrialSurroundings<'_> {
 }
 
 impl Surroundings for TrialSurroundings<'_> {
+    fn inline_cost(&self) -> &InlineCost {
+        &self.inline_cost
+    }
+
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
         Ok(self.labels.clone())
     }

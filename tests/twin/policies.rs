@@ -259,8 +259,14 @@ fn policies() -> Vec<Policy> {
     exact["matchPolicy"] = json!("Exact");
     let sides =
         ["admission-reference", "admission-second", "admission-gateway"].map(|side| format!("side-{side}"));
-    let hidden = json!({"resourceRules": [{"operations": ["*"], "apiGroups": ["autoscaling"], "apiVersions": ["v2"],
-        "resources": ["horizontalpodautoscalers"], "resourceNames": sides}]});
+    let of_version = |version: &str, names: Value| {
+        json!({"operations": ["*"], "apiGroups": ["autoscaling"], "apiVersions": [version],
+        "resources": ["horizontalpodautoscalers"], "resourceNames": names})
+    };
+    let hidden = json!({"resourceRules": [of_version("v2", json!(sides))]});
+    // A rule for another name in the client's version.
+    let mixed = json!({"resourceRules": [of_version("v1", json!(["another"])), of_version("v2", json!([]))],
+        "objectSelector": {"matchLabels": {LABEL: "mixed"}}});
     let named = json!({"resourceRules": [{"operations": ["CREATE", "UPDATE", "DELETE"], "apiGroups": [""], "apiVersions": ["v1"],
         "resources": ["configmaps"], "resourceNames": ["twin-named"]}], "objectSelector": {"matchLabels": {LABEL: "named"}}});
     let connections = json!({"resourceRules": [rule(&["CONNECT"], "", "v1", "pods/*")]});
@@ -277,6 +283,8 @@ fn policies() -> Vec<Policy> {
             "validations": [{"expression": "false", "messageExpression": "object.kind + ' ' + string(oldObject.spec.replicas)"}]})),
         // Of all metrics, also of those that v1 does not show.
         spec_of("hidden", json!({"matchConstraints": hidden, "validations": that(
+            "object == null || object.spec.?metrics.orValue([]).all(m, m.?resource.target.averageUtilization.orValue(0) < 90)")})),
+        spec_of("mixed", json!({"matchConstraints": mixed, "validations": that(
             "object == null || object.spec.?metrics.orValue([]).all(m, m.?resource.target.averageUtilization.orValue(0) < 90)")})),
         // The API server asks no policy about reviews.
         spec_of("reviews", json!({"matchConstraints": {"resourceRules": [rule(&["*"], "authorization.k8s.io", "v1", "*")]}, "validations": that("false")})),

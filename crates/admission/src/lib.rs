@@ -30,6 +30,7 @@ pub use attributes::{
     UserInfo,
 };
 pub use conversions::{Conversions, NoConversions};
+pub use matching::InlineCost;
 pub use policy::{
     AuditAnnotation, MatchResources, Policies, PolicyBinding, Reason, ValidatingPolicy, Validation,
     ValidationAction,

@@ -35,12 +35,13 @@ use crate::{
     SkipReason, Surroundings, Webhook,
 };
 use conditions::Evaluation;
-use rules::{PossibleEquivalents, possible_match, served_match};
+use rules::{PossibleEquivalents, named_match, possible_match, served_match};
 use selector::ObjectLabels;
 
 pub use conditions::MatchCondition;
 pub(crate) use conditions::{Failure, hold};
-pub(crate) use evaluation::{Expressions, InlineCost, failure};
+pub use evaluation::InlineCost;
+pub(crate) use evaluation::{Expressions, failure};
 pub use index::{OperationSet, RuleIndex};
 pub use rules::{RuleMatch, RuleSet, equivalent_groups, rule_match};
 pub use selector::{LabelSelector, SelectorError};
@@ -52,7 +53,6 @@ pub struct RequestMatcher<'a, C> {
     possible: OnceLock<PossibleEquivalents>,
     served: OnceLock<Option<Vec<Arc<ServedResource>>>>,
     namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
-    pub(crate) inline: InlineCost,
 }
 
 /// The objects of a request in the form that a webhook expects.
@@ -72,7 +72,6 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             possible: OnceLock::new(),
             served: OnceLock::new(),
             namespace: OnceLock::new(),
-            inline: InlineCost::default(),
         }
     }
 
@@ -85,7 +84,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         let possible = possible_match(rules, self.attributes, || {
             self.possible.get_or_init(|| PossibleEquivalents::new(self.attributes))
         });
-        if possible != RuleMatch::Possible {
+        if possible != RuleMatch::Possible || named_match(rules, self.attributes) {
             return possible;
         }
         let served = if let Some(served) = self.served.get() {
@@ -200,8 +199,12 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         }
         let are_large = seen.objects.are_large;
         let bindings = self.bindings(seen, surroundings).await?;
-        let evaluation =
-            Evaluation { attributes: self.attributes, bindings, are_large, inline: &self.inline };
+        let evaluation = Evaluation {
+            attributes: self.attributes,
+            bindings,
+            are_large,
+            inline: surroundings.inline_cost(),
+        };
         evaluation.holds(webhook, surroundings).await
     }
 

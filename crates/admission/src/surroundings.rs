@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
 use serde_json::Value;
 
+use crate::matching::InlineCost;
 use crate::phases::ShadowCall;
 use crate::review::{ReviewRequest, internal_error};
 use crate::{Operation, ValidatingPolicy, Webhook};
@@ -39,6 +40,9 @@ pub trait Surroundings: Caller {
     fn namespace(&self, _name: &str) -> impl Future<Output = Result<Value, Box<Status>>> + Send {
         ready(Err(internal_error("namespaces are not read")))
     }
+
+    /// What the expressions of the request, in all phases, have cost so far on the thread that serves it.
+    fn inline_cost(&self) -> &InlineCost;
 
     /// The authorizer's decision of an access review of an expression about the user of the request; the `Status` for the client if
     /// there is none now. That is no error of the expression, which a `failurePolicy` could ignore, and no refusal either.

@@ -22,8 +22,8 @@ use portcullis_admission::configuration::manifest::{ManifestError, ManifestProbl
 use portcullis_admission::phases::{self, ShadowCall};
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, NoConversions, Objects,
-    Operation, Surroundings, UserInfo, ValidatingPolicy, Webhook, WebhookResponse,
+    Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost, NoConversions,
+    Objects, Operation, Surroundings, UserInfo, ValidatingPolicy, Webhook, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::release::Release;
@@ -47,6 +47,7 @@ struct Outcome {
 struct Recorder {
     /// How often work was done elsewhere.
     elsewhere: AtomicUsize,
+    inline_cost: InlineCost,
     namespace: Value,
     found: Mutex<Outcome>,
 }
@@ -69,6 +70,10 @@ impl Caller for Recorder {
 }
 
 impl Surroundings for Recorder {
+    fn inline_cost(&self) -> &InlineCost {
+        &self.inline_cost
+    }
+
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
         Ok(serde_json::from_value(self.namespace["metadata"]["labels"].clone()).unwrap_or_default())
     }

@@ -20,16 +20,16 @@ pub(super) const COST_LIMIT: u64 = 1_000_000;
 /// beyond what an expression needs within the cost limit.
 const STEP_LIMIT: u64 = 5 * COST_LIMIT;
 
-/// What a [brief](Extent::Brief) evaluation may cost: less than a millisecond.
-const BRIEF_COST: u64 = 10_000;
+/// What a brief evaluation may cost, on a thread on which others wait: less than a millisecond.
+pub(super) const BRIEF_COST: u64 = 10_000;
 
 /// How far an evaluation goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     /// To the end, or to the limit.
     Whole,
-    /// As far as a thread may go on which others wait.
-    Brief,
+    /// No further than this cost.
+    Brief(u64),
 }
 
 /// The number of computed patterns that one evaluation keeps.
@@ -112,7 +112,7 @@ pub(super) struct Evaluation<'a> {
     decisions: &'a [(AccessReview, AccessDecision)],
     spent: u64,
     steps: u64,
-    is_brief: bool,
+    extent: Extent,
 }
 
 impl<'a> Evaluation<'a> {
@@ -122,8 +122,7 @@ impl<'a> Evaluation<'a> {
         decisions: &'a [(AccessReview, AccessDecision)],
         extent: Extent,
     ) -> Self {
-        let is_brief = extent == Extent::Brief;
-        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0, is_brief }
+        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0, extent }
     }
 
     /// The rules of the release that is followed.
@@ -177,10 +176,10 @@ impl<'a> Evaluation<'a> {
     }
 
     fn within(&self, used: u64, limit: u64) -> Result<(), Halt> {
-        match () {
-            () if self.is_brief && used > BRIEF_COST => Err(Halt::Long),
-            () if used > limit => Err(Halt::Cost),
-            () => Ok(()),
+        match self.extent {
+            Extent::Brief(most) if used > most => Err(Halt::Long),
+            _ if used > limit => Err(Halt::Cost),
+            _ => Ok(()),
         }
     }
 }

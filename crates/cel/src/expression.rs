@@ -8,7 +8,7 @@ use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
-use super::evaluation::{COST_LIMIT, Extent, Halt, HaltKind};
+use super::evaluation::{BRIEF_COST, COST_LIMIT, Extent, Halt, HaltKind};
 use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
@@ -170,10 +170,14 @@ impl Expression {
         decisions: &[(AccessReview, AccessDecision)],
         values: &VariableValues,
     ) -> Result<Evaluated, u64> {
-        if self.0.deep { Err(0) } else { self.evaluated(bindings, decisions, values, Extent::Brief) }
+        if self.0.deep {
+            Err(0)
+        } else {
+            self.evaluated(bindings, decisions, values, Extent::Brief(BRIEF_COST))
+        }
     }
 
-    fn evaluated(
+    pub(super) fn evaluated(
         &self,
         bindings: &Bindings,
         decisions: &[(AccessReview, AccessDecision)],

@@ -369,3 +369,50 @@ mod variables {
         assert!(error.to_string().contains("undeclared reference to 'variables'"), "{error}");
     }
 }
+
+/// An evaluation that is not brief has no result, whatever is in progress at its limit: neither a value nor an error.
+#[test]
+fn a_brief_evaluation_ends_as_the_whole_one_or_not_at_all() {
+    let object = serde_json::json!({"list": (0..12).map(|number| format!("a{number}")).collect::<Vec<_>>(),
+        "map": {"x": "forbidden", "y": "\u{7f}".repeat(120)}, "n": 7, "text": "a,b,c".repeat(10), "deep": {"a": {"b": [1, 2, 3]}}});
+    let expressions = [
+        "!('%s'.format([object.map]).contains('forbidden'))",
+        "'%s %d %s'.format([object.list, object.n, object.deep]).size() > 3",
+        "object.list.all(a, object.list.exists(b, a == b))",
+        "object.list.map(a, a + a).filter(a, a.matches('^a.*')).size() == 12",
+        "object.list.exists_one(a, a == 'a3') || object.absent",
+        "object.absent || object.list.all(a, a != '')",
+        "object.list.all(a, a.absent) && false",
+        "(object.list.all(a, a != 'x') ? object.text.split(',') : []).size() > 1",
+        "object.?absent.orValue(object.list.map(a, a)).size() == 12",
+        "object.?absent.or(object.?list).value().size() == 12",
+        "object.?map.optMap(m, m.size() + object.list.size()).orValue(0) > 5",
+        "object.list.sortBy(a, a).size() == 12",
+        "object.list.transformMap(i, a, a + string(i)).size() == 12",
+        "object.text.replace('a', 'bb').contains('bb,')",
+        "object.deep == object.deep && object.map.all(k, object.map[k] != '')",
+        "[object.list, object.list].flatten().size() == 24",
+        "sets.contains(object.list, ['a1', 'a2'])",
+        "quantity('1Gi').isGreaterThan(quantity('1Mi')) && object.list[11] == 'a11'",
+        "has(object.map.x) && object.list.indexOf('a5') == 5",
+        "object.text.findAll('[abc]').distinct().size() == 3",
+    ];
+    let values = VariableValues::default();
+    for text in expressions {
+        let expression = Expression::compile(text, Environment::ADMISSION, ResultType::Any).unwrap();
+        let bindings = Bindings::default().with("object", &object);
+        let whole = expression.evaluate_in(&bindings, &[], &values);
+        assert!(whole.cost < 5_000, "{text}: {whole:?}");
+        let mut ended = 0;
+        for most in 0..=whole.cost.saturating_mul(6) {
+            match expression.evaluated(&bindings, &[], &values, evaluation::Extent::Brief(most)) {
+                Ok(brief) => {
+                    assert_eq!(brief, whole, "{text} with at most {most}");
+                    ended += 1;
+                }
+                Err(cost) => assert!(cost <= whole.cost.max(most), "{text}"),
+            }
+        }
+        assert!(ended > 0, "{text}");
+    }
+}

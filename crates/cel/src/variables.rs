@@ -5,7 +5,7 @@ use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
-use super::evaluation::{Extent, Halt, HaltKind};
+use super::evaluation::{BRIEF_COST, Extent, Halt, HaltKind};
 use super::expression::Expression;
 use super::faults::CompileError;
 use super::types::Type;
@@ -88,7 +88,7 @@ impl Variables {
         if is_deep.is_some_and(Expression::needs_thread) {
             return Err(0);
         }
-        self.evaluated(name, bindings, (decisions, values), Extent::Brief)
+        self.evaluated(name, bindings, (decisions, values), Extent::Brief(BRIEF_COST))
     }
 
     fn evaluated(

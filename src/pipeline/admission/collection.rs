@@ -14,6 +14,7 @@ use portcullis_admission::review::internal_error;
 use portcullis_go::url::{escape, path_segment, query};
 use portcullis_http::body::Body;
 use serde_json::{Map, Value};
+use tokio::task::yield_now;
 
 use super::document::metadata;
 use super::options::{delete_options_of_query, pinned_options};
@@ -51,6 +52,8 @@ impl Reviewer<'_> {
         }
         let options = request.given.unwrap_or_else(|| delete_options_of_query(raw));
         for item in items(&mut list)? {
+            // Of a dry run, nothing else may wait for anything.
+            yield_now().await;
             let mut next = Some(item);
             let mut tries = 0;
             while let Some(item) = next.take() {

@@ -202,9 +202,10 @@ impl Reviewer<'_> {
         let policies = self.admission.policies(&attributes.resource).iter();
         let of_policies =
             policies.filter(|policy| !policy.shadow).map(|policy| RuleSet::from(&policy.constraints));
-        of_webhooks
-            .chain(of_policies)
-            .any(|rules| rule_match(rules.of_any_name(), attributes, None) == RuleMatch::Possible)
+        of_webhooks.chain(of_policies).any(|rules| {
+            let rules = if attributes.name.is_empty() { rules.of_any_name() } else { rules };
+            rule_match(rules, attributes, None) == RuleMatch::Possible
+        })
     }
 
     async fn carried_over(

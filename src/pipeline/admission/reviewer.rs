@@ -26,7 +26,6 @@ use super::subject::{Action, Subject};
 use super::unseen::Unseen;
 use super::written::Expected;
 use crate::admission::{ClusterAdmission, DryRun, ReadError, RequestSurroundings, is_never_dry_run};
-use crate::authz::AccessRefusal;
 use crate::backend::pool::SendError;
 use crate::backend::sharing::extension_group;
 use crate::listener::Connection;
@@ -294,7 +293,9 @@ impl Reviewer<'_> {
         let result = phases::mutate(webhooks, attributes, objects, &conversions, self.surroundings).await;
         self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;
-        self.decided()?;
+        if self.surroundings.is_busy() {
+            return Err(busy());
+        }
         Ok(result.map_err(|status| self.refused(status))?.changed)
     }
 
@@ -322,20 +323,10 @@ impl Reviewer<'_> {
         let result = phases::validate(hooks, attributes, objects, conversions, self.surroundings).await;
         self.count(Phase::Validating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;
-        self.decided()?;
-        result.map_err(|status| self.refused(status))
-    }
-
-    /// Ends the request if the gateway could not ask what decides it, which no `failurePolicy` is about.
-    // threat: unreviewed-write
-    fn decided(&self) -> Result<(), Stop> {
         if self.surroundings.is_busy() {
             return Err(busy());
         }
-        match self.surroundings.take_undecided() {
-            Some(error) => Err(Refusal::Access(AccessRefusal::Undecided(error)).into()),
-            None => Ok(()),
-        }
+        result.map_err(|status| self.refused(status))
     }
 
     fn count(&self, phase: Phase, operation: Operation, rejected: bool, began: Instant) {

@@ -238,6 +238,29 @@ async fn an_undecided_access_review_ends_the_request() {
     }
 }
 
+/// Nor does it end a request of which only what has no effect cannot be decided.
+#[tokio::test]
+async fn an_undecided_access_review_of_a_shadow_has_no_effect() {
+    let check = "authorizer.group('').resource('undecided').check('create').allowed()";
+    let (enforced, shadow) = ("enforced.static.k8s.io", "shadow.static.k8s.io");
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.write_policies(&[
+        policy(enforced, json!({"validations": [{"expression": BAD}]})),
+        binding(enforced, &["Deny"]),
+        policy(shadow, json!({"validations": [{"expression": check}]})),
+        binding(shadow, &["Deny"]),
+    ]);
+    let gateway = admitting.gateway_with("pinnedDryRun", &[&format!("--admission-shadow-policies={shadow}")]);
+    for (body, expected) in [(map(), StatusCode::CREATED), (bad(), StatusCode::UNPROCESSABLE_ENTITY)] {
+        let (code, answer) = send(&gateway, Method::POST, MAPS, &[JSON], body).await;
+        assert_eq!(code, expected, "{answer}");
+    }
+    let counted = format!(
+        "portcullis_admission_shadow_policy_total{{operation=\"CREATE\",policy=\"{shadow}\",would=\"fail\"}} 2"
+    );
+    gateway.until_counted(&counted).await;
+}
+
 /// A shadow policy beside an enforced one: the request is reviewed, and only the latter has an effect.
 #[tokio::test]
 async fn a_shadow_policy_beside_an_enforced_one() {

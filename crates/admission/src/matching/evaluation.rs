@@ -28,7 +28,7 @@ pub(crate) struct Expressions<'a> {
 /// objects what an expression costs.
 // threat: large-review
 #[derive(Debug, Default)]
-pub(crate) struct InlineCost(AtomicU64);
+pub struct InlineCost(AtomicU64);
 
 /// What all evaluations of one request may cost there: a few milliseconds. The others are done elsewhere, in turns of users and clusters.
 const MAX_INLINE_COST: u64 = 20_000;
@@ -39,7 +39,8 @@ impl InlineCost {
     }
 
     fn charge(&self, cost: u64) {
-        self.0.fetch_add(cost, Ordering::Relaxed);
+        // A price may be that of work that was not done.
+        self.0.fetch_add(cost.min(MAX_INLINE_COST), Ordering::Relaxed);
     }
 }
 

@@ -27,12 +27,12 @@ pub enum RuleMatch {
 pub struct RuleSet<'a> {
     pub(super) rules: &'a [Rule],
     pub(super) match_policy: MatchPolicy,
-    /// Whether the names of rules are left out, for a request whose object's name is not known.
+    /// Whether the name of the object is not known.
     pub(super) any_name: bool,
 }
 
 impl RuleSet<'_> {
-    /// The rules without their names.
+    /// The rules for a request whose object has no name yet: one for a name makes a match [possible](RuleMatch::Possible).
     #[must_use]
     pub fn of_any_name(self) -> Self {
         Self { any_name: true, ..self }
@@ -72,11 +72,15 @@ pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
     attributes: &Attributes,
     equivalents: impl FnOnce() -> E,
 ) -> RuleMatch {
-    let of_name = |rule: &&Rule| any_name || names(rule, attributes);
-    let rules = || rules.iter().filter(of_name);
-    if rules().any(|rule| matches(rule, attributes)) {
+    let named = || rules.iter().filter(|rule| names(rule, attributes));
+    if named().any(|rule| matches(rule, attributes)) {
         return RuleMatch::Exact;
     }
+    // One of these may be for the name.
+    if any_name && rules.iter().any(|rule| matches(rule, attributes)) {
+        return RuleMatch::Possible;
+    }
+    let rules = || rules.iter().filter(|rule| any_name || names(rule, attributes));
     let may_convert = || rules().any(|rule| operation(rule, attributes) && resource(rule, attributes));
     if match_policy == MatchPolicy::Exact || !may_convert() {
         return RuleMatch::No;
@@ -87,6 +91,11 @@ pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
     } else {
         RuleMatch::No
     }
+}
+
+/// Whether a rule matches as requested if it is for the name, which is not known.
+pub(super) fn named_match(RuleSet { rules, any_name, .. }: RuleSet<'_>, attributes: &Attributes) -> bool {
+    any_name && rules.iter().any(|rule| matches(rule, attributes))
 }
 
 /// Decides a possible match: the first rule that matches a served resource, and the first one of those.

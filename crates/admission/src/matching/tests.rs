@@ -11,6 +11,7 @@ use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::InlineCost;
 use crate::phases::ShadowCall;
 use crate::review::ReviewRequest;
 use crate::{
@@ -46,6 +47,11 @@ impl Caller for Fake {
 }
 
 impl Surroundings for Fake {
+    fn inline_cost(&self) -> &InlineCost {
+        static SPENT: std::sync::LazyLock<InlineCost> = std::sync::LazyLock::new(InlineCost::default);
+        &SPENT
+    }
+
     async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
         self.log.lock().unwrap().push(format!("namespace {namespace}"));
         match self.namespaces.get(namespace) {

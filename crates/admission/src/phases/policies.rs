@@ -150,7 +150,7 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         let namespace =
             if policy.uses_namespace { self.namespace().await? } else { SeenNamespace::default() };
         let bindings = self.forms.policy_bindings(self.matcher, &namespace, self.surroundings).await?;
-        let work = (self.objects.are_large || namespace.is_large, &self.matcher.inline);
+        let work = (self.objects.are_large || namespace.is_large, self.surroundings.inline_cost());
         evaluate(policy, self.attributes.operation, bindings, work, self.surroundings).await
     }
 

@@ -12,6 +12,7 @@ use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::InlineCost;
 use crate::review::ReviewRequest;
 use crate::{
     Attributes, CallError, Caller, Conversions, Event, FailurePolicy, GroupVersionKind, GroupVersionResource,
@@ -127,6 +128,11 @@ impl Caller for FakeSurroundings {
 }
 
 impl Surroundings for FakeSurroundings {
+    fn inline_cost(&self) -> &InlineCost {
+        static SPENT: std::sync::LazyLock<InlineCost> = std::sync::LazyLock::new(InlineCost::default);
+        &SPENT
+    }
+
     async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
         Err(crate::review::internal_error("namespaces \"x\" not found"))
     }

@@ -12,6 +12,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 const JSON_PATCH: &str = "application/json-patch+json";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/twin/deployments";
+const SCALERS_V1: &str = "/apis/autoscaling/v1/namespaces/twin/horizontalpodautoscalers";
 const SCALERS: &str = "/apis/autoscaling/v2/namespaces/twin/horizontalpodautoscalers";
 
 pub(super) fn cases() -> Vec<Case> {
@@ -225,6 +226,18 @@ fn selected() -> Vec<Case> {
                 "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}}]}})
         .to_string()
     };
+    // v1 shows one utilization of CPU, here the one of the annotation.
+    let hidden = |policy: &str| {
+        let metrics =
+            json!([{"type": "Resource", "resource": {"name": "cpu", "targetAverageUtilization": 50}}])
+                .to_string();
+        json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "{unique}", "labels": {LABEL: policy},
+            "annotations": {"autoscaling.alpha.kubernetes.io/metrics": metrics}},
+            "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 95,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}})
+        .to_string()
+    };
+    let scaler_of_v2 = format!("{SCALERS}/{{unique}}");
     let named = |name: &str, own: &str, status: u16| {
         let mut object = map("named", "x");
         object["metadata"]["name"] = json!(own);
@@ -262,6 +275,13 @@ fn selected() -> Vec<Case> {
             .then("GET", "/apis/autoscaling/v2/namespaces/twin/horizontalpodautoscalers/{side}")
             .answers(404)
             .declared("D-admission-scaler-hidden", 200),
+        by_admin("policy mixed: hidden metrics of a new scaler", "POST", SCALERS_V1).json(&hidden("mixed")).answers(422).then("GET", &scaler_of_v2).answers(404).declared("D-admission-scaler-hidden", 200),
+        by_admin("policy mixed: hidden metrics of a changed scaler", "POST", SCALERS).json(&scaler("mixed", 50)).answers(201)
+            .then("PATCH", &format!("{SCALERS_V1}/{{unique}}"))
+            .body(MERGE, hidden("mixed").as_bytes())
+            .answers(422)
+            .then("GET", &scaler_of_v2)
+            .answers(200),
         by_admin("policy exact: another version", "POST", SCALERS).json(&scaler("exact", 60)).answers(201),
         by_admin("policy equivalent: allowed in another version", "POST", SCALERS)
             .json(&scaler("equivalent", 50))

@@ -9,11 +9,13 @@ pub(super) struct Output<'m, 'a> {
     evaluation: &'m mut Evaluation<'a>,
     pub(super) text: String,
     length: usize,
+    /// Why a text was not written, which `fmt` does not tell.
+    halt: Option<Halt>,
 }
 
 impl<'m, 'a> Output<'m, 'a> {
     pub(super) fn new(evaluation: &'m mut Evaluation<'a>) -> Self {
-        Self { evaluation, text: String::new(), length: 0 }
+        Self { evaluation, text: String::new(), length: 0, halt: None }
     }
 
     pub(super) fn charge(&mut self, length: usize) -> Result<(), Halt> {
@@ -30,13 +32,15 @@ impl<'m, 'a> Output<'m, 'a> {
 
     /// Writes what is longer than its source, such as a quoted text.
     pub(super) fn print(&mut self, what: impl fmt::Display) -> Result<(), Halt> {
-        // Writing fails only where the cost limit is exceeded.
-        fmt::write(self, format_args!("{what}")).map_err(|fmt::Error| Halt::Cost)
+        fmt::write(self, format_args!("{what}")).map_err(|fmt::Error| self.halt.take().unwrap_or(Halt::Cost))
     }
 }
 
 impl fmt::Write for Output<'_, '_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.push(text).map_err(|_| fmt::Error)
+        self.push(text).map_err(|halt| {
+            self.halt = Some(halt);
+            fmt::Error
+        })
     }
 }
