@@ -281,7 +281,8 @@ fn selected() -> Vec<Case> {
             .body(MERGE, hidden("mixed").as_bytes())
             .answers(422)
             .then("GET", &scaler_of_v2)
-            .answers(200),
+            .answers(200)
+            .declared("D-admission-scaler-hidden", 200),
         by_admin("policy exact: another version", "POST", SCALERS).json(&scaler("exact", 60)).answers(201),
         by_admin("policy equivalent: allowed in another version", "POST", SCALERS)
             .json(&scaler("equivalent", 50))
