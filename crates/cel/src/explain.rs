@@ -1,5 +1,7 @@
 //! The values of the parts of an expression: why its result is what it is.
 
+use std::fmt::{self, Write as _};
+
 use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
 use super::composition::VariableValues;
@@ -353,7 +355,7 @@ fn write_value(value: &Datum, out: &mut String) {
     match value {
         Datum::Null => out.push_str("null"),
         Datum::String(text) => write_string(text, out),
-        Datum::Bytes(bytes) => out.push_str(&format!("bytes({})", bytes.len())),
+        Datum::Bytes(bytes) => print(out, format_args!("bytes({})", bytes.len())),
         Datum::List(items) => {
             out.push('[');
             separated(items.items.iter(), out, write_value);
@@ -370,18 +372,23 @@ fn write_value(value: &Datum, out: &mut String) {
             write_value(value, out);
             out.push(')');
         }
-        Datum::Duration(duration) => out.push_str(&format!("duration({duration:?})")),
-        Datum::Timestamp(timestamp) => out.push_str(&format!("timestamp({timestamp:?})")),
+        Datum::Duration(duration) => print(out, format_args!("duration({duration:?})")),
+        Datum::Timestamp(timestamp) => print(out, format_args!("timestamp({timestamp:?})")),
         Datum::Type(name) => out.push_str(name),
         Datum::Native(native) => match native.shown() {
-            Some(text) => out.push_str(&format!("{}({text})", native.type_name())),
+            Some(text) => print(out, format_args!("{}({text})", native.type_name())),
             None => out.push_str(native.type_name()),
         },
-        Datum::Failed(text) => out.push_str(&format!("error: {text}")),
+        Datum::Failed(text) => print(out, format_args!("error: {text}")),
         Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Root(_) => {
             out.push_str(&value.shown());
         }
     }
+}
+
+fn print(out: &mut String, what: fmt::Arguments<'_>) {
+    // Writing into a text does not fail.
+    out.write_fmt(what).ok();
 }
 
 fn separated<T>(items: impl Iterator<Item = T>, out: &mut String, write: impl Fn(T, &mut String)) {

@@ -110,12 +110,12 @@ impl ConfigResolver<'_> {
     // ReadAdmissionConfiguration
     fn plugin_files(&mut self, place: &KeyLocation, file: &Path, enabled: &EnabledPlugins) -> FilesByPlugin {
         let file = &place.path(file);
-        let Some(text) = self.read(&place.key, file) else { return Default::default() };
+        let Some(text) = self.read(&place.key, file) else { return FilesByPlugin::default() };
         let decoded = decode::<AdmissionConfiguration>(&text).map_err(|error| {
             let problem = format!("failed to read plugin config: {}", error.problem);
             ConfigError::new(&place.key, problem).in_file(file).fix(error.fix)
         });
-        let Some((configuration, lines)) = self.ok(decoded) else { return Default::default() };
+        let Some((configuration, lines)) = self.ok(decoded) else { return FilesByPlugin::default() };
         let warning = |field: &str, text: &str| {
             format!("{}: {}: line {}: {text}", place.key, file.display(), lines.of(field))
         };

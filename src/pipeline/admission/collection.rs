@@ -79,7 +79,7 @@ impl Reviewer<'_> {
         options: &Map<String, Value>,
         item: Value,
     ) -> Result<Deleted, Stop> {
-        let old = match self.unless_revoked(self.review_delete(authorized, options, item)).await? {
+        let old = match Box::pin(self.unless_revoked(self.review_delete(authorized, options, item))).await? {
             // A webhook sees it in another version, in which it has changed.
             Err(Stop::Again) => return Ok(Deleted::Changed),
             reviewed => reviewed?,

@@ -441,7 +441,7 @@ mod tests {
             (true, r#"[{"op":"add","path":null,"value":1}]"#, false),
             (true, r#"[{"op":"add","path":"/spec/a","path":"/apiVersion","value":1}]"#, false),
             (true, r#"[{"op":"add","path":"/spec/a","Path":"/apiVersion","value":1}]"#, false),
-            (true, r#"[1]"#, false),
+            (true, r"[1]", false),
             (true, r#"{"spec":{}}"#, false),
         ] {
             assert_eq!(keeps_type(patch.as_bytes(), is_json_patch, &object), expected, "{patch}");

@@ -147,17 +147,13 @@ impl<'a> Expressions<'a> {
     /// The step with its cost; only the cost so far, if it is not brief.
     fn brief_step(&mut self, expression: &Expression, variable: Option<&str>) -> Result<(Step, u64), u64> {
         let Known { decisions, values, cost } = &mut self.known;
-        match (variable, self.variables) {
-            (Some(name), Some(variables)) => {
-                let (outcome, spent) = variables.evaluate_briefly(name, &self.bindings, decisions, values)?;
-                Ok((Step::of_variable(outcome, spent, cost), spent))
-            }
-            _ => {
-                let evaluated = expression.evaluate_briefly(&self.bindings, decisions, values)?;
-                let spent = evaluated.cost;
-                Ok((Step::of(evaluated), spent))
-            }
+        if let (Some(name), Some(variables)) = (variable, self.variables) {
+            let (outcome, spent) = variables.evaluate_briefly(name, &self.bindings, decisions, values)?;
+            return Ok((Step::of_variable(outcome, spent, cost), spent));
         }
+        let evaluated = expression.evaluate_briefly(&self.bindings, decisions, values)?;
+        let spent = evaluated.cost;
+        Ok((Step::of(evaluated), spent))
     }
 }
 

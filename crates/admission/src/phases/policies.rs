@@ -46,10 +46,10 @@ pub(super) struct SeenNamespace {
 }
 
 /// Runs the policies; the refusal of the first validation that denies the request.
-pub(super) async fn validate_policies<'b, S: Surroundings, C: Conversions>(
+pub(super) async fn validate_policies<S: Surroundings, C: Conversions>(
     policies: &[Arc<ValidatingPolicy>],
     (attributes, objects): (&Arc<Attributes>, &SharedObjects),
-    (matcher, forms): (&RequestMatcher<'_, C>, &mut Forms<'b, C>),
+    (matcher, forms): (&RequestMatcher<'_, C>, &mut Forms<'_, C>),
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
     let annotations = Annotations::new(surroundings);
