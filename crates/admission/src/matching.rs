@@ -163,12 +163,7 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         resources: &MatchResources,
         surroundings: &impl Surroundings,
     ) -> Result<bool, Box<Status>> {
-        let Attributes { operation, name, .. } = self.attributes;
-        let included = if *operation == Operation::Create && name.is_empty() {
-            RuleSet::from(resources).of_any_name()
-        } else {
-            RuleSet::from(resources)
-        };
+        let included = RuleSet::from(resources).before_naming(self.attributes);
         Ok(self.constraints_match(resources, included).await != RuleMatch::No
             && self.namespace_may_match(&resources.namespace_selector, surroundings).await?)
     }

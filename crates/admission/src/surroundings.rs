@@ -45,7 +45,7 @@ pub trait Surroundings: Caller {
     fn inline_cost(&self) -> &InlineCost;
 
     /// The authorizer's decision of an access review of an expression about the user of the request; the `Status` for the client if
-    /// there is none now. That is no error of the expression, which a `failurePolicy` could ignore, and no refusal either.
+    /// the review is not decided now. The request then ends: an error of the expression could be ignored by a `failurePolicy`.
     fn authorize(
         &self,
         review: &AccessReview,

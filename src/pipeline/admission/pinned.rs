@@ -202,10 +202,9 @@ impl Reviewer<'_> {
         let policies = self.admission.policies(&attributes.resource).iter();
         let of_policies =
             policies.filter(|policy| !policy.shadow).map(|policy| RuleSet::from(&policy.constraints));
-        of_webhooks.chain(of_policies).any(|rules| {
-            let rules = if attributes.name.is_empty() { rules.of_any_name() } else { rules };
-            rule_match(rules, attributes, None) == RuleMatch::Possible
-        })
+        of_webhooks
+            .chain(of_policies)
+            .any(|rules| rule_match(rules.before_naming(attributes), attributes, None) == RuleMatch::Possible)
     }
 
     async fn carried_over(

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::{Attributes, MatchPolicy, MatchResources, Rule, Scope, ServedResource, Webhook};
+use crate::{Attributes, MatchPolicy, MatchResources, Operation, Rule, Scope, ServedResource, Webhook};
 
 /// How the rules of a webhook match a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -32,10 +32,12 @@ pub struct RuleSet<'a> {
 }
 
 impl RuleSet<'_> {
-    /// The rules for a request whose object has no name yet: one for a name makes a match [possible](RuleMatch::Possible).
+    /// The rules for this request, whose object may have no name yet: then one for a name makes a match
+    /// [possible](RuleMatch::Possible).
     #[must_use]
-    pub fn of_any_name(self) -> Self {
-        Self { any_name: true, ..self }
+    pub fn before_naming(self, attributes: &Attributes) -> Self {
+        let any_name = attributes.operation == Operation::Create && attributes.name.is_empty();
+        Self { any_name, ..self }
     }
 }
 
@@ -61,23 +63,23 @@ pub fn rule_match<'a>(
 ) -> RuleMatch {
     let rules = rules.into();
     match possible_match(rules, attributes, || PossibleEquivalents::new(attributes)) {
-        RuleMatch::Possible => served_match(rules, attributes, equivalents),
+        RuleMatch::Possible if !named_match(rules, attributes) => {
+            served_match(rules, attributes, equivalents)
+        }
         known => known,
     }
 }
 
 /// How they match if it is not known which resources are served. The equivalents are only computed if they matter.
 pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
-    RuleSet { rules, match_policy, any_name }: RuleSet<'_>,
+    set @ RuleSet { rules, match_policy, any_name }: RuleSet<'_>,
     attributes: &Attributes,
     equivalents: impl FnOnce() -> E,
 ) -> RuleMatch {
-    let named = || rules.iter().filter(|rule| names(rule, attributes));
-    if named().any(|rule| matches(rule, attributes)) {
+    if rules.iter().any(|rule| names(rule, attributes) && matches(rule, attributes)) {
         return RuleMatch::Exact;
     }
-    // One of these may be for the name.
-    if any_name && rules.iter().any(|rule| matches(rule, attributes)) {
+    if named_match(set, attributes) {
         return RuleMatch::Possible;
     }
     let rules = || rules.iter().filter(|rule| any_name || names(rule, attributes));
@@ -93,7 +95,7 @@ pub(super) fn possible_match<E: std::borrow::Borrow<PossibleEquivalents>>(
     }
 }
 
-/// Whether a rule matches as requested if it is for the name, which is not known.
+/// Whether a rule matches as requested if it is for the name, where that is not known.
 pub(super) fn named_match(RuleSet { rules, any_name, .. }: RuleSet<'_>, attributes: &Attributes) -> bool {
     any_name && rules.iter().any(|rule| matches(rule, attributes))
 }

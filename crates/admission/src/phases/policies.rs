@@ -146,7 +146,8 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         policy: &ValidatingPolicy,
         matched: &RuleMatch,
     ) -> Result<PolicyDecisions, Box<Status>> {
-        self.expected_form(policy, matched).await.map_err(|reason| failed(policy, &reason))?;
+        let formed = self.expected_form(policy, matched).await;
+        formed.map_err(|reason| internal_error(&policy_failure(policy, &reason)))?;
         let namespace =
             if policy.uses_namespace { self.namespace().await? } else { SeenNamespace::default() };
         let bindings = self.forms.policy_bindings(self.matcher, &namespace, self.surroundings).await?;
@@ -179,11 +180,6 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         let is_large = is_large(&object);
         Ok(self.namespace.insert(SeenNamespace { object: Some(Arc::new(object)), is_large }).clone())
     }
-}
-
-/// A policy that cannot be shown a request.
-pub(super) fn failed(policy: &ValidatingPolicy, reason: &str) -> Box<Status> {
-    internal_error(&policy_failure(policy, reason))
 }
 
 /// The message of a policy that cannot be shown a request.
