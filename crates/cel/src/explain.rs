@@ -138,7 +138,9 @@ impl<'a, F: Fn() -> Evaluator<'a>> Explainer<'a, F> {
         let mut chosen = Vec::new();
         for element in elements {
             self.enter(fold, &element);
-            let is_deciding = decides(&self.eval(&fold.body));
+            let filter = fold.filter.as_ref().map(|filter| self.eval(filter));
+            let is_left_out = matches!(filter, Some(Ok(Datum::Bool(false))));
+            let is_deciding = !is_left_out && decides(&self.eval(&fold.body));
             self.locals.truncate(outside);
             if is_deciding {
                 chosen = vec![element];
@@ -476,6 +478,31 @@ mod tests {
                     "  c.?image.orValue('') == 'x' -> false",
                     "    c.?image.orValue('') -> ''",
                     "      c.?image -> optional.none()",
+                ],
+            ),
+            (
+                "object.spec.containers.map(c, has(c.image), c.image.size() / (c.image.size() - 5)).size() == 2",
+                &[
+                    "object.spec.containers.map(c, has(c.image), c.image.size() / (c.image.size() - 5)).size() == 2 -> error: division by zero",
+                    "  object.spec.containers.map(c, has(c.image), c.image.size() / (c.image.size() - 5)).size() -> error: division by zero",
+                    "    object.spec.containers.map(c, has(c.image), c.image.size() / (c.image.size() - 5)) -> error: division by zero",
+                    "      object.spec.containers -> [{'image': 'good/a'}, {'image': 'bad/b'}, {'name': 'third'}]",
+                    "      c -> {'image': 'bad/b'}",
+                    "      c.image.size() / (c.image.size() - 5) -> error: division by zero",
+                    "        c.image.size() -> 5",
+                    "          c.image -> 'bad/b'",
+                    "        c.image.size() - 5 -> 0",
+                    "          c.image.size() -> 5",
+                    "            c.image -> 'bad/b'",
+                ],
+            ),
+            (
+                "object.spec.containers.map(c, has(c.image), c.image).size() == 3",
+                &[
+                    "object.spec.containers.map(c, has(c.image), c.image).size() == 3 -> false",
+                    "  object.spec.containers.map(c, has(c.image), c.image).size() -> 2",
+                    "    object.spec.containers.map(c, has(c.image), c.image) -> ['good/a', 'bad/b']",
+                    "      object.spec.containers -> [{'image': 'good/a'}, {'image': 'bad/b'}, {'name': 'third'}]",
                 ],
             ),
             (

@@ -71,9 +71,14 @@ impl Variables {
         decisions: &[(AccessReview, AccessDecision)],
         values: &mut VariableValues,
     ) -> (VariableOutcome, u64) {
-        self.evaluated(name, bindings, (decisions, values), Extent::Whole)
+        match self.evaluated(name, bindings, (decisions, values), Extent::Whole) {
+            Ok(evaluated) => evaluated,
             // Only a brief evaluation ends so.
-            .unwrap_or_else(|cost| (VariableOutcome::Known, cost))
+            Err(cost) => {
+                values.fail(name, "the evaluation has not ended");
+                (VariableOutcome::Known, cost)
+            }
+        }
     }
 
     /// The same, if it takes less than a millisecond; else the cost so far.
