@@ -121,15 +121,12 @@ impl Trial {
         let Webhooks { mutating, validating } = &self.webhooks;
         let GroupVersionResource { group, resource, .. } = &attributes.resource;
         let are_excluded = self.release.excludes_from_webhooks(group, resource);
-        let called = |webhooks: &'_ [Arc<Webhook>]| if are_excluded { Vec::new() } else { webhooks.to_vec() };
-        let policies = if excludes_from_policies(&attributes.resource) {
-            &[]
-        } else {
-            self.policies.validating.as_slice()
-        };
-        let mutating_called = called(mutating);
+        let (called_mutating, called_validating): (&[_], &[_]) =
+            if are_excluded { (&[], &[]) } else { (mutating, validating) };
+        let hides_policies = excludes_from_policies(&attributes.resource);
+        let policies: &[_] = if hides_policies { &[] } else { &self.policies.validating };
         let mutated =
-            phases::mutate(&mutating_called, attributes, &mut objects, &NoConversions, &surroundings).await;
+            phases::mutate(called_mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
         let is_refused_before = mutated.is_err();
         let ended = match mutated {
             Ok(_) => {
@@ -141,7 +138,7 @@ impl Trial {
                 // First what each of them decides, without effect.
                 validate(&compared, &[]).await.ok();
                 let enforced: Vec<_> = policies.iter().filter(|policy| !policy.shadow).cloned().collect();
-                validate(&enforced, &called(validating)).await
+                validate(&enforced, called_validating).await
             }
             Err(status) => Err(status),
         };
@@ -151,7 +148,7 @@ impl Trial {
             result.note_skip(webhook, if are_excluded { excluded } else { NotCalledReason::RefusedBefore });
         }
         let unmatched = match () {
-            () if excludes_from_policies(&attributes.resource) => excluded,
+            () if hides_policies => excluded,
             () if is_refused_before => NotCalledReason::RefusedBefore,
             () => NotCalledReason::PolicyUnmatched,
         };
