@@ -168,18 +168,23 @@ struct Side {
 async fn compare_rates(servers: &[Side], admin: &Issued, rounds: usize) {
     println!("{CLIENTS} clients, {rounds} rounds of {} s: creations per second, median\n", ROUND.as_secs());
     for load in LOADS {
-        let mut rates = vec![Vec::new(); servers.len()];
-        for round in 0..rounds {
-            for turn in 0..servers.len() {
-                let at = (round + turn) % servers.len();
-                rates[at].push(rate(&servers[at], admin, load).await);
-            }
+        compare(servers, load, admin, rounds, "kube-apiserver").await;
+    }
+}
+
+/// Prints the rates of a load at all sides, which take turns, beside that of the first one.
+async fn compare(sides: &[Side], load: Load, admin: &Issued, rounds: usize, first: &str) {
+    let mut rates = vec![Vec::new(); sides.len()];
+    for round in 0..rounds {
+        for turn in 0..sides.len() {
+            let at = (round + turn) % sides.len();
+            rates[at].push(rate(&sides[at], admin, load).await);
         }
-        let medians: Vec<f64> = rates.into_iter().map(median).collect();
-        println!("{}", load.name);
-        for (Side { name, .. }, rate) in servers.iter().zip(&medians) {
-            println!("  {name:<40}{rate:>7.0}   {:>5.2} of kube-apiserver", rate / medians[0]);
-        }
+    }
+    let medians: Vec<f64> = rates.into_iter().map(median).collect();
+    println!("{}", load.name);
+    for (Side { name, .. }, rate) in sides.iter().zip(&medians) {
+        println!("  {name:<40}{rate:>7.0}   {:>5.2} of {first}", rate / medians[0]);
     }
 }
 

@@ -9,7 +9,7 @@ use testkit::gateway_process::GatewayProcess;
 use testkit::pki::Issued;
 use testkit::webhooks::write_static_plugins;
 
-use super::{CLIENTS, Load, MAPS, ROUND, SECRETS, Side, median, rate};
+use super::{CLIENTS, Load, MAPS, ROUND, SECRETS, Side, compare};
 
 const COUNTS: [usize; 3] = [1, 10, 300];
 const UNMATCHED: Load = Load { name: "Secrets: no policy matches", path: SECRETS, kind: "Secret", label: "" };
@@ -73,29 +73,14 @@ pub(super) async fn run<P>(
             side("gateway, requestLevel", request_level.gateway.address, false),
         );
         println!("\n{count} policies");
-        compare(&[direct, levelled], UNMATCHED, admin, rounds).await;
+        compare(&[direct, levelled], UNMATCHED, admin, rounds, "the first").await;
         let twice = side("kube-apiserver, a dry run and the write", policing, true);
         let levelled = side("gateway, requestLevel", request_level.gateway.address, false);
         let by_dry_run = side("gateway, pinnedDryRun", pinned.gateway.address, false);
-        compare(&[twice, by_dry_run, levelled], MATCHED, admin, rounds).await;
+        compare(&[twice, by_dry_run, levelled], MATCHED, admin, rounds, "the first").await;
         for gateway in [request_level, pinned] {
             let (status, log) = gateway.end().await;
             assert!(status.success(), "the gateway failed: {log}");
         }
-    }
-}
-
-async fn compare(sides: &[Side], load: Load, admin: &Issued, rounds: usize) {
-    let mut rates = vec![Vec::new(); sides.len()];
-    for round in 0..rounds {
-        for turn in 0..sides.len() {
-            let at = (round + turn) % sides.len();
-            rates[at].push(rate(&sides[at], admin, load).await);
-        }
-    }
-    let medians: Vec<f64> = rates.into_iter().map(median).collect();
-    println!("{}", load.name);
-    for (Side { name, .. }, rate) in sides.iter().zip(&medians) {
-        println!("  {name:<40}{rate:>7.0}   {:>5.2} of the first", rate / medians[0]);
     }
 }
