@@ -423,6 +423,9 @@ fn admission(rng: &mut Rng) -> Value {
             "apiVersion": format!("apiserver.config.k8s.io/{}", pick(rng, &["v1", "v1alpha1", "v1beta1", "v2"])),
             "kind": pick(rng, &["WebhookAdmissionConfiguration", "WebhookAdmission", "AdmissionConfiguration", ""]),
         });
+        if name == "ValidatingAdmissionPolicy" && !rng.one_in(4) {
+            configuration["kind"] = "ValidatingAdmissionPolicyConfiguration".into();
+        }
         if rng.one_in(2) {
             configuration["kubeConfigFile"] = pick(rng, &["/kubeconfig", "", "kubeconfig", "./\"é\""]).into();
         }
@@ -441,7 +444,12 @@ fn admission(rng: &mut Rng) -> Value {
         }
     };
     let mut plugins = Vec::new();
-    for name in ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook", "MutatingAdmissionWebhook"] {
+    for name in [
+        "MutatingAdmissionWebhook",
+        "ValidatingAdmissionWebhook",
+        "MutatingAdmissionWebhook",
+        "ValidatingAdmissionPolicy",
+    ] {
         if rng.one_in(2) {
             plugins.push(plugin(rng, name));
         }

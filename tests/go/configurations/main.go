@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/admission"
+	policyconfig "k8s.io/apiserver/pkg/admission/plugin/policy/config"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/config"
 	"k8s.io/apiserver/pkg/apis/apiserver/install"
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
@@ -81,7 +82,7 @@ func manifest(kind, folder string, data []byte) answer {
 	return answer{Configurations: loaded.Configurations}
 }
 
-// plugins loads an AdmissionConfiguration and the configurations of both plugins.
+// plugins loads an AdmissionConfiguration and the configurations of all plugins.
 func plugins(scheme *runtime.Scheme, folder string, data []byte) answer {
 	file := filepath.Join(folder, "admission.yaml")
 	check(os.WriteFile(file, data, 0o600))
@@ -89,10 +90,15 @@ func plugins(scheme *runtime.Scheme, folder string, data []byte) answer {
 	if err != nil {
 		return answer{Error: "failed to read plugin config: " + err.Error()}
 	}
-	for _, name := range []string{"MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"} {
+	for _, name := range []string{"MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"} {
 		reader, err := provider.ConfigFor(name)
 		check(err)
-		if _, err := config.LoadConfig(reader); err != nil {
+		if name == "ValidatingAdmissionPolicy" {
+			_, err = policyconfig.LoadValidatingConfig(reader)
+		} else {
+			_, err = config.LoadConfig(reader)
+		}
+		if err != nil {
 			return answer{Error: "couldn't init admission plugin \"" + name + "\": " + err.Error()}
 		}
 	}

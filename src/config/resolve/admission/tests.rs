@@ -419,3 +419,63 @@ fn a_change_of_any_file_reloads_the_configuration() {
     std::fs::create_dir(directory.path("validating")).unwrap();
     assert!(inputs.changed(), "a folder that appears");
 }
+
+/// A plugin of policies alone: its own kind of configuration, its folder, and flags about it.
+#[test]
+fn policies_have_a_plugin_of_their_own() {
+    const POLICY: &str = "replicas.static.k8s.io";
+    let directory = Directory::new();
+    let policies = include_str!("../../../../config/admission/policies/replicas.yaml");
+    std::fs::create_dir(directory.path("policies")).unwrap();
+    directory.write("policies/replicas.yaml", policies);
+    let configure = |kind: &str, folder: &str, more: &str| {
+        let text = format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: ValidatingAdmissionPolicy\n  \
+             configuration:\n    apiVersion: apiserver.config.k8s.io/v1\n    kind: {kind}\n    staticManifestsDir: {folder}\n{more}"
+        );
+        directory.write("admission.yaml", &text);
+    };
+    let kind = "ValidatingAdmissionPolicyConfiguration";
+    configure(kind, "DIR/policies", "");
+    let shadow = format!("--admission-shadow-policies={POLICY}");
+    let settings = directory.settings(&[FILE, MODE_FLAG, &shadow]).unwrap();
+    let [policy] = settings.policies.validating.as_slice() else { panic!("{settings:?}") };
+    assert_eq!((policy.name.as_str(), policy.bindings.len()), (POLICY, 1));
+    assert!(settings.is_shadow_policy(policy));
+    assert!(!directory.settings(&[FILE, MODE_FLAG]).unwrap().is_shadow_policy(policy));
+    assert!(directory.error(&[FILE]).contains("--admission-mode: is required"));
+    let unknown = directory.error(&[FILE, MODE_FLAG, "--admission-shadow-policies=other"]);
+    assert_eq!(unknown, "--admission-shadow-policies: there is no policy \"other\"");
+    let disabled = "--disable-admission-plugins=ValidatingAdmissionPolicy";
+    assert_eq!(directory.settings(&[FILE, disabled]), None, "its folder is not read");
+    let init = "couldn't init admission plugin \"ValidatingAdmissionPolicy\": ";
+    for (kind, folder, more, expected) in [
+        ("WebhookAdmissionConfiguration", "DIR/policies", "", "WebhookAdmissionConfiguration"),
+        (
+            kind,
+            "policies",
+            "",
+            "staticManifestsDir: Invalid value: \"policies\": must be an absolute file path",
+        ),
+        (
+            kind,
+            "/none",
+            "",
+            "staticManifestsDir: Invalid value: \"/none\": unable to read: stat /none: no such file or directory",
+        ),
+        (kind, "DIR/kubeconfig", "", "must be a directory"),
+        (kind, "DIR/policies", "    kubeConfigFile: /a\n", "unknown field \"kubeConfigFile\""),
+    ] {
+        configure(kind, folder, more);
+        let error = directory.error(&[FILE, MODE_FLAG]);
+        assert!(error.contains(init) && error.contains(expected), "{kind} {folder} {more}: {error}");
+    }
+    configure(kind, "DIR/policies", "");
+    directory.write("policies/more.yaml", &configuration("Validating", "a", "https://a.example.com"));
+    let error = directory.error(&[FILE, MODE_FLAG]);
+    assert!(error.contains("unsupported resource type *v1.ValidatingWebhookConfiguration"), "{error}");
+    let mut inputs = InputReader::default();
+    directory.resolve(&[FILE, MODE_FLAG], &mut inputs).unwrap_err();
+    std::fs::remove_file(directory.path("policies/more.yaml")).unwrap();
+    assert!(inputs.changed(), "a change of the folder reloads the configuration");
+}
