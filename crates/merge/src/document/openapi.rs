@@ -1,0 +1,290 @@
+//! Schemas as OpenAPI v3 writes them, as far as they matter here.
+//!
+//! A schema is read piece by piece, and what does not matter is not kept: not even an enumeration that is the whole document.
+
+use std::fmt;
+
+use portcullis_go::json::{JsonValue, Object};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
+use serde_json::{Number, Value};
+
+/// What matters of a schema. What is rare is behind a pointer: a hostile document has many small schemas.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Schema {
+    #[serde(rename = "$ref", default, deserialize_with = "text")]
+    reference: Option<Box<str>>,
+    #[serde(rename = "type", default, deserialize_with = "first_text")]
+    pub(super) kind: Option<Box<str>>,
+    pub(super) format: Option<Box<str>>,
+    #[serde(default, deserialize_with = "present")]
+    pub(super) default: Option<Box<JsonValue>>,
+    pub(super) items: Option<Items>,
+    #[serde(rename = "allOf")]
+    all_of: Option<AllOf>,
+    pub(super) properties: Option<Properties>,
+    #[serde(rename = "additionalProperties")]
+    pub(super) additional_properties: Option<AdditionalProperties>,
+    #[serde(rename = "x-kubernetes-preserve-unknown-fields", default, deserialize_with = "present")]
+    pub(super) preserve_unknown_fields: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-list-type", default, deserialize_with = "present")]
+    pub(super) list_type: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-list-map-keys", default, deserialize_with = "present")]
+    pub(super) list_map_keys: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-patch-strategy", default, deserialize_with = "present")]
+    pub(super) patch_strategy: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-patch-merge-key", default, deserialize_with = "present")]
+    pub(super) patch_merge_key: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-map-type", default, deserialize_with = "present")]
+    pub(super) map_type: Option<Box<JsonValue>>,
+    #[serde(rename = "x-kubernetes-group-version-kind", default, deserialize_with = "present")]
+    pub(super) kinds: Option<Box<JsonValue>>,
+}
+
+pub(super) fn value(of: Option<&JsonValue>) -> Option<&Value> {
+    of.map(|JsonValue(value)| value)
+}
+
+impl Schema {
+    /// The reference of the schema itself; empty if it has none.
+    pub(super) fn reference(&self) -> &str {
+        let own = self.reference.as_deref().unwrap_or_default();
+        // A fragment without content is none.
+        own.strip_suffix('#').unwrap_or(own)
+    }
+
+    /// Whether the schema allows everything and says nothing about it. It is then what the built-in type for such values is.
+    pub(super) fn says_nothing(&self) -> bool {
+        let Self {
+            kind, items, properties, additional_properties, list_type, patch_strategy, map_type, ..
+        } = self;
+        kind.as_deref().is_none_or(str::is_empty)
+            && items.is_none()
+            && properties.is_none()
+            && additional_properties.is_none()
+            && list_type.is_none()
+            && patch_strategy.is_none()
+            && map_type.is_none()
+    }
+
+    /// The type that the schema refers to, itself or as the only one of `allOf`.
+    pub(super) fn type_name(&self) -> Option<&str> {
+        let own = self.reference();
+        let reference = match &self.all_of {
+            Some(AllOf { count: 1, first }) if own.is_empty() => first.reference(),
+            _ => own,
+        };
+        reference.rsplit('/').next().filter(|name| !name.is_empty())
+    }
+}
+
+/// A reference that is no text is none.
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<str>>, D::Error> {
+    Ok(match JsonValue::deserialize(from)? {
+        JsonValue(Value::String(text)) => Some(text.into()),
+        JsonValue(_) => None,
+    })
+}
+
+/// A key that is there, whatever its value.
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<JsonValue>>, D::Error> {
+    let mut value = JsonValue::deserialize(from)?;
+    make_doubles(&mut value.0);
+    Ok(Some(Box::new(value)))
+}
+
+/// Turns numbers into doubles, as kube-openapi reads them all.
+fn make_doubles(value: &mut Value) {
+    match value {
+        Value::Number(number) => {
+            if let Some(double) = number.as_f64().and_then(Number::from_f64) {
+                *number = double;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_doubles),
+        Value::Object(fields) => fields.values_mut().for_each(make_doubles),
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
+    }
+}
+
+/// The first of the types: there is one alone since OpenAPI v3.
+fn first_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<str>>, D::Error> {
+    struct First;
+    impl<'de> Visitor<'de> for First {
+        type Value = Option<Box<str>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("string or array")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.into()))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+            let first = items.next_element::<Option<Box<str>>>()?.flatten();
+            while items.next_element::<Option<Box<str>>>()?.is_some() {}
+            Ok(first)
+        }
+    }
+    from.deserialize_any(First)
+}
+
+#[derive(Debug)]
+pub(super) enum Items {
+    One(Box<Schema>),
+    /// There is another number of schemas, or something else.
+    Other,
+}
+
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Any;
+        impl<'de> Visitor<'de> for Any {
+            type Value = Items;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a schema")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Items, A::Error> {
+                Schema::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(Items::One)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Items, A::Error> {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Items::Other)
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Items, E> {
+                Ok(Items::Other)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Items, E> {
+                Ok(Items::Other)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Items, E> {
+                Ok(Items::Other)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Items, E> {
+                Ok(Items::Other)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Items, E> {
+                Ok(Items::Other)
+            }
+        }
+        from.deserialize_any(Any)
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum AdditionalProperties {
+    Schema(Box<Schema>),
+    Allowed(bool),
+}
+
+impl<'de> Deserialize<'de> for AdditionalProperties {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct SchemaOrBool;
+        impl<'de> Visitor<'de> for SchemaOrBool {
+            type Value = AdditionalProperties;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("object or bool")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let schema = Schema::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(AdditionalProperties::Schema(Box::new(schema)))
+            }
+
+            fn visit_bool<E>(self, allowed: bool) -> Result<Self::Value, E> {
+                Ok(AdditionalProperties::Allowed(allowed))
+            }
+        }
+        from.deserialize_any(SchemaOrBool)
+    }
+}
+
+/// How many schemas there are, and the reference of the first one.
+#[derive(Debug)]
+struct AllOf {
+    count: usize,
+    first: Box<Reference>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Reference {
+    #[serde(rename = "$ref", default, deserialize_with = "text")]
+    reference: Option<Box<str>>,
+}
+
+impl Reference {
+    fn reference(&self) -> &str {
+        let own = self.reference.as_deref().unwrap_or_default();
+        own.strip_suffix('#').unwrap_or(own)
+    }
+}
+
+impl<'de> Deserialize<'de> for AllOf {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Counted;
+        impl<'de> Visitor<'de> for Counted {
+            type Value = AllOf;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of schemas")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<AllOf, A::Error> {
+                let first = items.next_element::<Option<Object<Reference>>>()?;
+                let mut count = usize::from(first.is_some());
+                while items.next_element::<Option<Object<Reference>>>()?.is_some() {
+                    count += 1;
+                }
+                Ok(AllOf { count, first: Box::new(first.flatten().unwrap_or_default().0) })
+            }
+        }
+        from.deserialize_seq(Counted)
+    }
+}
+
+/// The properties of an object, sorted by name.
+#[derive(Debug)]
+pub(super) struct Properties(pub(super) Vec<(Box<str>, Schema)>);
+
+impl<'de> Deserialize<'de> for Properties {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Pairs;
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Properties;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of schemas")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Properties, A::Error> {
+                let mut pairs: Vec<(Box<str>, Schema)> = Vec::new();
+                while let Some((name, schema)) = map.next_entry::<_, Option<Object<Schema>>>()? {
+                    pairs.push((name, schema.unwrap_or_default().0));
+                }
+                pairs.sort_by(|(left, _), (right, _)| left.cmp(right));
+                if let Some([(name, _), _]) =
+                    pairs.array_windows().find(|[(left, _), (right, _)]| left == right)
+                {
+                    return Err(de::Error::custom(format!("duplicate property {name}")));
+                }
+                Ok(Properties(pairs))
+            }
+        }
+        from.deserialize_map(Pairs)
+    }
+}
