@@ -3,7 +3,7 @@
 use super::evaluation::{EvalResult, Evaluation, Halt, error};
 use super::price::LIST;
 use super::time::{Duration, Timestamp};
-use super::value::{Datum, ListValue};
+use super::value::{Datum, GoForm, ListValue};
 
 pub(super) fn integer(value: Option<i64>) -> EvalResult {
     value.map_or_else(|| error("integer overflow"), |value| Ok(Datum::Int(value)))
@@ -49,7 +49,7 @@ fn joined(evaluation: &mut Evaluation<'_>, left: &ListValue, right: &ListValue) 
     }
     // The reference copies nothing. A few elements are cheaper than a list of them.
     evaluation.charge((left.items.len() + right.items.len()).saturating_sub(LIST))?;
-    Ok(Datum::list(left.scattered().chain(right.scattered()).collect()))
+    Ok(Datum::listed(left.scattered().chain(right.scattered()).collect(), GoForm::Sum))
 }
 
 /// `-`, `*`, `/` and `%`.

@@ -53,6 +53,18 @@ impl Bindings {
         self
     }
 
+    /// The same of a value which is one of a type of Go in the reference, not one of JSON: `request` and `namespaceObject`. An
+    /// operation of a JSON patch cannot hold its lists and maps.
+    // apiserver: pkg/cel/common/valuesschemalesstyped.go
+    #[must_use]
+    pub fn with_typed(self, name: &'static str, value: &serde_json::Value) -> Self {
+        let Self(mut all) = self.with(name, value);
+        if let Some((_, bound)) = all.iter_mut().find(|(known, _)| *known == name) {
+            *bound = std::mem::replace(bound, Datum::Null).typed();
+        }
+        Self(all)
+    }
+
     /// The same without `authorizer`.
     #[must_use]
     pub fn without_authorizer(mut self) -> Self {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 
 use super::composition::VariableTypes;
 use super::environment::{Environment, NotAnObject, ResultType, VARIABLES, field_names, field_type};
@@ -9,9 +10,9 @@ use super::faults::CompileFault;
 use super::library::{LiteralCheck, Operand};
 use super::registry::Callee;
 use super::signatures::Overload;
-use super::tree::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::tree::{ExprNode, FieldNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::{Solution, Type};
-use super::value::Datum;
+use super::value::{Datum, JSON_PATCH};
 
 /// Checks an expression against its environment and the type that its result must have.
 pub(super) fn check(
@@ -30,6 +31,7 @@ pub(super) fn check(
         checked_lists: Vec::new(),
         within_checked: 0,
         checked_types: HashMap::new(),
+        later: None,
     };
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
@@ -47,16 +49,19 @@ pub(super) fn check(
     checker.check_literals()?;
     let permitted = required.permitted();
     if permitted.is_empty() || permitted.contains(&result) {
-        return Ok(result);
+        return checker.later.map_or(Ok(result), Err);
     }
     // Not as it displays `null`: the reference formats a list of types here.
     let names: Vec<&str> = permitted.iter().map(|permitted| permitted.parts().0).collect();
     let mut text = match names.as_slice() {
-        [name] => format!("must evaluate to {name}"),
+        [_] => {
+            let text = permitted.first().map(Type::to_string).unwrap_or_default();
+            format!("must evaluate to {text}")
+        }
         names => format!("must evaluate to one of [{}]", names.join(" ")),
     };
     if environment.names_wrong_result {
-        write!(text, " but got {result}").ok();
+        write!(text, " but got {result:#}").ok();
     }
     Err(CompileFault::of_whole(text))
 }
@@ -81,6 +86,8 @@ struct Checker<'a> {
     within_checked: usize,
     /// The types of the nodes there.
     checked_types: HashMap<*const ExprNode, Type>,
+    /// The first error that the reference has after those of types.
+    later: Option<CompileFault>,
 }
 
 impl<'a> Checker<'a> {
@@ -96,7 +103,10 @@ impl<'a> Checker<'a> {
         match &node.kind {
             NodeKind::Literal(value) => Ok(Type::of(value)),
             NodeKind::Name(name) => self.name(name, node.at),
-            NodeKind::Select { operand, field, how } => self.select(node.at, operand, field, *how),
+            NodeKind::Select { operand, field, how, of_message } => {
+                self.select(node.at, operand, (field, *how), of_message)
+            }
+            NodeKind::Message(name, fields) => self.message(node.at, name, fields),
             NodeKind::Call { function, target, arguments, callee } => {
                 let mut given = Vec::new();
                 let declared = self.environment.functions().find(function);
@@ -169,6 +179,10 @@ impl<'a> Checker<'a> {
             self.uses.push((at, found.clone()));
             return Ok(found.clone());
         }
+        if let Some(made) = self.environment.message_type(global) {
+            self.later.get_or_insert(CompileFault::undefined_type(global));
+            return Ok(Type::Named("type", vec![made]));
+        }
         self.environment.variable(global).ok_or_else(|| {
             CompileFault::new(at, format!("undeclared reference to '{name}' (in container '')"))
                 .with_fix(format!("the variables are: {}", self.environment.names()))
@@ -179,11 +193,15 @@ impl<'a> Checker<'a> {
         &mut self,
         at: usize,
         operand: &'a ExprNode,
-        field: &str,
-        how: Selection,
+        (field, how): (&str, Selection),
+        of_message: &OnceLock<()>,
     ) -> Result<Type, CompileFault> {
         let target = self.node(operand)?;
         let (target, was_optional) = self.solution.solve(&target, false).unwrapped();
+        if !was_optional && matches!(target, Type::Object(_)) {
+            // A tree is checked once.
+            of_message.set(()).ok();
+        }
         let found = match &target {
             Type::Named("map", parameters) => parameters.get(1).cloned().unwrap_or(Type::DYN),
             Type::Parameter(_) => {
@@ -195,8 +213,19 @@ impl<'a> Checker<'a> {
                 let fault = CompileFault::new(at, format!("undefined field '{field}'"));
                 fault.with_fix(format!("the variables are: {}", self.variables.names()))
             })?,
+            Type::Object(_) => Type::DYN,
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
+                // It has a type which is none.
+                Ok(None) if *name == JSON_PATCH && how == Selection::Test => Type::DYN,
+                Ok(None) if *name == JSON_PATCH => {
+                    let text = "unexpected compilation error: missing type conversion to proto: ";
+                    let fault = CompileFault::of_whole(text);
+                    self.later.get_or_insert(
+                        fault.with_fix(format!("the fields of {name} are: {}", field_names(name))),
+                    );
+                    Type::DYN
+                }
                 Ok(None) => {
                     let fault = CompileFault::new(at, format!("undefined field '{field}'"));
                     return Err(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))));
@@ -212,6 +241,50 @@ impl<'a> Checker<'a> {
             Selection::Plain if was_optional => Type::optional(found),
             Selection::Plain => self.solution.solve(&found, false),
         })
+    }
+
+    /// The type of an object, whose fields must have the types that it declares.
+    // cel-go: checker/checker.go — checkCreateStruct
+    fn message(&mut self, at: usize, name: &str, fields: &'a [FieldNode]) -> Result<Type, CompileFault> {
+        let Some(made) = self.environment.message_type(name) else {
+            return fault(at, format!("undeclared reference to '{name}' (in container '')"));
+        };
+        for FieldNode { name: field, value, optional, at } in fields {
+            let mut given = self.node(value)?;
+            if *optional {
+                let (held, was_optional) = self.solution.solve(&given, false).unwrapped();
+                if !was_optional && !held.is_dynamic() {
+                    return fault(
+                        value.at,
+                        format!("expected type 'optional_type({held})' but found '{held}'"),
+                    );
+                }
+                given = held;
+            }
+            let declared = match &made {
+                Type::Named(name, _) => match field_type(name, field) {
+                    Ok(Some(declared)) => declared,
+                    // Its type is none, to which only values of any type are assignable.
+                    _ if given.is_dynamic() => continue,
+                    _ => {
+                        let given = self.solution.solve(&given, true);
+                        let text =
+                            format!("expected type of field '{field}' is '' but provided type is '{given}'");
+                        let fix = format!("the fields of {name} are: {}", field_names(name));
+                        return Err(CompileFault::new(*at, text).with_fix(fix));
+                    }
+                },
+                _ => continue,
+            };
+            if !self.solution.assign(&given, &declared) {
+                let given = self.solution.solve(&given, true);
+                let text = format!(
+                    "expected type of field '{field}' is '{declared}' but provided type is '{given}'"
+                );
+                return fault(*at, text);
+            }
+        }
+        Ok(made)
     }
 
     /// The result type of the overloads that accept the given types, and the function with the overload if only one does.
@@ -277,6 +350,7 @@ impl<'a> Checker<'a> {
             Type::Named(name, parameters) => {
                 Type::Named(name, parameters.iter().map(|part| self.renamed(part, renamed)).collect())
             }
+            Type::Object(_) => part.clone(),
         }
     }
 
@@ -382,7 +456,7 @@ impl<'a> Checker<'a> {
                 self.solution.assign(&Type::DYN, &range);
                 (Type::DYN, Type::DYN)
             }
-            other @ Type::Named(..) => {
+            other @ (Type::Named(..) | Type::Object(_)) => {
                 return fault(
                     fold.range.at,
                     format!(

@@ -11,7 +11,7 @@ use super::evaluation::Extent;
 use super::expression::{Expression, Outcome};
 use super::float;
 use super::libraries::time;
-use super::value::Datum;
+use super::value::{Datum, GoForm};
 
 /// The overloads of a function in the reference's format.
 pub fn overloads(environment: Environment, function: &str) -> Option<Vec<String>> {
@@ -19,7 +19,11 @@ pub fn overloads(environment: Environment, function: &str) -> Option<Vec<String>
     Some(function.overloads.iter().map(ToString::to_string).collect())
 }
 
-/// Evaluates an expression to a description of its value, whatever the type. `authorize` is the authorizer.
+/// The begin of the error of a value that is none of a patch.
+pub const MISFIT: &str = "misfit: ";
+
+/// Evaluates an expression to a description of its value, whatever the type, or to the patch of a mutation. `authorize` is the
+/// authorizer.
 pub fn evaluate(
     expression: &Expression,
     bindings: &Bindings,
@@ -36,6 +40,8 @@ pub fn evaluate(
             }
             Outcome::Variable(name) => return (Err(format!("no value of variable {name}")), cost),
             Outcome::Error(error) => return (Err(error.to_string()), cost),
+            Outcome::Patch(Ok(value)) => return (Ok(value), cost),
+            Outcome::Patch(Err(error)) => return (Err(format!("{MISFIT}{error}")), cost),
             Outcome::Value(_) => {
                 let (value, _) = expression.run(
                     bindings,
@@ -62,7 +68,7 @@ fn describe(value: &Datum) -> Json {
         Datum::Double(number) if number.is_nan() => text("NaN".to_owned()),
         Datum::Double(number) => text(format!("{:x}", number.to_bits())),
         Datum::Bytes(bytes) => text(hex::hex(bytes)),
-        Datum::List(items) if items.opaque => json!({ "opaque": list(&items.items) }),
+        Datum::List(items) if items.form == GoForm::Texts => json!({ "opaque": list(&items.items) }),
         Datum::List(items) => json!({ "list": list(&items.items) }),
         Datum::Map(map) => {
             let entries =
@@ -71,7 +77,7 @@ fn describe(value: &Datum) -> Json {
         }
         Datum::Optional(held) => json!({ "optional": held.as_deref().map(describe) }),
         Datum::Type(name) => json!({ "type": &**name }),
-        Datum::Root(_) | Datum::Failed(_) => json!({ "other": value.type_name() }),
+        Datum::Root(_) | Datum::Message(_) | Datum::Failed(_) => json!({ "other": value.type_name() }),
         Datum::Duration(duration) => text(duration.0.to_string()),
         Datum::Timestamp(timestamp) => text(timestamp.in_utc()),
         Datum::Native(native) => match native.shown() {

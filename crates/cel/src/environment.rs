@@ -10,6 +10,7 @@ use super::libraries;
 use super::registry::Registry;
 use super::signatures::read_type;
 use super::types::Type;
+use super::value::JSON_PATCH;
 
 /// The functions of one release.
 struct Functions {
@@ -38,7 +39,7 @@ static FUNCTIONS_0_29_STORED: LazyLock<Functions> = LazyLock::new(|| Functions::
 pub struct Environment {
     /// Names, which may contain dots, and types in the notation of `signatures`.
     variables: &'static [(&'static str, &'static str)],
-    /// Whether the functions of JSON patches are declared.
+    /// Whether the functions of JSON patches, and the objects of patches, are declared.
     patches: bool,
     /// Whether `variables` is declared.
     composed: bool,
@@ -71,7 +72,14 @@ pub enum ResultType {
     String,
     /// A string or `null`.
     StringOrNull,
+    /// An `Object`: its [outcome](crate::Outcome::Patch) is a JSON object.
+    ApplyConfiguration,
+    /// A list of `JSONPatch`: its [outcome](crate::Outcome::Patch) is a JSON list of operations (RFC 6902).
+    JsonPatch,
 }
+
+/// The type of the object that a patch changes; those of its parts follow it with their path.
+const OBJECT: &str = "Object";
 
 /// The type of `variables`.
 pub(super) const VARIABLES: &str = "kubernetes.variables";
@@ -96,7 +104,10 @@ impl Environment {
     pub const MESSAGE: Self = Self::of_admission(4);
     /// As [`Self::ADMISSION`], with `params`: the validations of a `ValidatingAdmissionPolicy` that has parameters.
     pub const POLICY: Self = Self::of_admission(ADMISSION_VARIABLES.len());
-    /// As [`Self::POLICY`], with `jsonpatch.escapeKey`: the mutations of a `MutatingAdmissionPolicy`.
+    /// As [`Self::ADMISSION`], with what patches need: the types `Object` and `JSONPatch`, and `jsonpatch.escapeKey`. For the mutations
+    /// of a `MutatingAdmissionPolicy`; its variables and match conditions have [`Self::ADMISSION`].
+    pub const MUTATION_WITHOUT_PARAMS: Self = Self { patches: true, ..Self::ADMISSION };
+    /// The same with `params`.
     pub const MUTATION: Self = Self { patches: true, ..Self::POLICY };
 
     /// The first so many of the variables of admission, in expressions of a new object.
@@ -153,6 +164,16 @@ impl Environment {
         self.composed && name == "variables" || self.variables.iter().any(|(known, _)| *known == name)
     }
 
+    /// The type of an object that expressions may make.
+    // apiserver: pkg/cel/mutation/typeresolver.go
+    pub(super) fn message_type(self, name: &str) -> Option<Type> {
+        if name == JSON_PATCH && self.patches {
+            return Some(Type::Named(JSON_PATCH, Vec::new()));
+        }
+        let fields = name.strip_prefix(OBJECT).filter(|_| self.patches)?;
+        (fields.is_empty() || fields.starts_with('.')).then(|| Type::Object(name.into()))
+    }
+
     /// The names of the variables.
     pub(super) fn names(self) -> String {
         let composed = self.composed.then_some("variables");
@@ -179,6 +200,8 @@ impl ResultType {
             Self::Bool => vec![Type::BOOL],
             Self::String => vec![Type::STRING],
             Self::StringOrNull => vec![Type::STRING, Type::NULL],
+            Self::ApplyConfiguration => vec![Type::Object(OBJECT.into())],
+            Self::JsonPatch => vec![Type::list(Type::Named(JSON_PATCH, Vec::new()))],
         }
     }
 }
@@ -251,6 +274,8 @@ const OBJECTS: &[(&str, &[(&str, &str)])] = &[
             ("options", "dyn"),
         ],
     ),
+    // apiserver: pkg/cel/mutation/jsonpatch.go
+    (JSON_PATCH, &[("op", "string"), ("path", "string"), ("from", "string"), ("value", "dyn")]),
     ("kubernetes.GroupVersionKind", &[("group", "string"), ("version", "string"), ("kind", "string")]),
     (
         "kubernetes.GroupVersionResource",

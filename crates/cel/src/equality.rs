@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::evaluation::{Evaluation, Halt, no_such_overload};
-use super::value::{Datum, MapValue};
+use super::value::{Datum, GoForm, MapValue, Message, MessageKind};
 use super::{number, price};
 
 /// `==` of one of many values.
@@ -48,6 +48,7 @@ pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum)
         (Datum::Failed(text), _) | (Datum::Root(_) | Datum::Native(_), Datum::Failed(text)) => {
             return Err(Halt::Error(text.to_string()));
         }
+        (Datum::Message(left), Datum::Message(right)) => same_messages(evaluation, left, right)?,
         (Datum::Duration(left), Datum::Duration(right)) => left == right,
         (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right,
         (Datum::Native(left), Datum::Native(right)) => {
@@ -63,6 +64,123 @@ pub(super) fn same(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum)
         }
         _ => false,
     })
+}
+
+/// Operations of patches are equal if their parts are. Objects are equal if Go holds the same values for their fields.
+// apiserver: pkg/cel/mutation/jsonpatch.go, pkg/cel/mutation/dynamic/objects.go — Equal
+fn same_messages(evaluation: &mut Evaluation<'_>, left: &Message, right: &Message) -> Result<bool, Halt> {
+    if left.kind != right.kind || left.fields.len() != right.fields.len() {
+        return Ok(false);
+    }
+    if left.kind != MessageKind::JsonPatch {
+        return alike_fields(evaluation, left, right);
+    }
+    for (name, value) in &left.fields {
+        match right.fields.get(name) {
+            Some(other) if equal(evaluation, value, other)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+fn alike_fields(evaluation: &mut Evaluation<'_>, left: &Message, right: &Message) -> Result<bool, Halt> {
+    evaluation.charge(left.fields.len() / 10)?;
+    if left.kind != right.kind || left.fields.len() != right.fields.len() {
+        return Ok(false);
+    }
+    for (name, value) in &left.fields {
+        match right.fields.get(name) {
+            Some(other) if alike(evaluation, value, other)? => {}
+            _ => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Whether Go holds two values in the same way: a number is of one type, and a list that an expression makes is equal to itself
+/// alone.
+// go: reflect.DeepEqual
+fn alike(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+    evaluation.charge(price::size(left).min(price::size(right)) / 10)?;
+    Ok(match (left, right) {
+        (Datum::Null, Datum::Null) | (Datum::Optional(None), Datum::Optional(None)) => true,
+        (Datum::Bool(left), Datum::Bool(right)) => left == right,
+        (Datum::Int(left), Datum::Int(right)) => left == right,
+        (Datum::Uint(left), Datum::Uint(right)) => left == right,
+        (Datum::Double(left), Datum::Double(right)) => numeric_equal(*left, *right),
+        (Datum::String(left), Datum::String(right)) | (Datum::Type(left), Datum::Type(right)) => {
+            left == right
+        }
+        (Datum::Bytes(left), Datum::Bytes(right)) => left == right,
+        (Datum::Duration(left), Datum::Duration(right)) => left == right,
+        // The zone counts.
+        (Datum::Timestamp(left), Datum::Timestamp(right)) => left == right && left.shown() == right.shown(),
+        (Datum::Optional(Some(left)), Datum::Optional(Some(right))) => alike(evaluation, left, right)?,
+        (Datum::List(left), Datum::List(right)) => {
+            let is_same = Arc::ptr_eq(&left.items, &right.items);
+            // Go makes a list of each use, and one of a variable of a macro.
+            if is_same && matches!(left.form, GoForm::Plain | GoForm::Typed) {
+                return incomparable("lists of a variable");
+            }
+            is_same
+        }
+        (Datum::Map(left), Datum::Map(right)) if [left.form, right.form] == [GoForm::Typed; 2] => {
+            return incomparable("maps of a variable");
+        }
+        (Datum::Map(left), Datum::Map(right)) if left.form == right.form => {
+            if left.entries.len() != right.entries.len() {
+                return Ok(false);
+            }
+            for (key, value) in left.entries.iter() {
+                let other = right.entries.get(key).filter(|_| !key.is_nan());
+                let is_alike = match other {
+                    Some(other) if left.form == GoForm::Plain => alike_json(evaluation, value, other)?,
+                    Some(other) => alike(evaluation, value, other)?,
+                    None => false,
+                };
+                if !is_alike {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Datum::Message(left), Datum::Message(right)) => alike_fields(evaluation, left, right)?,
+        // Those of Go have more than the value, such as the text that it is from.
+        (Datum::Native(left), Datum::Native(right)) if left.type_name() == right.type_name() => {
+            return incomparable(left.type_name());
+        }
+        _ => false,
+    })
+}
+
+/// Whether the two are equal in the reference is not known here.
+fn incomparable<T>(what: &str) -> Result<T, Halt> {
+    Err(Halt::Unsupported(format!("objects that hold {what} cannot be compared here")))
+}
+
+/// The same of what was read from JSON.
+fn alike_json(evaluation: &mut Evaluation<'_>, left: &Datum, right: &Datum) -> Result<bool, Halt> {
+    match (left, right) {
+        (Datum::List(left), Datum::List(right)) => {
+            evaluation.charge(left.items.len() / 10)?;
+            if left.items.len() != right.items.len() {
+                return Ok(false);
+            }
+            for (left, right) in left.items.iter().zip(right.items.iter()) {
+                if !alike_json(evaluation, left, right)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        _ => alike(evaluation, left, right),
+    }
+}
+
+/// Equality of doubles, where a NaN equals nothing.
+fn numeric_equal(left: f64, right: f64) -> bool {
+    left.partial_cmp(&right) == Some(Ordering::Equal)
 }
 
 fn same_items(evaluation: &mut Evaluation<'_>, left: &[Datum], right: &[Datum]) -> Result<bool, Halt> {

@@ -9,16 +9,19 @@ mod selection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use portcullis_go::quote::Quoted;
+
 use super::access::{AccessDecision, AccessReview};
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::environment::VARIABLES;
 use super::evaluation::{EvalResult, Evaluation, Extent, Halt, error, no_such_overload, sound};
+use super::go_form::{Converter, GoValue};
 use super::patterns::Patterns;
-use super::price::{self, LIST, MAP};
+use super::price::{self, LIST, MAP, STRUCT};
 use super::registry::Callee;
-use super::tree::{ExprNode, NodeKind, Selection};
-use super::value::{Datum, MapKey};
+use super::tree::{ExprNode, FieldNode, NodeKind, Selection};
+use super::value::{Datum, JSON_PATCH, MapKey, Message, MessageKind};
 use selection::Reached;
 
 /// The evaluator of one expression.
@@ -84,6 +87,7 @@ impl<'a> Evaluator<'a> {
             }
             NodeKind::List(elements) => self.list(elements),
             NodeKind::Map(entries) => self.map(entries),
+            NodeKind::Message(name, fields) => self.message(name, fields),
             NodeKind::And(operands) => self.junction(operands, false),
             NodeKind::Or(operands) => self.junction(operands, true),
             NodeKind::Fold(fold) => self.fold(fold),
@@ -104,8 +108,13 @@ impl<'a> Evaluator<'a> {
     fn attribute(&mut self, node: &'a ExprNode) -> Result<Reached, Halt> {
         match &node.kind {
             NodeKind::Name(name) => self.name(name).map(|value| self.root(value)),
-            NodeKind::Select { operand, field, how } => {
+            NodeKind::Select { operand, field, how, of_message } => {
                 let target = self.attribute(operand)?;
+                if let (Reached::Value(target), Some(()), Selection::Plain | Selection::Test) =
+                    (&target, of_message.get(), how)
+                {
+                    return self.field(target, field, *how).map(Reached::Value);
+                }
                 if target.is_root_of(VARIABLES) {
                     return self.variable(field, *how);
                 }
@@ -332,6 +341,78 @@ impl<'a> Evaluator<'a> {
             insert(&mut map, &key, value)?;
         }
         Ok(Datum::map(map))
+    }
+
+    /// An object of a patch.
+    // cel-go: interpreter/interpretable.go — evalObj
+    fn message(&mut self, name: &Arc<str>, fields: &'a [FieldNode]) -> EvalResult {
+        self.charge(STRUCT + fields.len().saturating_sub(10))?;
+        let mut made = BTreeMap::new();
+        for FieldNode { name, value, optional, .. } in fields {
+            let value = match (self.eval(value)?, optional) {
+                (Datum::Optional(Some(held)), true) => held.as_ref().clone(),
+                // It deletes an earlier field.
+                (Datum::Optional(None), true) => {
+                    made.remove(name);
+                    continue;
+                }
+                (value, true) => {
+                    return error(format!(
+                        "cannot initialize optional entry '{name}' from non-optional value {}",
+                        value.shown()
+                    ));
+                }
+                (value, false) => value,
+            };
+            made.insert(Arc::clone(name), value);
+        }
+        let message = if **name == *JSON_PATCH {
+            self.operation(made)?
+        } else {
+            Message { kind: MessageKind::Object(Arc::clone(name)), fields: made }
+        };
+        Ok(Datum::Message(Arc::new(message)))
+    }
+
+    /// An operation of a patch, whose parts are texts, but for its value.
+    // apiserver: pkg/cel/mutation/jsonpatch.go — Val
+    fn operation(&mut self, fields: BTreeMap<Arc<str>, Datum>) -> Result<Message, Halt> {
+        let mut parts: BTreeMap<Arc<str>, Datum> =
+            ["op", "path", "from"].map(|name| (name.into(), Datum::string(""))).into();
+        for (name, value) in fields {
+            let value = match &*name {
+                "value" => value,
+                "op" | "path" | "from" => match self.go_value(&value)? {
+                    GoValue::Scalar(text @ Datum::String(_)) => text,
+                    other => {
+                        return error(format!("unexpected type {other} for JSONPatchType '{name}' field"));
+                    }
+                },
+                _ => return error(format!("unexpected JSONPatchType field: {name}")),
+            };
+            parts.insert(name, value);
+        }
+        Ok(Message { kind: MessageKind::JsonPatch, fields: parts })
+    }
+
+    fn go_value(&mut self, value: &Datum) -> Result<GoValue, Halt> {
+        Converter(|elements| self.evaluation.charge(elements / 10)).value(value)
+    }
+
+    /// Selects a field of an object of a known type, or tests for its presence. The reference first converts all of them.
+    // apiserver: pkg/cel/mutation/dynamic/objects.go — Field
+    fn field(&mut self, target: &Datum, name: &str, how: Selection) -> EvalResult {
+        self.charge(1)?;
+        let found = match self.go_value(target)? {
+            GoValue::Map(mut fields) => Some(fields.remove(name).map(GoValue::into_datum)),
+            GoValue::Raw(Datum::Map(map)) => Some(map.raw(&Datum::string(name)).cloned()),
+            _ => None,
+        };
+        match (how, found) {
+            (Selection::Test, found) => Ok(Datum::Bool(found.flatten().is_some())),
+            (_, Some(found)) => sound(found.unwrap_or(Datum::Null)),
+            (_, None) => error(format!("cannot get field {}", Quoted(name))),
+        }
     }
 
     /// `&&` and `||`: a deciding operand absorbs the errors of all others.

@@ -42,6 +42,8 @@ pub(super) enum Halt {
     Error(String),
     /// No overload accepts the values; `Library::refusal` is the reference's error for the function.
     Unsuited,
+    /// An error of what is not supported here, which no operator may absorb.
+    Unsupported(String),
     /// The cost limit is exceeded.
     Cost,
     /// The evaluation is not brief.
@@ -57,7 +59,7 @@ impl Halt {
     pub(super) fn is_final(&self) -> bool {
         match self {
             Self::Error(_) | Self::Unsuited => false,
-            Self::Cost | Self::Long | Self::Review(_) | Self::Variable(_) => true,
+            Self::Unsupported(_) | Self::Cost | Self::Long | Self::Review(_) | Self::Variable(_) => true,
         }
     }
 }
@@ -75,7 +77,7 @@ impl Halt {
     /// The end as the callers of an evaluation see it.
     pub(super) fn kind(self) -> HaltKind {
         match self {
-            Self::Error(text) => HaltKind::Error(text),
+            Self::Error(text) | Self::Unsupported(text) => HaltKind::Error(text),
             Self::Unsuited => HaltKind::Error("no such overload".to_owned()),
             Self::Cost => HaltKind::Error("operation cancelled: actual cost limit exceeded".to_owned()),
             Self::Long => HaltKind::Long,

@@ -1,6 +1,7 @@
 //! The values of the parts of an expression: why its result is what it is.
 
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use super::access::{AccessDecision, AccessReview};
 use super::bindings::Bindings;
@@ -8,8 +9,8 @@ use super::composition::VariableValues;
 use super::eval::Evaluator;
 use super::evaluation::{EvalResult, Halt, HaltKind};
 use super::expression::Expression;
-use super::tree::{ExprNode, Fold, FoldKind, NodeKind, Selection};
-use super::value::{Datum, MapKey};
+use super::tree::{ExprNode, FieldNode, Fold, FoldKind, NodeKind, Selection};
+use super::value::{Datum, MapKey, MessageKind};
 
 /// The most parts of one explanation.
 const MAX_PARTS: usize = 40;
@@ -245,7 +246,7 @@ fn written(node: &ExprNode) -> (String, Binding) {
     match &node.kind {
         NodeKind::Literal(value) => (value_text(value), Primary),
         NodeKind::Name(name) => (name.clone(), Primary),
-        NodeKind::Select { operand, field, how } => {
+        NodeKind::Select { operand, field, how, .. } => {
             let operand = primary(operand);
             let text = match how {
                 Selection::Plain => format!("{operand}.{field}"),
@@ -268,6 +269,13 @@ fn written(node: &ExprNode) -> (String, Binding) {
                 format!("{mark}{}: {}", text(key), text(value))
             });
             (format!("{{{}}}", entries.collect::<Vec<_>>().join(", ")), Primary)
+        }
+        NodeKind::Message(name, fields) => {
+            let fields = fields.iter().map(|FieldNode { name, value, optional, .. }| {
+                let mark = if *optional { "?" } else { "" };
+                format!("{mark}{}: {}", field_name(name), text(value))
+            });
+            (format!("{name}{{{}}}", fields.collect::<Vec<_>>().join(", ")), Primary)
         }
         NodeKind::And(operands) => (junction(operands, " && ", And), And),
         NodeKind::Or(operands) => (junction(operands, " || ", Or), Or),
@@ -381,11 +389,31 @@ fn write_value(value: &Datum, out: &mut String) {
             Some(text) => print(out, format_args!("{}({text})", native.type_name())),
             None => out.push_str(native.type_name()),
         },
+        Datum::Message(message) => {
+            out.push_str(message.kind.name());
+            out.push('{');
+            // The texts of an operation are present also where they were not given.
+            let is_given = |(_, value): &(&Arc<str>, &Datum)| {
+                message.kind != MessageKind::JsonPatch
+                    || !matches!(value, Datum::String(text) if text.is_empty())
+            };
+            separated(message.fields.iter().filter(is_given), out, |(name, value), out| {
+                print(out, format_args!("{}: ", field_name(name)));
+                write_value(value, out);
+            });
+            out.push('}');
+        }
         Datum::Failed(text) => print(out, format_args!("error: {text}")),
         Datum::Bool(_) | Datum::Int(_) | Datum::Uint(_) | Datum::Double(_) | Datum::Root(_) => {
             out.push_str(&value.shown());
         }
     }
+}
+
+/// The name of a field of an object, in back quotes if it is none otherwise.
+fn field_name(name: &str) -> String {
+    let is_plain = name.bytes().all(|letter| letter == b'_' || letter.is_ascii_alphanumeric());
+    if is_plain { name.to_owned() } else { format!("`{name}`") }
 }
 
 fn print(out: &mut String, what: fmt::Arguments<'_>) {
@@ -570,6 +598,30 @@ mod tests {
                 assert_eq!(first.first().map(|first| &first.value), Some(&part.value), "{}", part.text);
             }
         }
+    }
+
+    #[test]
+    fn objects_of_patches_are_shown_as_they_are_written() {
+        let text =
+            "Object{?a: object.?b, `x-y`: Object.z{c: [object.a]}, d: JSONPatch{op: object.s}.op == 'add'}";
+        let expression = Expression::compile(text, Environment::MUTATION, ResultType::Any).unwrap();
+        let bindings = Bindings::default().with("object", &json!({"a": 1, "s": "add"}));
+        let parts = expression.explain(&bindings, &[], &VariableValues::default());
+        let parts: Vec<_> = parts.iter().map(|part| format!("{} -> {}", part.text, part.value)).collect();
+        assert_eq!(
+            parts,
+            [
+                &format!("{text} -> Object{{d: true, `x-y`: Object.z{{c: [1]}}}}"),
+                "object.?b -> optional.none()",
+                "Object.z{c: [object.a]} -> Object.z{c: [1]}",
+                "[object.a] -> [1]",
+                "object.a -> 1",
+                "JSONPatch{op: object.s}.op == 'add' -> true",
+                "JSONPatch{op: object.s}.op -> 'add'",
+                "JSONPatch{op: object.s} -> JSONPatch{op: 'add'}",
+                "object.s -> 'add'",
+            ]
+        );
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
 use super::types::Type;
-use super::value::Datum;
-use super::{check, plan, stack, syntax};
+use super::value::{Datum, GoForm};
+use super::{check, patch, plan, stack, syntax};
 
 /// A compiled expression. Cheap to clone.
 #[derive(Clone)]
@@ -107,7 +107,7 @@ impl Expression {
     // apiserver: pkg/apis/apiserver/validation/validation.go — usesEmailClaim
     pub fn uses_claim(&self, field: &str) -> bool {
         let selects = |node: &ExprNode| match &node.kind {
-            NodeKind::Select { operand, field: selected, how: _ } => {
+            NodeKind::Select { operand, field: selected, .. } => {
                 selected == field && matches!(&operand.kind, NodeKind::Name(name) if name == "claims")
             }
             _ => false,
@@ -133,7 +133,8 @@ impl Expression {
     pub fn evaluate(&self, bindings: &Bindings) -> Result<Value, EvalError> {
         match self.evaluate_with(bindings, &[]).outcome {
             Outcome::Value(value) => Ok(value),
-            Outcome::Error(error) => Err(error),
+            Outcome::Patch(Ok(_)) => Err(EvalError("the value is that of a mutation".to_owned())),
+            Outcome::Error(error) | Outcome::Patch(Err(error)) => Err(error),
             Outcome::Review(_) => Err(EvalError("no authorizer is bound".to_owned())),
             Outcome::Variable(name) => Err(EvalError(format!("no value of variable {name:?} is known"))),
         }
@@ -184,9 +185,16 @@ impl Expression {
         values: &VariableValues,
         extent: Extent,
     ) -> Result<Evaluated, u64> {
-        let (result, cost) = self.run(bindings, (decisions, values), extent, Value::of);
+        let convert = |value: &Datum| match self.0.result {
+            ResultType::ApplyConfiguration => patch::apply_configuration(value).map(Outcome::patch),
+            ResultType::JsonPatch => patch::json_patch(value).map(Outcome::patch),
+            ResultType::Any | ResultType::Bool | ResultType::String | ResultType::StringOrNull => {
+                Value::of(value).map(Outcome::Value)
+            }
+        };
+        let (result, cost) = self.run(bindings, (decisions, values), extent, convert);
         let outcome = match result.map_err(Halt::kind) {
-            Ok(value) => Outcome::Value(value),
+            Ok(outcome) => outcome,
             Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
             Err(HaltKind::Long) => return Err(cost),
             Err(HaltKind::Review(review)) => Outcome::Review(review),
@@ -251,12 +259,20 @@ pub struct Evaluated {
 pub enum Outcome {
     /// The value.
     Value(Value),
+    /// The value of a mutation, as JSON. It has none if it does not fit: the error is not one of the expression, whose text it lacks.
+    Patch(Result<serde_json::Value, EvalError>),
     /// An error of the input or the expression.
     Error(EvalError),
     /// The authorizer must decide this access review first.
     Review(Box<AccessReview>),
     /// This variable of the policy must be evaluated first.
     Variable(String),
+}
+
+impl Outcome {
+    fn patch(converted: Result<serde_json::Value, String>) -> Self {
+        Self::Patch(converted.map_err(EvalError))
+    }
 }
 
 /// Expressions are equal if their texts, environments and result types are.
@@ -295,7 +311,7 @@ impl Value {
             Datum::Null => Self::Null,
             Datum::Bool(value) => Self::Bool(*value),
             Datum::String(text) => Self::String(text.to_string()),
-            Datum::List(list) if !list.opaque => {
+            Datum::List(list) if list.form != GoForm::Texts => {
                 Self::List(list.items.iter().map(|item| Self::copy(item, left)).collect::<Result<_, _>>()?)
             }
             other => Self::Other(other.type_name().to_owned()),

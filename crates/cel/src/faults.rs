@@ -48,6 +48,12 @@ impl CompileFault {
         Self { fix: Some(fix.into()), ..self }
     }
 
+    /// A type whose name a macro hides, or that only objects have: the reference finds it when it checks the expression, and not when
+    /// it plans it.
+    pub(super) fn undefined_type(name: &str) -> Self {
+        Self::of_whole(format!("program instantiation failed: reference to undefined type: {name}"))
+    }
+
     /// A reference to a function that is not among those that are declared.
     pub(super) fn undeclared_function<'n>(
         at: usize,

@@ -23,6 +23,10 @@
 //! [`Outcome::Review`]; have the access review decided and evaluate again with the decision. A check costs 350,000 of the
 //! 1,000,000 units, so no expression needs more than two. [`Evaluated::cost`] is what a [`Budget`] of several expressions is charged.
 //!
+//! An expression of [`Environment::MUTATION`] may make objects, as `Object{spec: Object.spec{replicas: 3}}` and `JSONPatch{op: 'remove',
+//! path: '/spec/a'}`. Compiled for [`ResultType::ApplyConfiguration`] or [`ResultType::JsonPatch`], it ends with [`Outcome::Patch`]. Each
+//! mutation of a policy has [`VariableValues`] of its own: the one before may have changed the object.
+//!
 //! "The reference" in this crate is cel-go as kube-apiserver configures it: that of [`CelGo::REFERENCE`], unless
 //! [`Environment::of`] selects another release. The modules, from the top to the bottom; a
 //! module imports only modules below it, and a test holds this:
@@ -35,6 +39,7 @@
 //! | `explain` | the values of the parts of an expression, for people |
 //! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
 //! | `bindings` | the values of the variables |
+//! | `patch` | the JSON of the values of mutations |
 //! | `plan` | folds constants, and compiles literal patterns |
 //! | `check` | infers types, resolves each call, and rejects an invalid expression when the configuration is loaded |
 //! | `syntax` | parses an expression with the `cel` crate, which no other module uses |
@@ -45,6 +50,7 @@
 //! | `libraries` | the functions: CEL's own, those of cel-go's extensions and of Kubernetes |
 //! | `arithmetic` | sums and products of values |
 //! | `equality` | equality and order of values |
+//! | `go_form` | the values of Go that the objects of patches hold |
 //! | `library` | the contract of a library: what its functions are, what they cost, what they do |
 //! | `price` | what calls cost, as far as libraries have it in common |
 //! | `composition` | the types and values of the variables of a policy |
@@ -71,7 +77,8 @@
 //!
 //! | unsupported | reason |
 //! |---|---|
-//! | messages (`google.protobuf.Int64Value{value: 1}`, `Object{}` of mutations) | equivalent to a literal; there are no mutations yet |
+//! | messages of Protocol Buffers (`google.protobuf.Int64Value{value: 1}`) | equivalent to a literal |
+//! | comparing objects of patches that hold one list of a variable, or values of libraries | equal if Go holds them alike |
 //! | macros with two variables over `claims` itself | the reference uses the values as keys there |
 //! | map keys that are lists, maps, bytes or types | lookups never find them, and some crash the API server |
 //! | quantities of more than 1,000 digits, exponents beyond 1,000 | comparing them does not end in the reference |
@@ -99,10 +106,12 @@ mod explain;
 mod expression;
 mod faults;
 mod float;
+mod go_form;
 mod libraries;
 mod library;
 mod native;
 mod number;
+mod patch;
 mod patterns;
 mod plan;
 mod price;

@@ -47,7 +47,9 @@ pub(super) fn plan(
     }
     match Evaluator::new(rules, &[], patterns, (&[], &VariableValues::default()), Extent::Whole).eval(node) {
         Ok(value) => node.kind = NodeKind::Literal(value),
-        Err(Halt::Error(text)) => return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text))),
+        Err(Halt::Error(text) | Halt::Unsupported(text)) => {
+            return Err(invalid_time(node).unwrap_or(CompileFault::new(at, text)));
+        }
         Err(Halt::Unsuited) => return fault("no such overload".to_owned()),
         // No constant calls the authorizer.
         Err(Halt::Cost | Halt::Long | Halt::Review(_) | Halt::Variable(_)) => {

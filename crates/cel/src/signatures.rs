@@ -40,8 +40,11 @@ impl Overload {
 }
 
 fn fits(parameter: &Type, value: &Datum) -> bool {
-    let Type::Named(name, parameters) = parameter else { return true };
-    match (*name, value) {
+    let (name, parameters) = match parameter {
+        Type::Parameter(_) => return true,
+        named => named.parts(),
+    };
+    match (name, value) {
         ("dyn" | "any", _) | ("duration", Datum::Duration(_)) | ("timestamp", Datum::Timestamp(_)) => true,
         ("list", Datum::List(list)) => match (parameters.first(), list.items.first()) {
             (Some(element), Some(first)) => fits(element, first),

@@ -5,11 +5,11 @@
 use std::sync::OnceLock;
 
 use cel::common::ast::operators as op;
-use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo};
+use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SourceInfo, StructExpr};
 
 use super::environment::Environment;
 use super::faults::CompileFault;
-use super::tree::{ExprNode, Fold, FoldKind, NodeKind, Selection};
+use super::tree::{ExprNode, FieldNode, Fold, FoldKind, NodeKind, Selection};
 use super::types::type_named;
 use super::value::Datum;
 
@@ -118,7 +118,7 @@ impl AstReader<'_> {
                 let is_bound = self.is_bound(global);
                 let is_hidden = self.hides(&name);
                 match type_named(global).filter(|_| !is_bound || is_hidden) {
-                    Some(_) if is_hidden => return Err(hidden_type(global)),
+                    Some(_) if is_hidden => return Err(CompileFault::undefined_type(&format!(".{global}"))),
                     Some(named) => NodeKind::Literal(Datum::Type(named.into())),
                     // The dot also stays where the checker is to report the name.
                     None if is_hidden || !(is_bound || self.environment.declares(global)) => {
@@ -133,8 +133,10 @@ impl AstReader<'_> {
                 match name {
                     Some(name) if self.environment.declares(&name) => NodeKind::Name(name),
                     Some(name) if type_named(&name).is_some() && self.is_hidden(&select.operand.expr) => {
-                        return Err(hidden_type(&name));
+                        return Err(CompileFault::undefined_type(&format!(".{name}")));
                     }
+                    // The type of an object, which is not one that an expression may name; the checker reports it.
+                    Some(name) if self.environment.message_type(&name).is_some() => NodeKind::Name(name),
                     Some(name) if let Some(named) = type_named(&name) => {
                         NodeKind::Literal(Datum::Type(named.into()))
                     }
@@ -142,6 +144,7 @@ impl AstReader<'_> {
                         operand: self.boxed(*select.operand, depth)?,
                         field: select.field,
                         how: Selection::Plain,
+                        of_message: OnceLock::new(),
                     },
                 }
             }
@@ -163,13 +166,39 @@ impl AstReader<'_> {
                 });
                 NodeKind::Map(entries.collect::<Result<_, CompileFault>>()?)
             }
-            Expr::Struct(message) => {
-                return self.fault(id, format!("messages are not supported: '{}'", message.type_name));
-            }
+            Expr::Struct(message) => self.message(id, message, depth)?,
             Expr::Call(call) => self.call(id, call, depth)?,
             Expr::Comprehension(_) | Expr::Unspecified => return self.fault(id, "syntax error"),
         };
         Ok(ExprNode { kind, at: self.at(id) })
+    }
+
+    /// An object with its fields.
+    fn message(&mut self, id: u64, message: StructExpr, depth: u16) -> Result<NodeKind, CompileFault> {
+        let StructExpr { type_name, entries } = message;
+        let name = type_name.trim_start_matches('.');
+        if self.environment.message_type(name).is_none() {
+            let is_message = ["google.", "kubernetes."].iter().any(|package| name.starts_with(package))
+                || type_named(name).is_some();
+            return self.fault(
+                id,
+                if is_message {
+                    format!("messages are not supported: '{type_name}'")
+                } else {
+                    format!("undeclared reference to '{type_name}' (in container '')")
+                },
+            );
+        }
+        let mut fields = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let EntryExpr::StructField(field) = entry.expr else {
+                return self.fault(entry.id, "syntax error");
+            };
+            let value = self.node(field.value, depth)?;
+            let (name, at) = (field.field.into(), self.at(entry.id));
+            fields.push(FieldNode { name, value, optional: field.optional, at });
+        }
+        Ok(NodeKind::Message(name.into(), fields))
     }
 
     fn call(&mut self, id: u64, call: CallExpr, depth: u16) -> Result<NodeKind, CompileFault> {
@@ -232,6 +261,7 @@ impl AstReader<'_> {
                     operand: self.boxed(*select.operand, deeper(depth)?)?,
                     field: select.field,
                     how: Selection::Test,
+                    of_message: OnceLock::new(),
                 }),
                 _ => self.fault(id, "invalid argument to has() macro"),
             },
@@ -242,6 +272,7 @@ impl AstReader<'_> {
                         operand: Box::new(operand),
                         field: field.to_string(),
                         how: Selection::Optional,
+                        of_message: OnceLock::new(),
                     }),
                     _ => self.fault(id, "syntax error"),
                 }
@@ -349,12 +380,6 @@ fn fold(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
         ("sortBy", 2) => (FoldKind::SortBy, 1, false),
         _ => return None,
     })
-}
-
-/// The reference's error for a type whose name a macro hides: it finds the type when it checks the expression, and not when it
-/// plans it.
-fn hidden_type(name: &str) -> CompileFault {
-    CompileFault::of_whole(format!("program instantiation failed: reference to undefined type: .{name}"))
 }
 
 /// The next level of nesting.

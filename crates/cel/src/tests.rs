@@ -416,3 +416,73 @@ fn a_brief_evaluation_ends_as_the_whole_one_or_not_at_all() {
         assert!(ended > 0, "{text}");
     }
 }
+
+#[test]
+fn a_mutation_gives_its_patch() {
+    let outcome = |text: &str, result| {
+        let expression = Expression::compile(text, Environment::MUTATION, result).unwrap();
+        let bindings = Bindings::default().with("object", &serde_json::json!({"spec": {"replicas": 3}}));
+        expression.evaluate_with(&bindings, &[]).outcome
+    };
+    let patch = |value| Outcome::Patch(Ok(value));
+    assert_eq!(
+        outcome(
+            "Object{spec: Object.spec{replicas: object.spec.replicas + 1, ?paused: object.spec.?paused}}",
+            ResultType::ApplyConfiguration
+        ),
+        patch(serde_json::json!({"spec": {"replicas": 4}}))
+    );
+    assert_eq!(
+        outcome(
+            "[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a/b'), value: 'x'}]",
+            ResultType::JsonPatch
+        ),
+        patch(serde_json::json!([{"op": "add", "path": "/metadata/labels/a~1b", "value": "x"}]))
+    );
+    let misfit = outcome("Object{spec: Object.status{}}", ResultType::ApplyConfiguration);
+    let Outcome::Patch(Err(error)) = misfit else { panic!("{misfit:?}") };
+    assert_eq!(
+        error.to_string(),
+        "type mismatch: unexpected type name \"Object.status\", expected \"Object.spec\", which matches field name path from root Object type"
+    );
+    let other = Expression::compile("Object{}", Environment::ADMISSION, ResultType::Any).unwrap_err();
+    assert_eq!(
+        other.to_string(),
+        "compilation failed: ERROR: <input>:1:7: undeclared reference to 'Object' (in container '')\n | Object{}\n | ......^"
+    );
+}
+
+#[test]
+fn a_patch_is_as_deep_and_as_large_as_an_object_may_be() {
+    let outcome = |text: &str, result, object: &serde_json::Value| {
+        let expression = Expression::compile(text, Environment::MUTATION, result).unwrap();
+        expression.evaluate_with(&Bindings::default().with("object", object), &[]).outcome
+    };
+    let deep = |levels: usize| {
+        (1..levels).fold(serde_json::json!([1]), |inner, _| serde_json::json!({"a": [inner]}))
+    };
+    let value = "[JSONPatch{op: 'add', path: '/a', value: object}]";
+    let merged = "Object{a: Object.a{b: [object]}}";
+    for (text, result) in [(value, ResultType::JsonPatch), (merged, ResultType::ApplyConfiguration)] {
+        assert!(matches!(outcome(text, result, &deep(100)), Outcome::Patch(Ok(_))), "{text}");
+    }
+    // What is shared is written each time, to the limit.
+    let many =
+        |list: &str| (0..8).fold("object".to_owned(), |inner, _| format!("[{inner}].map(x, {list})[0]"));
+    let started = Instant::now();
+    for list in ["[x, x, x, x, x, x, x, x, x, x]", "[x, x, x, x, x] + [x, x, x, x, x]"] {
+        let many = many(list);
+        for (text, result) in [
+            (format!("[JSONPatch{{op: 'add', path: '/a', value: {many}}}]"), ResultType::JsonPatch),
+            (format!("Object{{a: {many}}}"), ResultType::ApplyConfiguration),
+            (
+                format!("[JSONPatch{{op: 'add', path: '/a', value: Object{{a: {many}}}}}]"),
+                ResultType::JsonPatch,
+            ),
+        ] {
+            let found = outcome(&text, result, &serde_json::json!({"a": "b"}));
+            assert!(!matches!(found, Outcome::Patch(Ok(_))), "{text}");
+        }
+    }
+    assert!(started.elapsed() < Duration::from_secs(20));
+}

@@ -2,7 +2,7 @@
 //! cheaper on the call itself.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use super::registry::Callee;
 use super::value::{Datum, MapKey};
@@ -25,6 +25,8 @@ pub(super) enum NodeKind {
         operand: Box<ExprNode>,
         field: String,
         how: Selection,
+        /// Set by the checker if the operand is an object that the expression makes, or an operation of a patch.
+        of_message: OnceLock<()>,
     },
     Call {
         function: String,
@@ -36,6 +38,8 @@ pub(super) enum NodeKind {
     /// Elements, with a flag for `?element`.
     List(Vec<(ExprNode, bool)>),
     Map(Vec<(ExprNode, ExprNode, bool)>),
+    /// An object of this type.
+    Message(Arc<str>, Vec<FieldNode>),
     And(Vec<ExprNode>),
     Or(Vec<ExprNode>),
     Conditional(Box<[ExprNode; 3]>),
@@ -49,6 +53,16 @@ pub(super) enum NodeKind {
         body: Box<ExprNode>,
         flat: bool,
     },
+}
+
+/// A field of an object that an expression makes.
+#[derive(Debug)]
+pub(super) struct FieldNode {
+    pub(super) name: Arc<str>,
+    pub(super) value: ExprNode,
+    /// Whether it is `?name`.
+    pub(super) optional: bool,
+    pub(super) at: usize,
 }
 
 /// The kinds of field selection.
@@ -98,6 +112,7 @@ impl ExprNode {
             }
             NodeKind::List(elements) => elements.iter().map(|(element, _)| element).collect(),
             NodeKind::Map(entries) => entries.iter().flat_map(|(key, value, _)| [key, value]).collect(),
+            NodeKind::Message(_, fields) => fields.iter().map(|field| &field.value).collect(),
             NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter().collect(),
             NodeKind::Conditional(parts) => parts.iter().collect(),
             NodeKind::Fold(fold) => {
@@ -117,6 +132,7 @@ impl ExprNode {
             }
             NodeKind::List(elements) => elements.iter_mut().map(|(element, _)| element).collect(),
             NodeKind::Map(entries) => entries.iter_mut().flat_map(|(key, value, _)| [key, value]).collect(),
+            NodeKind::Message(_, fields) => fields.iter_mut().map(|field| &mut field.value).collect(),
             NodeKind::And(operands) | NodeKind::Or(operands) => operands.iter_mut().collect(),
             NodeKind::Conditional(parts) => parts.iter_mut().collect(),
             NodeKind::Fold(fold) => {

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use super::value::Datum;
 
@@ -37,6 +38,8 @@ pub(super) fn type_named(name: &str) -> Option<&'static str> {
 pub(super) enum Type {
     /// A named type; `list`, `map`, `optional_type` and `type` have parameters.
     Named(&'static str, Vec<Self>),
+    /// The type of an object that an expression makes: `Object`, or a path of fields from it.
+    Object(Arc<str>),
     /// An unsolved type parameter.
     Parameter(u32),
 }
@@ -81,9 +84,10 @@ impl Type {
     }
 
     /// The name and the parameters of a solved type.
-    pub(super) fn parts(&self) -> (&'static str, &[Self]) {
+    pub(super) fn parts(&self) -> (&str, &[Self]) {
         match self {
             Self::Named(name, parameters) => (name, parameters),
+            Self::Object(name) => (name, &[]),
             Self::Parameter(_) => ("", &[]),
         }
     }
@@ -133,11 +137,21 @@ impl fmt::Display for Type {
                 Ok(letter @ b'A'..=b'Z') => write!(out, "{}", char::from(letter)),
                 _ => out.write_str("dyn"),
             },
-            Self::Named("null_type", _) => out.write_str("null"),
+            // The reference has two forms of a type, one of them for the type of a whole expression.
+            Self::Named("null_type", _) if !out.alternate() => out.write_str("null"),
+            Self::Named(name @ ("duration" | "timestamp"), _) if out.alternate() => {
+                let known = TYPE_NAMES.iter().find(|(_, known)| known == name);
+                out.write_str(known.map_or(*name, |(full, _)| full))
+            }
+            Self::Object(name) => out.write_str(name),
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
-                let parameters: Vec<String> = parameters.iter().map(Self::to_string).collect();
-                write!(out, "{name}({})", parameters.join(", "))
+                write!(out, "{name}(")?;
+                for (index, parameter) in parameters.iter().enumerate() {
+                    out.write_str(if index > 0 { ", " } else { "" })?;
+                    parameter.fmt(out)?;
+                }
+                out.write_str(")")
             }
         }
     }
@@ -245,6 +259,7 @@ impl Solution {
                 self.known.get(other).is_some_and(|known| self.occurs(parameter, known))
             }
             Type::Named(_, parameters) => parameters.iter().any(|within| self.occurs(parameter, within)),
+            Type::Object(_) => false,
         }
     }
 
@@ -256,6 +271,7 @@ impl Solution {
                 None if finally => Type::DYN,
                 None => what.clone(),
             },
+            Type::Object(_) => what.clone(),
             Type::Named(name, parameters) => {
                 Type::Named(name, parameters.iter().map(|part| self.solve(part, finally)).collect())
             }

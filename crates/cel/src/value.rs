@@ -33,6 +33,8 @@ pub(super) enum Datum {
     Root(Arc<RootVariable>),
     /// A value of a library.
     Native(Arc<dyn Native>),
+    /// An object that an expression makes for a patch.
+    Message(Arc<Message>),
     /// An error in an optional, or taken from one into a list or a map: using it fails.
     Failed(Arc<str>),
 }
@@ -50,14 +52,47 @@ pub(super) enum Numbers {
 pub(super) struct ListValue {
     pub(super) items: Arc<Vec<Datum>>,
     pub(super) escaped: bool,
-    /// The result of a string function, which the reference's authenticator does not accept as a list of strings.
-    pub(super) opaque: bool,
+    pub(super) form: GoForm,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct MapValue {
     pub(super) entries: Arc<BTreeMap<MapKey, Datum>>,
     pub(super) escaped: bool,
+    /// `Values`, `Plain` or `Typed`.
+    pub(super) form: GoForm,
+}
+
+/// How the reference holds a list or a map. What patches make of one depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoForm {
+    /// As values of CEL: what an expression makes.
+    Values,
+    /// As values of Go: what is read from JSON.
+    Plain,
+    /// As a value of a type of Go, which has no JSON of its own: what is in variables other than objects.
+    Typed,
+    /// As the two lists of a sum.
+    Sum,
+    /// As strings of Go: the result of a string function, which the reference's authenticator does not accept as a list of strings.
+    Texts,
+}
+
+/// An object that an expression makes: `Object.spec{replicas: 1}`.
+// apiserver: pkg/cel/mutation
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) kind: MessageKind,
+    pub(super) fields: BTreeMap<Arc<str>, Datum>,
+}
+
+/// The type of such an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum MessageKind {
+    /// `Object`, or a path of fields from it.
+    Object(Arc<str>),
+    /// `JSONPatch`. Its texts are present, and empty if they were not given.
+    JsonPatch,
 }
 
 /// The variable of an expression: a map, which most functions do not accept as one.
@@ -77,6 +112,9 @@ pub(super) enum MapKey {
     Uint(u64),
     String(Arc<str>),
 }
+
+/// The type of the operations of JSON patches.
+pub(super) const JSON_PATCH: &str = "JSONPatch";
 
 /// The bits of a double that is a key: zeros of both signs are one key, and NaNs are told apart by their payload.
 #[derive(Debug, Clone, Copy)]
@@ -125,17 +163,25 @@ impl Datum {
     }
 
     pub(super) fn list(items: Vec<Self>) -> Self {
-        Self::List(ListValue { items: Arc::new(items), escaped: false, opaque: false })
+        Self::listed(items, GoForm::Values)
+    }
+
+    pub(super) fn listed(items: Vec<Self>, form: GoForm) -> Self {
+        Self::List(ListValue { items: Arc::new(items), escaped: false, form })
     }
 
     /// The list that a string function returns.
     pub(super) fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Self {
         let items = items.into_iter().map(Self::string).collect();
-        Self::List(ListValue { items: Arc::new(items), escaped: false, opaque: true })
+        Self::listed(items, GoForm::Texts)
     }
 
     pub(super) fn map(entries: BTreeMap<MapKey, Self>) -> Self {
-        Self::Map(MapValue { entries: Arc::new(entries), escaped: false })
+        Self::mapped(entries, GoForm::Values)
+    }
+
+    pub(super) fn mapped(entries: BTreeMap<MapKey, Self>, form: GoForm) -> Self {
+        Self::Map(MapValue { entries: Arc::new(entries), escaped: false, form })
     }
 
     /// Converts JSON as CEL's type adapter does.
@@ -149,14 +195,30 @@ impl Datum {
             },
             serde_json::Value::String(value) => Self::string(value),
             serde_json::Value::Array(values) => {
-                Self::list(values.iter().map(|value| Self::from_json(value, numbers)).collect())
+                let items = values.iter().map(|value| Self::from_json(value, numbers));
+                Self::listed(items.collect(), GoForm::Plain)
             }
-            serde_json::Value::Object(fields) => Self::map(
-                fields
-                    .iter()
-                    .map(|(key, value)| (MapKey::from(key.as_str()), Self::from_json(value, numbers)))
-                    .collect(),
-            ),
+            serde_json::Value::Object(fields) => {
+                let entry = |(key, value): (&String, _)| {
+                    (MapKey::from(key.as_str()), Self::from_json(value, numbers))
+                };
+                Self::mapped(fields.iter().map(entry).collect(), GoForm::Plain)
+            }
+        }
+    }
+
+    /// The value as one of a type of Go, with all that it contains.
+    pub(super) fn typed(self) -> Self {
+        match self {
+            Self::List(list) => {
+                let items = Arc::unwrap_or_clone(list.items).into_iter().map(Self::typed);
+                Self::listed(items.collect(), GoForm::Typed)
+            }
+            Self::Map(map) => {
+                let entries = Arc::unwrap_or_clone(map.entries).into_iter();
+                Self::mapped(entries.map(|(key, value)| (key, value.typed())).collect(), GoForm::Typed)
+            }
+            other => other,
         }
     }
 
@@ -195,6 +257,7 @@ impl Datum {
             Self::Type(_) => "type",
             Self::Root(root) => root.type_name,
             Self::Native(native) => native.type_name(),
+            Self::Message(message) => message.kind.name(),
             Self::Failed(_) => "error",
         }
     }
@@ -240,6 +303,7 @@ impl Datum {
             Self::Type(_) => "*types.Type",
             Self::Root(_) => "*lazy.MapValue",
             Self::Native(native) => native.go_type(),
+            Self::Message(message) => message.kind.go_type(),
             Self::Failed(_) => "*types.Err",
         }
     }
@@ -281,6 +345,22 @@ impl Datum {
             Self::List(list) => list.items.len(),
             Self::Map(map) => map.entries.len(),
             _ => 1,
+        }
+    }
+}
+
+impl MessageKind {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Self::Object(name) => name,
+            Self::JsonPatch => JSON_PATCH,
+        }
+    }
+
+    fn go_type(&self) -> &'static str {
+        match self {
+            Self::Object(_) => "*dynamic.ObjectVal",
+            Self::JsonPatch => "*mutation.JSONPatchVal",
         }
     }
 }

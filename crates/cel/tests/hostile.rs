@@ -466,6 +466,7 @@ fn one_kind() {
     let end = match &found {
         None => "refused",
         Some((Outcome::Value(_), ..)) => "value",
+        Some((Outcome::Patch(_), ..)) => "patch",
         Some((Outcome::Error(_), ..)) => "error",
         Some((Outcome::Review(_), ..)) => "review",
         Some((Outcome::Variable(_), ..)) => "variable",

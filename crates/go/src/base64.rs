@@ -11,6 +11,11 @@ const STANDARD: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
+/// Encodes with `base64.StdEncoding`.
+pub fn encode(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
 /// Decodes with `base64.StdEncoding`, as `encoding/json` does for `[]byte`. The error quotes a byte of the text.
 pub fn decode(text: &str) -> Result<Vec<u8>, DecodeError> {
     if text.contains(['\r', '\n']) {

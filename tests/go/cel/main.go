@@ -32,6 +32,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	admissioncel "k8s.io/apiserver/pkg/admission/plugin/cel"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 	authenticationcel "k8s.io/apiserver/pkg/authentication/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -41,6 +42,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/lazy"
 	"k8s.io/apiserver/pkg/cel/library"
 	_ "k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
+
+	"portcullis.dev/tests/go/patches"
 )
 
 //go:linkname newClaimsValue k8s.io/apiserver/plugin/pkg/authenticator/token/oidc.newClaimsValue
@@ -72,7 +75,9 @@ type answer struct {
 	// CompileError is empty for an expression that compiles.
 	CompileError string `json:"compileError"`
 	EvalError    string `json:"evalError"`
-	Value        any    `json:"value"`
+	// Misfit is why the value of a mutation is none of a patch.
+	Misfit string `json:"misfit"`
+	Value  any    `json:"value"`
 	// Type is the type of the expression, as the type checker infers it.
 	Type string `json:"type"`
 	Cost uint64 `json:"cost"`
@@ -164,7 +169,14 @@ func (c compilers) compile(q testCase) (program, error) {
 		return program{result.Program, result.AST.OutputType(), named("claims", newClaimsValue(q.Claims))}, nil
 	}
 	admission := func(options admissioncel.OptionalVariableDeclarations) (program, error) {
-		result := c.admission.CompileCELExpression(anyExpression(q.Expression), options, environments(q.New))
+		var accessor admissioncel.ExpressionAccessor = anyExpression(q.Expression)
+		switch q.Purpose {
+		case "applyConfiguration":
+			accessor = &patch.ApplyConfigurationCondition{Expression: q.Expression}
+		case "jsonPatch":
+			accessor = &patch.JSONPatchCondition{Expression: q.Expression}
+		}
+		result := c.admission.CompileCELExpression(accessor, options, environments(q.New))
 		if result.Error != nil {
 			return program{}, result.Error
 		}
@@ -204,7 +216,7 @@ func (c compilers) compile(q testCase) (program, error) {
 		return admission(admissioncel.OptionalVariableDeclarations{HasAuthorizer: true})
 	case "policy":
 		return admission(admissioncel.OptionalVariableDeclarations{HasParams: true, HasAuthorizer: true})
-	case "mutation":
+	case "mutation", "applyConfiguration", "jsonPatch":
 		return admission(admissioncel.OptionalVariableDeclarations{HasParams: true, HasAuthorizer: true, HasPatchTypes: true})
 	default:
 		panic(q.Purpose)
@@ -310,6 +322,18 @@ func describe(value ref.Val) any {
 	}
 }
 
+// result is the patch of a mutation, or a description of another value.
+func result(purpose string, value ref.Val) (any, error) {
+	switch purpose {
+	case "applyConfiguration":
+		return patches.Merged(value)
+	case "jsonPatch":
+		return patches.Operations(value)
+	default:
+		return describe(value), nil
+	}
+}
+
 func (c compilers) judge(q testCase) (verdict answer) {
 	// The compiler panics on some map keys.
 	defer func() {
@@ -330,7 +354,10 @@ func (c compilers) judge(q testCase) (verdict answer) {
 		verdict.EvalError = err.Error()
 		return verdict
 	}
-	verdict.Value = describe(value)
+	verdict.Value, err = result(q.Purpose, value)
+	if err != nil {
+		verdict.Misfit = err.Error()
+	}
 	return verdict
 }
 

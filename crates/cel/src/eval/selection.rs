@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::evaluation::{EvalResult, Halt, error, no_such_overload, sound};
 use crate::number;
-use crate::value::Datum;
+use crate::value::{Datum, Message, MessageKind};
 
 /// What a chain of selections has reached.
 ///
@@ -43,7 +43,7 @@ impl Reached {
             Self::Optional(Some(target)) => (target, true),
             Self::Value(target) => (target, optional),
         };
-        let found = lookup(&target, key)?;
+        let found = lookup(&target, key, optional)?;
         if optional {
             return Ok(Self::Optional(found));
         }
@@ -53,8 +53,8 @@ impl Reached {
     /// `has`: whether a field is present; through an optional, the field itself.
     pub(super) fn tested(self, key: &Datum) -> Result<Self, Halt> {
         Ok(match self {
-            Self::Optional(Some(target)) => Self::Optional(lookup(&target, key)?),
-            Self::Value(target) => Self::Value(Datum::Bool(lookup(&target, key)?.is_some())),
+            Self::Optional(Some(target)) => Self::Optional(lookup(&target, key, true)?),
+            Self::Value(target) => Self::Value(Datum::Bool(lookup(&target, key, true)?.is_some())),
             absent @ Self::Optional(None) => absent,
         })
     }
@@ -76,13 +76,15 @@ fn missing<T>(target: &Datum, key: &Datum) -> Result<T, Halt> {
     })
 }
 
-fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
+/// What a selection finds. `tests`: whether it may find nothing.
+fn lookup(target: &Datum, index: &Datum, tests: bool) -> Result<Option<Datum>, Halt> {
     if !index.is_index() {
         return error(format!("invalid qualifier type: {}", index.go_type()));
     }
     match target {
         Datum::Map(map) => map.find(index).map(sound).transpose(),
         Datum::Failed(text) => error(&**text),
+        Datum::Message(message) if message.kind == MessageKind::JsonPatch => part(message, index, tests),
         Datum::Root(root) => match index {
             Datum::String(name) => Ok(root.find(name)),
             _ => no_such_overload(),
@@ -103,4 +105,28 @@ fn lookup(target: &Datum, index: &Datum) -> Result<Option<Datum>, Halt> {
         }
         _ => Ok(None),
     }
+}
+
+/// A part of an operation of a patch. One that is empty counts as absent where it is tested.
+// apiserver: pkg/cel/mutation/jsonpatch.go — Get, IsSet
+fn part(operation: &Message, index: &Datum, tests: bool) -> Result<Option<Datum>, Halt> {
+    let found = match index {
+        Datum::String(name) if matches!(&**name, "op" | "path" | "from" | "value") => {
+            operation.fields.get(name)
+        }
+        other => {
+            let what = if tests { "field" } else { "indexer" };
+            let shown = match other {
+                Datum::String(name) => name.to_string(),
+                other => format!("%!s({}={})", other.go_type(), other.shown()),
+            };
+            return error(format!("unsupported {what}: {shown}"));
+        }
+    };
+    let is_value = matches!(index, Datum::String(name) if &**name == "value");
+    Ok(match found {
+        Some(Datum::String(text)) if tests && text.is_empty() && !is_value => None,
+        None if !tests => Some(Datum::Null),
+        found => found.cloned(),
+    })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::evaluation::{EvalResult, Evaluation, Halt, error};
 use crate::library::{Call, Library};
-use crate::value::Datum;
+use crate::value::{Datum, MessageKind};
 
 /// The functions of optionals.
 #[derive(Debug)]
@@ -70,6 +70,7 @@ fn is_zero(value: &Datum) -> bool {
         Datum::List(list) => list.items.is_empty(),
         Datum::Map(map) => map.entries.is_empty(),
         Datum::Root(root) => root.fields.is_empty(),
+        Datum::Message(message) => message.kind != MessageKind::JsonPatch && message.fields.is_empty(),
         Datum::Duration(duration) => duration.0 == 0,
         Datum::Timestamp(timestamp) => timestamp.is_zero(),
         _ => false,

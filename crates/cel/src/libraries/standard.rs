@@ -95,6 +95,8 @@ impl Library for Standard {
             ("_+_", [left, right]) => arithmetic::add(evaluation, left, right),
             ("_-_" | "_*_" | "_/_" | "_%_", [left, right]) => arithmetic::calculate(function, left, right),
             ("dyn", [value]) => Ok(value.clone()),
+            // The reference makes a type of the type.
+            ("type", [Datum::Message(_)]) => Ok(Datum::Type("type".into())),
             ("type", [value]) => Ok(Datum::Type(value.type_name().into())),
             ("size", [Datum::String(text)]) => {
                 // Counting characters is cheap, but not free.

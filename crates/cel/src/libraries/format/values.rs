@@ -93,7 +93,7 @@ fn plain(output: &mut Output<'_, '_>, value: &Datum) -> Written {
         Datum::Map(map) => entries(output, map),
         Datum::Duration(duration) => output.push(&duration.shown()),
         Datum::Timestamp(timestamp) => output.push(&timestamp.shown()),
-        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) | Datum::Failed(_) => {
+        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) | Datum::Message(_) | Datum::Failed(_) => {
             mismatch(Verb::String, value)
         }
     }
@@ -115,7 +115,9 @@ fn literal(output: &mut Output<'_, '_>, value: &Datum) -> Written {
         Datum::Timestamp(timestamp) => {
             output.print(format_args!("timestamp({})", Quoted(&timestamp.shown())))
         }
-        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) => unprintable("", value.type_name()),
+        Datum::Optional(_) | Datum::Root(_) | Datum::Native(_) | Datum::Message(_) => {
+            unprintable("", value.type_name())
+        }
         other => plain(output, other),
     }
 }
