@@ -32,12 +32,13 @@ pub use attributes::{
 pub use conversions::{Conversions, NoConversions};
 pub use matching::InlineCost;
 pub use policy::{
-    AuditAnnotation, MatchResources, Policies, PolicyBinding, Reason, ValidatingPolicy, Validation,
-    ValidationAction,
+    AnyBinding, AnyPolicy, AuditAnnotation, MatchResources, MutatingBinding, MutatingPolicy, Mutation,
+    Policies, PolicyBinding, PolicyKind, PolicyScope, Reason, ValidatingPolicy, Validation, ValidationAction,
 };
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Caller, ConditionsOf, Event, Phase, Plugin, PolicyAction,
-    PolicyCheck, PolicyCheckError, ShadowOutcome, SkipReason, Surroundings, WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, ConditionsOf, Event, MutationCheck, Phase, Plugin,
+    PolicyAction, PolicyCheck, PolicyCheckError, SchemaPurpose, ShadowOutcome, SkipReason, Surroundings,
+    WebhookResponse,
 };
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
+use portcullis_merge::Schemas;
 use serde_json::Value;
 
 use crate::matching::InlineCost;
 use crate::phases::ShadowCall;
 use crate::review::{ReviewRequest, internal_error};
-use crate::{Operation, ValidatingPolicy, Webhook};
+use crate::{GroupVersionKind, Operation, PolicyScope, Webhook};
 
 /// How webhooks are called, and where it is noted.
 pub trait Caller: Sync {
@@ -41,6 +43,22 @@ pub trait Surroundings: Caller {
         ready(Err(internal_error("namespaces are not read")))
     }
 
+    /// The schemas that the API server publishes for the group and version of a kind; `None` if it publishes none. The `Status` for the
+    /// client if that is not known now.
+    fn schemas(
+        &self,
+        _kind: &GroupVersionKind,
+        _purpose: SchemaPurpose,
+    ) -> impl Future<Output = Result<Option<Arc<Schemas>>, Box<Status>>> + Send {
+        ready(Ok(None))
+    }
+
+    /// Whether the API server decodes objects of a group into types of its own, which have no other fields. It keeps the fields of custom
+    /// resources until they are stored.
+    fn is_typed(&self, _group: &str) -> bool {
+        true
+    }
+
     /// What the expressions of the request, in all phases, have cost so far on the thread that serves it.
     fn inline_cost(&self) -> &InlineCost;
 
@@ -54,7 +72,7 @@ pub trait Surroundings: Caller {
     /// Takes note that a webhook does not match. A match condition that excludes a request is an [`Event`].
     fn note_skip(&self, _webhook: &Webhook, _reason: SkipReason) {}
 
-    /// Whether the parts of validations that do not hold are to be noted: for people, who wait.
+    /// Whether the parts of validations that do not hold, and of mutations that fail, are to be noted: for people, who wait.
     fn wants_explanations(&self) -> bool {
         false
     }
@@ -78,6 +96,15 @@ pub trait Surroundings: Caller {
 
     /// Lets the call of a shadow webhook [run](ShadowCall::run). A request that waits for this future waits for the webhook.
     fn shadow(&self, call: ShadowCall) -> impl Future<Output = ()> + Send;
+}
+
+/// What schemas are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SchemaPurpose {
+    /// An object is merged by them.
+    pub is_merge: bool,
+    /// A shadow policy is compared: a request does not wait for them for long.
+    pub is_shadow: bool,
 }
 
 /// What of a webhook does not match a request.
@@ -175,27 +202,31 @@ pub enum Event<'a> {
     },
     /// A validation of a policy did not hold, or had an error; or an audit annotation had one.
     PolicyChecked(PolicyCheck<'a>),
+    /// A mutation of a policy was evaluated.
+    PolicyMutated(MutationCheck<'a>),
     /// A policy cannot be evaluated for a request, which its `failurePolicy` ignores.
-    PolicyIgnored(&'a ValidatingPolicy, &'a str),
-    /// Why a validation of a policy does not hold, if [that is wanted](Surroundings::wants_explanations).
+    PolicyIgnored(&'a PolicyScope, &'a str),
+    /// Why a validation of a policy does not hold, or a mutation fails, if [that is wanted](Surroundings::wants_explanations).
     Explained {
         /// The policy.
-        policy: &'a ValidatingPolicy,
-        /// The number of the validation, from 0.
-        index: usize,
+        policy: &'a PolicyScope,
+        /// The field of its `spec`, such as `validations[0]`.
+        place: String,
         /// The parts of its expression.
         parts: Vec<ExplainedPart>,
     },
     /// A shadow policy was evaluated.
     ShadowPolicy {
         /// The policy.
-        policy: &'a ValidatingPolicy,
+        policy: &'a PolicyScope,
         /// The operation.
         operation: Operation,
         /// What would have happened.
         would: &'a ShadowOutcome,
         /// How long the evaluation took.
         took: Duration,
+        /// What its validations or mutations have cost, in units of CEL.
+        cost: u64,
     },
     /// A plugin has ended its part of a phase.
     PluginEnded {
@@ -218,6 +249,8 @@ pub enum Event<'a> {
 // kubernetes: pkg/kubeapiserver/options/plugins.go, AllOrderedPlugins
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Plugin {
+    /// `MutatingAdmissionPolicy`
+    MutatingPolicies,
     /// `MutatingAdmissionWebhook`
     MutatingWebhooks,
     /// `ValidatingAdmissionPolicy`
@@ -228,11 +261,13 @@ pub enum Plugin {
 
 impl Plugin {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 3] = [Self::MutatingWebhooks, Self::ValidatingPolicies, Self::ValidatingWebhooks];
+    pub const ALL: [Self; 4] =
+        [Self::MutatingPolicies, Self::MutatingWebhooks, Self::ValidatingPolicies, Self::ValidatingWebhooks];
 
     /// The name.
     pub fn name(self) -> &'static str {
         match self {
+            Self::MutatingPolicies => "MutatingAdmissionPolicy",
             Self::MutatingWebhooks => "MutatingAdmissionWebhook",
             Self::ValidatingPolicies => "ValidatingAdmissionPolicy",
             Self::ValidatingWebhooks => "ValidatingAdmissionWebhook",
@@ -242,7 +277,7 @@ impl Plugin {
     /// The phase in which it runs.
     pub fn phase(self) -> Phase {
         match self {
-            Self::MutatingWebhooks => Phase::Mutating,
+            Self::MutatingPolicies | Self::MutatingWebhooks => Phase::Mutating,
             Self::ValidatingPolicies | Self::ValidatingWebhooks => Phase::Validating,
         }
     }
@@ -254,7 +289,7 @@ pub enum ConditionsOf<'a> {
     /// A webhook's.
     Webhook(&'a Webhook),
     /// A policy's.
-    Policy(&'a ValidatingPolicy),
+    Policy(&'a PolicyScope),
 }
 
 impl ConditionsOf<'_> {
@@ -262,7 +297,7 @@ impl ConditionsOf<'_> {
     pub fn name(&self) -> &str {
         match self {
             Self::Webhook(webhook) => &webhook.name,
-            Self::Policy(policy) => &policy.name,
+            Self::Policy(scope) => &scope.name,
         }
     }
 }
@@ -280,6 +315,20 @@ pub struct PolicyCheck<'a> {
     /// Why.
     pub error: PolicyCheckError,
     /// How long its evaluation took.
+    pub took: Duration,
+}
+
+/// How a mutation of a policy ended.
+// apiserver: pkg/admission/plugin/policy/mutating/metrics/metrics.go
+#[derive(Debug, Clone, Copy)]
+pub struct MutationCheck<'a> {
+    /// The policy.
+    pub policy: &'a str,
+    /// The binding.
+    pub binding: &'a str,
+    /// Why it failed.
+    pub error: Option<PolicyCheckError>,
+    /// How long it took.
     pub took: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Validating admission policies, compared with kube-apiserver's own code (`tests/go/policies`): the errors of manifests, and the
-//! refusals, warnings and audit annotations of requests.
+//! Admission policies, compared with kube-apiserver's own code (`tests/go/policies`): the errors of manifests, the refusals,
+//! warnings and audit annotations of requests, and the patches of mutations.
 //!
 //! `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` set the seed and the number of random policies.
 
@@ -11,6 +11,9 @@
     clippy::needless_pass_by_value,
     reason = "a test program: a panic is a failed test, and tables are written with values"
 )]
+
+#[path = "policies/mutating.rs"]
+mod mutating;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

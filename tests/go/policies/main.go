@@ -1,5 +1,5 @@
-// Command policies answers with the code with which kube-apiserver reads the manifests of validating admission policies, and runs
-// them.
+// Command policies answers with the code with which kube-apiserver reads the manifests of admission policies, runs the validating
+// ones, and evaluates the mutations of the others.
 //
 // It reads one question per line as JSON and writes one line for each.
 package main
@@ -25,8 +25,10 @@ import (
 	"k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/generic"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/matching"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -38,11 +40,14 @@ import (
 	"k8s.io/kubernetes/pkg/admission/plugin/policy/manifest/loader"
 
 	"portcullis.dev/tests/go/lines"
+	"portcullis.dev/tests/go/patches"
 )
 
 type question struct {
 	// Manifests is the content of the folder's only file.
 	Manifests string `json:"manifests"`
+	// Mutating says that the folder is that of mutating policies.
+	Mutating bool `json:"mutating"`
 	// Namespace is the namespace of the requests; absent if there is none.
 	Namespace *corev1.Namespace `json:"namespace"`
 	Requests  []request         `json:"requests"`
@@ -66,6 +71,19 @@ type answer struct {
 	// Error is that of reading the manifests.
 	Error    string    `json:"error"`
 	Outcomes []outcome `json:"outcomes"`
+	// Patches are those of each request and each mutation.
+	Patches [][]patched `json:"patches"`
+}
+
+// patched is the result of one mutation.
+type patched struct {
+	// Error is that of the expression.
+	Error string `json:"error"`
+	// Misfit is why the value is none of a patch.
+	Misfit string `json:"misfit"`
+	Value  any    `json:"value"`
+	// Left is what is left of the budget.
+	Left int64 `json:"left"`
 }
 
 type outcome struct {
@@ -119,6 +137,9 @@ func ask(q question) answer {
 	if err := os.WriteFile(filepath.Join(folder, "m.yaml"), []byte(q.Manifests), 0o600); err != nil {
 		return answer{Error: err.Error()}
 	}
+	if q.Mutating {
+		return askMutating(q, folder)
+	}
 	loaded, err := loader.LoadValidatingManifestsFromDirectory(folder)
 	if err != nil {
 		return answer{Error: strings.ReplaceAll(err.Error(), folder+"/", "")}
@@ -143,6 +164,74 @@ func ask(q question) answer {
 		result.Outcomes = append(result.Outcomes, dispatch(dispatcher, hooks, r))
 	}
 	return result
+}
+
+func askMutating(q question, folder string) answer {
+	loaded, err := loader.LoadMutatingManifestsFromDirectory(folder)
+	if err != nil {
+		return answer{Error: strings.ReplaceAll(err.Error(), folder+"/", "")}
+	}
+	result := answer{}
+	for _, r := range q.Requests {
+		all := []patched{}
+		for _, policy := range loaded.Policies {
+			all = append(all, evaluate(policy, r, q.Namespace)...)
+		}
+		result.Patches = append(result.Patches, all)
+	}
+	return result
+}
+
+// evaluate does with the mutations of a policy what the plugin does, other than to apply their patches.
+func evaluate(policy *admissionregistrationv1.MutatingAdmissionPolicy, r request, namespace *corev1.Namespace) []patched {
+	compiler, err := cel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		panic(err)
+	}
+	options := cel.OptionalVariableDeclarations{HasAuthorizer: true}
+	var variables []cel.NamedExpressionAccessor
+	for _, variable := range policy.Spec.Variables {
+		variables = append(variables, &validating.Variable{Name: variable.Name, Expression: variable.Expression})
+	}
+	compiler.CompileAndStoreVariables(variables, options, environment.StoredExpressions)
+	options.HasPatchTypes = true
+	kind := schema.GroupVersionKind(r.Kind)
+	info := &user.DefaultInfo{Name: r.Username, Groups: r.Groups}
+	attributes := admission.NewAttributesRecord(object(r.Object), object(r.OldObject), kind, r.Namespace, r.Name,
+		schema.GroupVersionResource(r.Resource), r.Subresource, admission.Operation(r.Operation), nil, r.DryRun, info)
+	versioned, err := admission.NewVersionedAttributes(attributes, kind, nil)
+	if err != nil {
+		panic(err)
+	}
+	of := cel.CreateAdmissionRequest(attributes, r.Resource, r.Kind)
+	ctx := compiler.CreateContext(context.Background())
+	results := []patched{}
+	for _, mutation := range policy.Spec.Mutations {
+		var accessor cel.ExpressionAccessor
+		show := patches.Merged
+		if mutation.PatchType == admissionregistrationv1.PatchTypeJSONPatch {
+			accessor, show = &patch.JSONPatchCondition{Expression: mutation.JSONPatch.Expression}, patches.Operations
+		} else {
+			accessor = &patch.ApplyConfigurationCondition{Expression: mutation.ApplyConfiguration.Expression}
+		}
+		evaluator := compiler.CompileMutatingEvaluator(accessor, options, environment.StoredExpressions)
+		inputs := cel.OptionalVariableBindings{Authorizer: mayGet{}}
+		found, left, err := evaluator.ForInput(ctx, versioned, of, inputs, namespace, celconfig.RuntimeCELCostBudget)
+		if err == nil {
+			err = found.Error
+		}
+		if err != nil {
+			results = append(results, patched{Error: err.Error(), Left: left})
+			continue
+		}
+		value, err := show(found.EvalResult)
+		if err != nil {
+			results = append(results, patched{Misfit: err.Error(), Left: left})
+			continue
+		}
+		results = append(results, patched{Value: value, Left: left})
+	}
+	return results
 }
 
 func dispatch(dispatcher generic.Dispatcher[validating.PolicyHook], hooks []validating.PolicyHook, r request) outcome {

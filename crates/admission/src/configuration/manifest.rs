@@ -27,8 +27,8 @@ const NAME_FIX: &str = "give metadata.name: NAME.static.k8s.io; only manifests h
 /// The versions of the API group, and the kinds of each that kube-apiserver knows, with the plugin here that reads them.
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 const KINDS: [(&str, Option<&str>); 6] = [
-    ("MutatingAdmissionPolicy", None),
-    ("MutatingAdmissionPolicyBinding", None),
+    ("MutatingAdmissionPolicy", Some("MutatingAdmissionPolicy")),
+    ("MutatingAdmissionPolicyBinding", Some("MutatingAdmissionPolicy")),
     ("MutatingWebhookConfiguration", Some("MutatingAdmissionWebhook")),
     ("ValidatingAdmissionPolicy", Some("ValidatingAdmissionPolicy")),
     ("ValidatingAdmissionPolicyBinding", Some("ValidatingAdmissionPolicy")),

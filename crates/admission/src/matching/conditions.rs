@@ -102,7 +102,7 @@ pub(crate) async fn hold(
         match outcome {
             Outcome::Value(CelValue::Bool(false)) => return Ok(false),
             // Upstream excludes a request only by `false`.
-            Outcome::Value(_) => {}
+            Outcome::Value(_) | Outcome::Patch(_) => {}
             Outcome::Error(error) => {
                 failed();
                 errors.push(failure(&condition.expression, &error.to_string()));
@@ -141,8 +141,8 @@ pub(super) fn bindings(variables: RequestVariables, objects: &SharedObjects) -> 
     Bindings::default()
         .with("object", objects.object.as_deref().unwrap_or(&Value::Null))
         .with("oldObject", objects.old_object.as_deref().unwrap_or(&Value::Null))
-        .with("namespaceObject", &Value::Null)
-        .with("request", &variables.request)
+        .with_typed("namespaceObject", &Value::Null)
+        .with_typed("request", &variables.request)
         .with_authorizer(variables.target)
 }
 
@@ -158,7 +158,11 @@ pub(super) fn policy_bindings(
     if let Some(fields) = request.as_object_mut() {
         fields.insert("resource".to_owned(), resource(&seen.resource));
     }
-    of_conditions.clone().with("namespaceObject", namespace).with("request", &request).with_variables()
+    of_conditions
+        .clone()
+        .with_typed("namespaceObject", namespace)
+        .with_typed("request", &request)
+        .with_variables()
 }
 
 fn resource(resource: &GroupVersionResource) -> Value {

@@ -22,6 +22,8 @@ pub(crate) struct Expressions<'a> {
     /// What the evaluations of the request have cost on the thread that serves it.
     inline: &'a InlineCost,
     known: Known,
+    /// What all expressions have cost.
+    spent: u64,
 }
 
 /// What the evaluations of one request have cost so far on the thread that serves it, on which others wait: a client decides by its
@@ -68,7 +70,7 @@ impl<'a> Expressions<'a> {
         are_large: bool,
         inline: &'a InlineCost,
     ) -> Self {
-        Self { bindings, variables, are_large, inline, known: Known::default() }
+        Self { bindings, variables, are_large, inline, known: Known::default(), spent: 0 }
     }
 
     /// Evaluates an expression. Its cost includes that of the variables that it uses first. An evaluation ends by its limit of steps; none
@@ -89,6 +91,7 @@ impl<'a> Expressions<'a> {
             match self.step(expression, pending.last().cloned(), surroundings).await? {
                 Step::End(evaluated) => {
                     let cost = evaluated.cost.saturating_add(std::mem::take(&mut self.known.cost));
+                    self.spent = self.spent.saturating_add(cost);
                     return Ok(Evaluated { cost, ..evaluated });
                 }
                 Step::VariableIsKnown => drop(pending.pop()),
@@ -102,6 +105,11 @@ impl<'a> Expressions<'a> {
                 Step::Variable(name) => pending.push(name),
             }
         }
+    }
+
+    /// What all expressions have cost so far, with the variables that they use.
+    pub(crate) fn spent(&self) -> u64 {
+        self.spent
     }
 
     /// The values of the parts of an expression that has been evaluated.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::rules::{RuleSet, aliases, split_resource};
-use crate::{MatchPolicy, Operation, Rule, ValidatingPolicy, Webhook};
+use crate::{AnyPolicy, MatchPolicy, Operation, Rule, Webhook};
 
 /// The most entries of one rule; a rule with more of them is entered for any version, or for any group and version.
 const MAX_ENTRIES: usize = 1_000;
@@ -58,11 +58,11 @@ impl RuleIndex {
     }
 
     /// Prepares the rules of policies. Those that they exclude do not count; a policy without bindings is not in force.
-    pub fn of_policies<'a>(policies: impl IntoIterator<Item = &'a Arc<ValidatingPolicy>>) -> Self {
+    pub fn of_policies<'a>(policies: impl IntoIterator<Item = AnyPolicy<'a>>) -> Self {
         let mut index = Self::default();
         for policy in policies {
-            if !policy.bindings.is_empty() {
-                index.insert((&policy.constraints).into());
+            if !policy.bindings().is_empty() {
+                index.insert((&policy.scope().constraints).into());
             }
         }
         index

@@ -66,6 +66,23 @@ impl<'a, C: Conversions> Forms<'a, C> {
         }
     }
 
+    /// Forms of the same objects, of which only the current one is known. What is changed in them changes nothing here.
+    pub(super) fn branch(&self) -> Self {
+        Self {
+            attributes: Arc::clone(&self.attributes),
+            conversions: self.conversions,
+            old: self.old.clone(),
+            converted_old: self.converted_old.clone(),
+            current: Form::new(Arc::clone(&self.current.of), self.current.objects.clone()),
+            others: Vec::new(),
+        }
+    }
+
+    /// The resource, and the kind, of the current form.
+    pub(super) fn of(&self) -> &ServedResource {
+        &self.current.of
+    }
+
     /// The objects in the current form.
     pub(super) fn objects(&self) -> &SharedObjects {
         &self.current.objects

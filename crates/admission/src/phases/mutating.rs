@@ -1,5 +1,8 @@
-//! The mutating phase: one webhook after the other, each with the object as the ones before have left it.
+//! The mutating phase: one policy after the other, then one webhook after the other, each with the object as the ones before have left
+//! it; and both again if the object has changed.
 // apiserver: pkg/admission/plugin/webhook/mutating/dispatcher.go, reinvocationcontext.go; pkg/admission/reinvocation.go
+
+mod policies;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,23 +16,24 @@ use serde_json::Value;
 use super::annotations::{Annotations, CallPlace};
 use super::call::{CallReport, Rejection, failure_text, review, timed};
 use super::forms::{Forms, unconverted, unknown};
+use super::policies::RequestNamespace;
 use super::shadow::ShadowCall;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{
     JSON_PATCH, Patch, ReviewError, ReviewResponse, decode_value, denial, encode, internal_error, timeout,
 };
 use crate::{
-    Attributes, CallOutcome, Conversions, Event, FailurePolicy, LARGE, Objects, Plugin, ReinvocationPolicy,
-    SharedObjects, Surroundings, Webhook,
+    Attributes, CallOutcome, Conversions, Event, FailurePolicy, LARGE, MutatingPolicy, Objects, Operation,
+    Plugin, ReinvocationPolicy, SharedObjects, Surroundings, Webhook,
 };
 
-/// The first round and that in which webhooks may be called again.
+/// The first round and that in which policies and webhooks may run again.
 const ROUNDS: usize = 2;
 
 /// What the mutating phase did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mutated {
-    /// Whether a webhook changed the object.
+    /// Whether a policy or a webhook changed the object.
     pub changed: bool,
 }
 
@@ -44,7 +48,7 @@ pub(super) struct PatchedObject {
 
 /// Runs the mutating phase: `objects.object` is the mutated object afterwards, if the request is not refused.
 pub async fn mutate<S: Surroundings, C: Conversions>(
-    webhooks: &[Arc<Webhook>],
+    (policies, webhooks): (&[Arc<MutatingPolicy>], &[Arc<Webhook>]),
     attributes: &Attributes,
     objects: &mut Objects,
     conversions: &C,
@@ -57,74 +61,136 @@ pub async fn mutate<S: Surroundings, C: Conversions>(
         matcher: RequestMatcher::new(attributes, conversions),
         surroundings,
         annotations: Annotations::new(surroundings),
-        reinvocations: Reinvocations::default(),
+        namespace: RequestNamespace::default(),
+        changes: 0,
+        is_repeated: false,
+        of_policies: Reinvocations::default(),
+        of_webhooks: Reinvocations::default(),
     };
-    let running = phase.run(webhooks);
-    let mutated = timed(Plugin::MutatingWebhooks, attributes.operation, running, surroundings).await;
+    let mutated = phase.run(policies, webhooks).await;
     let shared = phase.into_objects();
     shared.give_back(objects);
     mutated
 }
 
+/// The phase of one request.
 struct MutatingPhase<'a, S: Surroundings, C> {
     attributes: Arc<Attributes>,
     forms: Forms<'a, C>,
     matcher: RequestMatcher<'a, C>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
-    reinvocations: Reinvocations,
+    namespace: RequestNamespace,
+    /// How often the object was changed.
+    changes: u64,
+    /// Whether there is a second round.
+    is_repeated: bool,
+    of_policies: Reinvocations<policies::Place>,
+    of_webhooks: Reinvocations<usize>,
 }
 
-/// Which webhooks are called again. They are named by their index.
-#[derive(Debug, Default)]
-struct Reinvocations {
-    /// Whether the object was changed.
-    changed: bool,
-    /// Those that were called since the last change, and may be called again.
-    called: BTreeSet<usize>,
-    /// Those that a later webhook's change concerns.
-    again: BTreeSet<usize>,
+/// What of a plugin runs again in the second round.
+// apiserver: pkg/admission/plugin/webhook/mutating/reinvocationcontext.go
+#[derive(Debug)]
+struct Reinvocations<P> {
+    /// Those that ran since the last change, and may run again.
+    ran: BTreeSet<P>,
+    /// Those that a later change concerns.
+    again: BTreeSet<P>,
+    /// The changes of the object up to the end of the plugin's first round.
+    changes: u64,
 }
 
-impl Reinvocations {
-    fn note_call(&mut self, webhook: &Webhook, index: usize, changed: bool) {
-        if changed {
-            self.changed = true;
-            self.again.append(&mut self.called);
+impl<P: Ord> Default for Reinvocations<P> {
+    fn default() -> Self {
+        Self { ran: BTreeSet::new(), again: BTreeSet::new(), changes: 0 }
+    }
+}
+
+impl<P: Ord> Reinvocations<P> {
+    /// The object has changed: all that ran before and may run again do so.
+    fn require(&mut self) {
+        self.again.append(&mut self.ran);
+    }
+
+    /// Takes note of one that ran.
+    fn note(&mut self, place: P, policy: ReinvocationPolicy) {
+        if policy == ReinvocationPolicy::IfNeeded {
+            self.ran.insert(place);
         }
-        if webhook.reinvocation_policy == ReinvocationPolicy::IfNeeded {
-            self.called.insert(index);
+    }
+
+    /// Whether one runs in a round. What did not run in the first round does not run in the second one either.
+    fn runs(&self, place: &P, round: usize) -> bool {
+        round == 0 || self.again.contains(place)
+    }
+
+    /// The plugin begins a round.
+    fn begin(&mut self, round: usize, changes: u64) {
+        if round > 0 && changes != self.changes {
+            self.require();
         }
+    }
+
+    /// It ends one.
+    fn end(&mut self, changes: u64) {
+        self.changes = changes;
     }
 }
 
 impl<S: Surroundings, C: Conversions> MutatingPhase<'_, S, C> {
-    async fn run(&mut self, webhooks: &[Arc<Webhook>]) -> Result<Mutated, Box<Status>> {
+    async fn run(
+        &mut self,
+        policies: &[Arc<MutatingPolicy>],
+        webhooks: &[Arc<Webhook>],
+    ) -> Result<Mutated, Box<Status>> {
+        let (operation, surroundings) = (self.attributes.operation, self.surroundings);
         let mut shadows = Vec::new();
         for round in 0..ROUNDS {
-            if round > 0 && !self.reinvocations.changed {
+            if round > 0 && !self.is_repeated {
                 break;
             }
-            for (index, webhook) in webhooks.iter().enumerate() {
-                if webhook.shadow && round > 0 {
-                    continue;
-                }
-                let matched = self.matcher.matches(webhook, self.forms.objects(), self.surroundings).await;
-                if webhook.shadow {
-                    shadows.extend(self.shadow(webhook, matched).await);
-                    continue;
-                }
-                let matched = matched?;
-                // A webhook that was not called in the first round is not called in the second one either.
-                if matched == RuleMatch::No || (round > 0 && !self.reinvocations.again.contains(&index)) {
-                    continue;
-                }
-                self.call_if_it_holds(webhook, matched, CallPlace { round, index }).await?;
+            // A deletion has no object to change.
+            // apiserver: pkg/admission/plugin/policy/mutating/plugin.go, NewPlugin
+            if !policies.is_empty() && operation != Operation::Delete {
+                self.convert_back().await?;
+                self.of_policies.begin(round, self.changes);
+                let running = self.run_policies(policies, round);
+                timed(Plugin::MutatingPolicies, operation, running, surroundings).await?;
+                self.of_policies.end(self.changes);
             }
+            self.of_webhooks.begin(round, self.changes);
+            let running = self.run_webhooks(webhooks, round, &mut shadows);
+            timed(Plugin::MutatingWebhooks, operation, running, surroundings).await?;
+            self.of_webhooks.end(self.changes);
         }
         self.convert_back().await?;
-        join_all(shadows.into_iter().map(|call| self.surroundings.shadow(call))).await;
-        Ok(Mutated { changed: self.reinvocations.changed })
+        join_all(shadows.into_iter().map(|call| surroundings.shadow(call))).await;
+        Ok(Mutated { changed: self.changes > 0 })
+    }
+
+    async fn run_webhooks(
+        &mut self,
+        webhooks: &[Arc<Webhook>],
+        round: usize,
+        shadows: &mut Vec<ShadowCall>,
+    ) -> Result<(), Box<Status>> {
+        for (index, webhook) in webhooks.iter().enumerate() {
+            if webhook.shadow && round > 0 {
+                continue;
+            }
+            let matched = self.matcher.matches(webhook, self.forms.objects(), self.surroundings).await;
+            if webhook.shadow {
+                shadows.extend(self.shadow(webhook, matched).await);
+                continue;
+            }
+            let matched = matched?;
+            if matched == RuleMatch::No || !self.of_webhooks.runs(&index, round) {
+                continue;
+            }
+            self.call_if_it_holds(webhook, matched, CallPlace { round, index }).await?;
+        }
+        Ok(())
     }
 
     /// The object that is written is in the form of the request.
@@ -182,7 +248,12 @@ impl<S: Surroundings, C: Conversions> MutatingPhase<'_, S, C> {
         let changed = *result.as_ref().unwrap_or(&false);
         self.annotations.note_mutation(webhook, place, changed);
         report.finish(result.as_ref().err().map_or(CallOutcome::Allowed, Rejection::outcome));
-        self.reinvocations.note_call(webhook, place.index, changed);
+        if changed {
+            self.changes += 1;
+            self.is_repeated = true;
+            self.of_webhooks.require();
+        }
+        self.of_webhooks.note(place.index, webhook.reinvocation_policy);
         match result {
             Ok(_) => Ok(()),
             Err(Rejection::Denied(status) | Rejection::Internal(status)) => Err(status),

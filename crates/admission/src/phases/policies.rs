@@ -3,25 +3,25 @@
 
 mod decision;
 mod findings;
+mod shared;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_go::quote::Quoted;
-use serde_json::Value;
 
 use self::decision::{PolicyDecisions, evaluate};
 use self::findings::Findings;
+pub(super) use self::shared::{RefusedObject, RequestNamespace, SeenNamespace};
 use super::annotations::Annotations;
 use super::forms::Forms;
 use super::mutating::expected_form;
-use crate::attributes::is_large;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{internal_error, timeout};
 use crate::{
-    Attributes, Conversions, Event, FailurePolicy, PolicyBinding, ShadowOutcome, SharedObjects, Surroundings,
-    ValidatingPolicy,
+    Attributes, Conversions, Event, FailurePolicy, PolicyBinding, PolicyScope, ShadowOutcome, SharedObjects,
+    Surroundings, ValidatingPolicy,
 };
 
 /// Evaluates policies for one request.
@@ -32,17 +32,7 @@ struct PolicyPhase<'a, 'b, S, C> {
     forms: &'a mut Forms<'b, C>,
     surroundings: &'a S,
     annotations: Annotations<'a, S>,
-    /// The namespace of the request, once a policy needs it.
-    namespace: Option<SeenNamespace>,
-}
-
-/// The namespace of a request, as policies see it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct SeenNamespace {
-    /// `None` for a policy that does not use it.
-    pub(super) object: Option<Arc<Value>>,
-    /// Whether it takes long to convert.
-    pub(super) is_large: bool,
+    namespace: RequestNamespace,
 }
 
 /// Runs the policies; the refusal of the first validation that denies the request.
@@ -53,10 +43,10 @@ pub(super) async fn validate_policies<S: Surroundings, C: Conversions>(
     surroundings: &S,
 ) -> Result<(), Box<Status>> {
     let annotations = Annotations::new(surroundings);
-    let mut phase =
-        PolicyPhase { attributes, objects, matcher, forms, surroundings, annotations, namespace: None };
-    let result = phase.enforce(policies.iter().filter(|policy| !policy.shadow)).await;
-    for policy in policies.iter().filter(|policy| policy.shadow) {
+    let namespace = RequestNamespace::default();
+    let mut phase = PolicyPhase { attributes, objects, matcher, forms, surroundings, annotations, namespace };
+    let result = phase.enforce(policies.iter().filter(|policy| !policy.scope.shadow)).await;
+    for policy in policies.iter().filter(|policy| policy.scope.shadow) {
         phase.compare(policy).await;
     }
     result
@@ -79,16 +69,17 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
     async fn compare(&mut self, policy: &ValidatingPolicy) {
         let began = Instant::now();
         let mut findings = Findings::new(self.attributes, self.objects, self.surroundings, true);
-        let would = match self.check(policy, &mut findings).await {
+        let (cost, would) = match self.check(policy, &mut findings).await {
             Ok(false) => return,
-            Ok(true) => findings.would(),
-            Err(status) => ShadowOutcome::Fail(status.message.unwrap_or_default()),
+            Ok(true) => (findings.cost, findings.would()),
+            Err(status) => (findings.cost, ShadowOutcome::Fail(status.message.unwrap_or_default())),
         };
         self.surroundings.note(Event::ShadowPolicy {
-            policy,
+            policy: &policy.scope,
             operation: self.attributes.operation,
             would: &would,
             took: began.elapsed(),
+            cost,
         });
     }
 
@@ -103,7 +94,7 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
             return Err(timeout());
         }
         let matched =
-            match self.matcher.resources_match(&policy.constraints, self.objects, surroundings).await {
+            match self.matcher.resources_match(&policy.scope.constraints, self.objects, surroundings).await {
                 Ok(RuleMatch::No) => return Ok(false),
                 Ok(matched) => matched,
                 Err(status) => {
@@ -147,9 +138,9 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
         matched: &RuleMatch,
     ) -> Result<PolicyDecisions, Box<Status>> {
         let formed = self.expected_form(policy, matched).await;
-        formed.map_err(|reason| internal_error(&policy_failure(policy, &reason)))?;
-        let namespace =
-            if policy.uses_namespace { self.namespace().await? } else { SeenNamespace::default() };
+        formed.map_err(|reason| internal_error(&policy_failure(&policy.scope, &reason)))?;
+        let uses = policy.scope.uses_namespace;
+        let namespace = self.namespace.get(uses, self.attributes, self.surroundings).await?;
         let bindings = self.forms.policy_bindings(self.matcher, &namespace, self.surroundings).await?;
         let work = (self.objects.are_large || namespace.is_large, self.surroundings.inline_cost());
         evaluate(policy, self.attributes.operation, bindings, work, self.surroundings).await
@@ -158,62 +149,20 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
     /// Makes the form current that a policy expects. Nothing is converted for a shadow policy alone.
     async fn expected_form(&mut self, policy: &ValidatingPolicy, matched: &RuleMatch) -> Result<(), String> {
         match matched {
-            RuleMatch::Equivalent(of) if policy.shadow && !self.forms.is_known(of) => {
+            RuleMatch::Equivalent(of) if policy.scope.shadow && !self.forms.is_known(of) => {
                 Err("the gateway converts nothing for shadow policies alone".to_owned())
             }
             _ => expected_form(self.forms, self.attributes, matched).await,
         }
     }
-
-    /// The namespace of the request, with what policies see of it; `null` for an object that is in none.
-    // dispatcher.go, Dispatch; pkg/admission/plugin/cel/condition.go, CreateNamespaceObject
-    async fn namespace(&mut self) -> Result<SeenNamespace, Box<Status>> {
-        if let Some(known) = &self.namespace {
-            return Ok(known.clone());
-        }
-        let kind = &self.attributes.kind;
-        let is_namespace =
-            (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()) == ("", "v1", "Namespace");
-        let name = if is_namespace { "" } else { self.attributes.namespace.as_str() };
-        let object =
-            if name.is_empty() { Value::Null } else { shown(self.surroundings.namespace(name).await?) };
-        let is_large = is_large(&object);
-        Ok(self.namespace.insert(SeenNamespace { object: Some(Arc::new(object)), is_large }).clone())
-    }
 }
 
 /// The message of a policy that cannot be shown a request.
-pub fn policy_failure(policy: &ValidatingPolicy, reason: &str) -> String {
-    format!("failed evaluating ValidatingAdmissionPolicy {}: {reason}", Quoted(&policy.name))
-}
-
-/// What policies see of a namespace.
-fn shown(namespace: Value) -> Value {
-    const METADATA: [&str; 12] = [
-        "name",
-        "generateName",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "labels",
-        "annotations",
-        "finalizers",
-    ];
-    let mut namespace = namespace;
-    if let Some(fields) = namespace.as_object_mut() {
-        fields.retain(|field, _| matches!(field.as_str(), "metadata" | "spec" | "status"));
-    }
-    if let Some(metadata) = namespace.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.retain(|field, _| METADATA.contains(&field.as_str()));
-    }
-    namespace
+pub fn policy_failure(policy: &PolicyScope, reason: &str) -> String {
+    format!("failed evaluating {} {}: {reason}", policy.kind.as_str(), Quoted(&policy.name))
 }
 
 /// Whether a policy that fails refuses the request.
 fn refuses(policy: &ValidatingPolicy) -> bool {
-    policy.failure_policy == FailurePolicy::Fail
+    policy.scope.failure_policy == FailurePolicy::Fail
 }

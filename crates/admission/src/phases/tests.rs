@@ -120,6 +120,7 @@ impl Caller for FakeSurroundings {
             | Event::ConditionsEvaluated(..)
             | Event::PolicyChecked(_)
             | Event::PolicyIgnored(..)
+            | Event::PolicyMutated(_)
             | Event::Explained { .. }
             | Event::ShadowPolicy { .. }
             | Event::PluginEnded { .. } => {}
@@ -371,6 +372,6 @@ fn run_mutating(
     let mutating = |webhook| Arc::new(Webhook { kind: WebhookKind::Mutating, ..webhook });
     let webhooks: Vec<_> = webhooks.into_iter().map(mutating).collect();
     let conversions = FakeConversions::default();
-    let result = mutate(&webhooks, &attributes(), objects, &conversions, surroundings).now_or_never();
+    let result = mutate((&[], &webhooks), &attributes(), objects, &conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use bytes::Bytes;
+use serde_json::{Map, Value};
 
 use document::{Compared, Document};
 use portcullis_go::json::raw::{self as json, JsonType};
@@ -34,6 +35,16 @@ const PANIC: &str =
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct PatchError(String);
+
+/// The end of the error of a `test` that does not hold.
+const TEST_FAILED: &str = ": test failed";
+
+impl PatchError {
+    /// Whether a `test` of the patch does not hold.
+    pub fn is_failed_test(&self) -> bool {
+        self.0.ends_with(TEST_FAILED)
+    }
+}
 
 /// A patch.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +71,15 @@ impl Patch {
             }
             other => Err(type_error(other, "jsonpatch.Patch")),
         }
+    }
+
+    /// The patch with these operations. A `null` is a value of its own.
+    // apiserver: pkg/admission/plugin/policy/mutating/patch/json_patch.go, evaluatePatchExpression
+    pub fn of_values(operations: &[Map<String, Value>]) -> Self {
+        let member =
+            |(name, value): (&String, &Value)| (name.clone(), Some(Bytes::from(super::encode(value))));
+        let operation = |members: &Map<String, Value>| Operation(Some(members.iter().map(member).collect()));
+        Self(operations.iter().map(operation).collect())
     }
 
     /// Whether it has no operation.
@@ -234,7 +254,7 @@ impl Document {
     fn test(&mut self, operation: &Operation) -> Result<(), String> {
         let path = operation.path();
         let path = path.map_err(|error| format!("test operation failed to decode path: {error}"))?;
-        let failed = || format!("testing value {path} failed: test failed");
+        let failed = || format!("testing value {path} failed{TEST_FAILED}");
         let expected = operation.member("value").map(|value| Compared::Text(value.clone()));
         if path.is_empty() {
             let expected = expected.ok_or(PANIC)?;

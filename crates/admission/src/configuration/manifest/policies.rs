@@ -1,4 +1,4 @@
-//! The validating policies of a folder, with their bindings.
+//! The policies of a folder, of one kind, with their bindings.
 
 use std::collections::BTreeMap;
 
@@ -8,49 +8,65 @@ use portcullis_kubernetes::strict::DecodeError;
 use serde_json::Value;
 
 use super::{Folder, FolderContent, Manifests, Place, STATIC_SUFFIX};
-use crate::configuration::policies::{Binding, Policy};
-use crate::{PolicyBinding, ValidatingPolicy};
-
-const POLICY: &str = "ValidatingAdmissionPolicy";
-const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+use crate::configuration::policies::{FolderPolicy, ReadBinding, ReadPolicy};
+use crate::{MutatingPolicy, ValidatingPolicy};
 
 /// The policies of a folder.
-#[derive(Debug, Default)]
-pub struct PoliciesOfFolder {
+#[derive(Debug)]
+pub struct PoliciesOfFolder<P: FolderPolicy> {
     /// The files of the names.
     policy_names: BTreeMap<String, String>,
     binding_names: BTreeMap<String, String>,
-    policies: BTreeMap<String, ValidatingPolicy>,
+    policies: BTreeMap<String, P>,
     /// By name.
-    bindings: BTreeMap<String, FoundBinding>,
+    bindings: BTreeMap<String, FoundBinding<P::Binding>>,
 }
 
 /// A binding whose policy may come later.
 #[derive(Debug)]
-struct FoundBinding {
-    binding: PolicyBinding,
+struct FoundBinding<B> {
+    binding: B,
     policy: String,
     file: String,
     document: usize,
     path: String,
 }
 
-impl Manifests<PoliciesOfFolder> {
+impl<P: FolderPolicy> Default for PoliciesOfFolder<P> {
+    fn default() -> Self {
+        Self {
+            policy_names: BTreeMap::new(),
+            binding_names: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            bindings: BTreeMap::new(),
+        }
+    }
+}
+
+impl Manifests<PoliciesOfFolder<ValidatingPolicy>> {
     /// No policies yet. The rules are those of `release`.
     pub fn policies(release: Release) -> Self {
         Self::of(PoliciesOfFolder::default(), release)
     }
 }
 
-impl FolderContent for PoliciesOfFolder {
-    type Item = ValidatingPolicy;
+impl Manifests<PoliciesOfFolder<MutatingPolicy>> {
+    /// No mutating policies yet. The rules are those of `release`.
+    pub fn mutating_policies(release: Release) -> Self {
+        Self::of(PoliciesOfFolder::default(), release)
+    }
+}
+
+impl<P: FolderPolicy> FolderContent for PoliciesOfFolder<P> {
+    type Item = P;
 
     fn kinds(&self) -> &'static [&'static str] {
-        &[POLICY, BINDING]
+        &P::KINDS
     }
 
     fn accept(&mut self, kind: &str, object: &Value, place: Place<'_>, folder: &mut Folder) {
-        let accepted = if kind == BINDING {
+        let [_, of_binding] = P::KINDS;
+        let accepted = if kind == of_binding {
             self.binding(object, place, folder)
         } else {
             self.policy(object, place, folder)
@@ -61,11 +77,11 @@ impl FolderContent for PoliciesOfFolder {
     }
 
     // validateBindingReferences
-    fn finish(self, folder: &mut Folder) -> Vec<ValidatingPolicy> {
+    fn finish(self, folder: &mut Folder) -> Vec<P> {
         let Self { mut policies, bindings, policy_names, .. } = self;
         for (name, FoundBinding { binding, policy, file, document, path }) in bindings {
             if let Some(policy) = policies.get_mut(&policy) {
-                policy.bindings.push(binding);
+                policy.bind(binding);
             } else if !policy_names.contains_key(&policy) {
                 let problem = format!(
                     "binding {} references policy {} which does not exist in the manifest directory",
@@ -80,17 +96,16 @@ impl FolderContent for PoliciesOfFolder {
     }
 }
 
-impl PoliciesOfFolder {
+impl<P: FolderPolicy> PoliciesOfFolder<P> {
     fn policy(&mut self, object: &Value, place: Place<'_>, folder: &mut Folder) -> Result<(), DecodeError> {
-        let policy = Policy::decode(object)?;
+        let ReadPolicy { name, has_parameters, validated } = P::read(object, &mut folder.context)?;
+        let [kind, _] = P::KINDS;
         let before = folder.errors.len();
-        let name = policy.name();
-        let validated = policy.validated(&mut folder.context);
-        let validated = validated.map_err(|errors| folder.invalid(place, (POLICY, name), errors));
-        folder.name(place, name, &mut self.policy_names);
-        if policy.has_parameters() {
+        let validated = validated.map_err(|errors| folder.invalid(place, (kind, &name), errors));
+        folder.name(place, &name, &mut self.policy_names);
+        if has_parameters {
             let problem =
-                format!("{POLICY} {}: spec.paramKind is not supported for static manifests", Quoted(name));
+                format!("{kind} {}: spec.paramKind is not supported for static manifests", Quoted(&name));
             folder.other(
                 place,
                 "spec.paramKind",
@@ -99,41 +114,41 @@ impl PoliciesOfFolder {
             );
         }
         if let (Ok(policy), true) = (validated, folder.errors.len() == before) {
-            self.policies.insert(name.to_owned(), policy);
+            self.policies.insert(name, policy);
         }
         Ok(())
     }
 
     fn binding(&mut self, object: &Value, place: Place<'_>, folder: &mut Folder) -> Result<(), DecodeError> {
-        let binding = Binding::decode(object)?;
+        let ReadBinding { name, policy, has_parameters, validated } =
+            P::read_binding(object, &mut folder.context)?;
+        let [_, kind] = P::KINDS;
         let before = folder.errors.len();
-        let (name, policy) = (binding.name(), binding.policy());
-        let validated = binding.validated(&mut folder.context);
-        let validated = validated.map_err(|errors| folder.invalid(place, (BINDING, name), errors));
-        folder.name(place, name, &mut self.binding_names);
+        let validated = validated.map_err(|errors| folder.invalid(place, (kind, &name), errors));
+        folder.name(place, &name, &mut self.binding_names);
         // Validation has reported a missing name.
         if !policy.is_empty() && !policy.ends_with(STATIC_SUFFIX) {
             let problem = format!(
                 "binding {}: spec.policyName {} must end with \"{STATIC_SUFFIX}\"",
-                Quoted(name),
-                Quoted(policy)
+                Quoted(&name),
+                Quoted(&policy)
             );
             folder.other(place, "spec.policyName", problem, "give the name of a policy of this folder");
         }
-        if binding.has_parameters() {
+        if has_parameters {
             let problem =
-                format!("binding {}: spec.paramRef is not supported for static manifests", Quoted(name));
+                format!("binding {}: spec.paramRef is not supported for static manifests", Quoted(&name));
             folder.other(place, "spec.paramRef", problem, "remove it");
         }
-        if let (Ok(validated), true) = (validated, folder.errors.len() == before) {
+        if let (Ok(binding), true) = (validated, folder.errors.len() == before) {
             let found = FoundBinding {
-                binding: validated,
-                policy: policy.to_owned(),
+                binding,
+                policy,
                 file: place.file.to_owned(),
                 document: place.document,
                 path: place.path.to_owned(),
             };
-            self.bindings.insert(name.to_owned(), found);
+            self.bindings.insert(name, found);
         }
         Ok(())
     }

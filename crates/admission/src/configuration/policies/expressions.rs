@@ -4,7 +4,7 @@ use portcullis_cel::{CompileError, Environment, Expression, ResultType, Variable
 use portcullis_kubernetes::field::{FieldError, json_string};
 use portcullis_kubernetes::labels::label_key_errors;
 
-use super::wire::{PolicySpec, WireValidation};
+use super::wire::{PolicySpec, ScopeSpec, WireValidation};
 use crate::configuration::validation::Validator;
 use crate::policy::{AuditAnnotation, Reason, Validation};
 
@@ -16,7 +16,7 @@ const EXPRESSION_FIX: &str =
 impl Validator<'_> {
     /// The variables. One with an error is known to the expressions after it, as upstream.
     // validateVariable
-    pub(super) fn variables(&mut self, spec: &PolicySpec) -> Variables {
+    pub(super) fn variables(&mut self, spec: ScopeSpec<'_>) -> Variables {
         let mut variables = Variables::default();
         for (index, variable) in spec.variables.iter().enumerate() {
             let field = |name: &str| format!("spec.variables[{index}].{name}");
@@ -47,7 +47,7 @@ impl Validator<'_> {
     }
 
     /// The environment of an expression. `variables` is only declared if there are any.
-    fn environment(&self, spec: &PolicySpec, environment: Environment) -> Environment {
+    fn environment(&self, spec: ScopeSpec<'_>, environment: Environment) -> Environment {
         // A policy with parameters is refused for these, and not for its expressions.
         let environment = if spec.param_kind.is_some() { Environment::POLICY } else { environment };
         let environment = self.context.of_release(environment);
@@ -73,6 +73,35 @@ impl Validator<'_> {
                 None
             }
         }
+    }
+
+    /// The expression of a patch. kube-apiserver validates it without the blanks around it, and evaluates it with them.
+    // validateApplyConfiguration, validateJSONPatch
+    pub(super) fn patch_expression(
+        &mut self,
+        (field, text): (&str, &str),
+        variables: &Variables,
+        spec: ScopeSpec<'_>,
+        result: ResultType,
+    ) -> Option<Expression> {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
+            return self.fail(FieldError::required(field, "").fix(match result {
+                ResultType::JsonPatch => "give a CEL expression of a list such as [JSONPatch{op: 'add', path: '/spec/a', value: 1}]",
+                _ => "give a CEL expression of an object such as Object{spec: Object.spec{a: 1}}",
+            }));
+        }
+        let environment = match spec.param_kind {
+            Some(_) => Environment::MUTATION,
+            None => Environment::MUTATION_WITHOUT_PARAMS,
+        };
+        // `variables` is declared also if there are none, unlike in a validating policy.
+        let environment = self.context.of_release(environment).composed();
+        let compiled = self.compiled((field, trimmed), variables, environment, result)?;
+        if trimmed.len() == text.len() {
+            return Some(compiled);
+        }
+        self.compiled((field, text), variables, environment, result)
     }
 
     pub(super) fn validations(&mut self, spec: &PolicySpec, variables: &Variables) -> Vec<Validation> {
@@ -105,7 +134,7 @@ impl Validator<'_> {
             let error = FieldError::required(field("expression"), "expression is not specified");
             self.fail(error.fix(EXPRESSION_FIX))
         } else {
-            let environment = self.environment(spec, Environment::ADMISSION);
+            let environment = self.environment(spec.scope(), Environment::ADMISSION);
             self.compiled((&field("expression"), text), variables, environment, ResultType::Bool)
         };
         let empty = "must be non-empty if specified";
@@ -115,7 +144,7 @@ impl Validator<'_> {
             let error = FieldError::invalid(field("messageExpression"), message_expression, empty);
             self.fail(error.fix("remove it, or give an expression of a text"))
         } else {
-            let environment = self.environment(spec, Environment::MESSAGE);
+            let environment = self.environment(spec.scope(), Environment::MESSAGE);
             let at = field("messageExpression");
             self.compiled((&at, message_expression), variables, environment, ResultType::String)
         };
@@ -178,7 +207,7 @@ impl Validator<'_> {
                 let problem = format!("must not exceed {MAX_VALUE_EXPRESSION_BYTES} bytes in length");
                 self.errors.push(FieldError::required(at, &problem).fix("give a shorter expression"));
             } else {
-                let environment = self.environment(spec, Environment::ADMISSION);
+                let environment = self.environment(spec.scope(), Environment::ADMISSION);
                 match variables.compile(trimmed, environment, ResultType::StringOrNull) {
                     Ok(value) => annotations.push(AuditAnnotation { key: key.clone(), value }),
                     Err(error) => self.uncompiled(&at, text, &error),

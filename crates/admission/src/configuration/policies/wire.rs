@@ -30,15 +30,90 @@ pub(super) struct PolicySpec {
     pub(super) variables: Vec<WireVariable>,
 }
 
+/// What policies of both kinds say of the requests that they are about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ScopeSpec<'a> {
+    pub(super) param_kind: Option<&'a ParamKind>,
+    pub(super) match_constraints: Option<&'a WireMatchResources>,
+    pub(super) failure_policy: Option<&'a str>,
+    pub(super) match_conditions: &'a [WireMatchCondition],
+    pub(super) variables: &'a [WireVariable],
+}
+
 impl PolicySpec {
-    /// All expressions that may use the namespace of the request.
+    pub(super) fn scope(&self) -> ScopeSpec<'_> {
+        ScopeSpec {
+            param_kind: self.param_kind.as_ref(),
+            match_constraints: self.match_constraints.as_ref(),
+            failure_policy: self.failure_policy.as_deref(),
+            match_conditions: &self.match_conditions,
+            variables: &self.variables,
+        }
+    }
+
+    /// The expressions that may use the namespace of the request, but for those of the variables.
     pub(super) fn expressions(&self) -> impl Iterator<Item = &str> {
         let validations = self.validations.iter();
         let of_validations = validations.flat_map(|of| [&of.expression, &of.message_expression]);
         let of_annotations = self.audit_annotations.iter().map(|of| &of.value_expression);
-        let of_variables = self.variables.iter().map(|of| &of.expression);
-        of_validations.chain(of_annotations).chain(of_variables).map(String::as_str)
+        of_validations.chain(of_annotations).map(String::as_str)
     }
+}
+
+/// A `MutatingAdmissionPolicy`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MutatingPolicy {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) metadata: ObjectMeta,
+    pub(super) spec: MutatingPolicySpec,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MutatingPolicySpec {
+    pub(super) param_kind: Option<ParamKind>,
+    pub(super) match_constraints: Option<WireMatchResources>,
+    pub(super) variables: Vec<WireVariable>,
+    pub(super) mutations: Vec<WireMutation>,
+    pub(super) failure_policy: Option<String>,
+    pub(super) match_conditions: Vec<WireMatchCondition>,
+    pub(super) reinvocation_policy: String,
+}
+
+impl MutatingPolicySpec {
+    pub(super) fn scope(&self) -> ScopeSpec<'_> {
+        ScopeSpec {
+            param_kind: self.param_kind.as_ref(),
+            match_constraints: self.match_constraints.as_ref(),
+            failure_policy: self.failure_policy.as_deref(),
+            match_conditions: &self.match_conditions,
+            variables: &self.variables,
+        }
+    }
+
+    /// The expressions that may use the namespace of the request, but for those of the variables.
+    pub(super) fn expressions(&self) -> impl Iterator<Item = &str> {
+        let mutations = self.mutations.iter();
+        let patches = mutations.flat_map(|of| [of.apply_configuration.as_ref(), of.json_patch.as_ref()]);
+        patches.flatten().map(|patch| patch.expression.as_str())
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct WireMutation {
+    pub(super) patch_type: String,
+    pub(super) apply_configuration: Option<WirePatch>,
+    pub(super) json_patch: Option<WirePatch>,
+}
+
+/// An `ApplyConfiguration` or a `JSONPatch`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct WirePatch {
+    pub(super) expression: String,
 }
 
 /// What the API server writes. Nothing here reads it.
@@ -146,6 +221,24 @@ pub(super) struct BindingSpec {
     pub(super) validation_actions: Vec<String>,
 }
 
+/// A `MutatingAdmissionPolicyBinding`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MutatingBinding {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) metadata: ObjectMeta,
+    pub(super) spec: MutatingBindingSpec,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MutatingBindingSpec {
+    pub(super) policy_name: String,
+    pub(super) param_ref: Option<ParamRef>,
+    pub(super) match_resources: Option<WireMatchResources>,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct ParamRef {
@@ -156,6 +249,10 @@ pub(super) struct ParamRef {
 }
 
 impl WireNamedRule {
+    pub(super) fn operations(&self) -> &[String] {
+        &self.operations
+    }
+
     /// The rule without the names.
     pub(super) fn rule(&self) -> WireRule {
         let Self { operations, api_groups, api_versions, resources, scope, .. } = self.clone();

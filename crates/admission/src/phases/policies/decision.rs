@@ -20,6 +20,8 @@ const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 pub(super) struct PolicyDecisions {
     pub(super) decisions: Vec<Decision>,
     pub(super) annotations: Vec<(String, AuditValue)>,
+    /// What the validations have cost.
+    pub(super) cost: u64,
 }
 
 /// What a validation gives.
@@ -52,7 +54,7 @@ impl PolicyDecisions {
     /// One error that stands for all.
     fn failed(policy: &ValidatingPolicy, message: String) -> Self {
         let decision = Decision { verdict: Verdict::failed(policy, message), took: Duration::ZERO };
-        Self { decisions: vec![decision], annotations: Vec::new() }
+        Self { decisions: vec![decision], ..Self::default() }
     }
 }
 
@@ -64,7 +66,7 @@ impl Verdict {
 
 /// Takes note of an event. One of a shadow policy has its own.
 fn note(policy: &ValidatingPolicy, event: Event<'_>, surroundings: &impl Surroundings) {
-    if !policy.shadow {
+    if !policy.scope.shadow {
         surroundings.note(event);
     }
 }
@@ -77,11 +79,12 @@ pub(super) async fn evaluate(
     (are_large, inline): (bool, &InlineCost),
     surroundings: &impl Surroundings,
 ) -> Result<PolicyDecisions, Box<Status>> {
-    let expressions = |bindings| Expressions::new(bindings, Some(&policy.variables), are_large, inline);
-    if !policy.match_conditions.is_empty() {
-        let (of, began) = (ConditionsOf::Policy(policy), Instant::now());
+    let expressions = |bindings| Expressions::new(bindings, Some(&policy.scope.variables), are_large, inline);
+    if !policy.scope.match_conditions.is_empty() {
+        let (of, began) = (ConditionsOf::Policy(&policy.scope), Instant::now());
         let failed = || note(policy, Event::ConditionFailed(of, operation), surroundings);
-        let holds = hold(&policy.match_conditions, expressions(of_conditions), failed, surroundings).await;
+        let holds =
+            hold(&policy.scope.match_conditions, expressions(of_conditions), failed, surroundings).await;
         if !matches!(holds, Ok(true)) {
             let took = began.elapsed();
             note(policy, Event::ConditionsEvaluated(of, operation, took), surroundings);
@@ -105,11 +108,13 @@ pub(super) async fn evaluate(
         }
         let holds = evaluated.outcome == Outcome::Value(CelValue::Bool(true));
         if !holds && surroundings.wants_explanations() {
-            let (index, parts) = (outcomes.len(), validations.explain(&validation.expression));
-            surroundings.note(Event::Explained { policy, index, parts });
+            let place = format!("validations[{}]", outcomes.len());
+            let parts = validations.explain(&validation.expression);
+            surroundings.note(Event::Explained { policy: &policy.scope, place, parts });
         }
         outcomes.push((evaluated.outcome, began.elapsed()));
     }
+    let cost = validations.spent();
     // Messages and annotations have no authorizer.
     let without = || Arc::new(Bindings::clone(&of_policy).without_authorizer());
     let messages = messages(policy, budget, expressions(without()), surroundings).await?;
@@ -120,7 +125,7 @@ pub(super) async fn evaluate(
         });
     let decisions = decisions.collect();
     if policy.audit_annotations.is_empty() {
-        return Ok(PolicyDecisions { decisions, annotations: Vec::new() });
+        return Ok(PolicyDecisions { decisions, annotations: Vec::new(), cost });
     }
     let mut budget = Budget::POLICY;
     let mut values = expressions(without());
@@ -140,14 +145,16 @@ pub(super) async fn evaluate(
                 AuditValue::Failed(failure(&annotation.value, &error.to_string()), began.elapsed())
             }
             // The type checker permits no others.
-            Outcome::Value(_) | Outcome::Review(_) | Outcome::Variable(_) => AuditValue::Failed(
-                failure(&annotation.value, "the evaluation has not ended"),
-                began.elapsed(),
-            ),
+            Outcome::Value(_) | Outcome::Patch(_) | Outcome::Review(_) | Outcome::Variable(_) => {
+                AuditValue::Failed(
+                    failure(&annotation.value, "the evaluation has not ended"),
+                    began.elapsed(),
+                )
+            }
         };
         annotations.push((annotation.key.clone(), value));
     }
-    Ok(PolicyDecisions { decisions, annotations })
+    Ok(PolicyDecisions { decisions, annotations, cost })
 }
 
 /// The texts of the message expressions; the error, if their budget is exhausted, which then is that of each validation. They are

@@ -3,13 +3,12 @@
 
 use std::time::Duration;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Status, StatusCause, StatusDetails};
-use portcullis_go::quote::Quoted;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde::Serialize;
-use serde_json::Value;
 
 use super::decision::{AuditValue, PolicyDecisions, Verdict};
 use super::refuses;
+use super::shared::RefusedObject;
 use crate::phases::annotations::Annotations;
 use crate::review::encode;
 use crate::{
@@ -34,6 +33,8 @@ pub(super) struct Findings<'a, S> {
     refusal: Option<(String, Reason)>,
     /// Validations that the audit log is to show.
     failures: Vec<Failure>,
+    /// What the evaluation has cost.
+    pub(super) cost: u64,
     /// The audit annotations of the current policy.
     values: Vec<(String, Vec<String>)>,
 }
@@ -58,7 +59,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         is_shadow: bool,
     ) -> Self {
         let (warning, refusal, failures, values) = (None, None, Vec::new(), Vec::new());
-        Self { attributes, objects, surroundings, is_shadow, warning, refusal, failures, values }
+        Self { attributes, objects, surroundings, is_shadow, warning, refusal, failures, values, cost: 0 }
     }
 
     /// A policy, or its binding, cannot be matched with the request.
@@ -84,6 +85,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         binding: &PolicyBinding,
         found: &PolicyDecisions,
     ) {
+        self.cost = found.cost;
         for (index, decision) in found.decisions.iter().enumerate() {
             let note = |action, error| self.note((policy, binding), action, error, decision.took);
             match &decision.verdict {
@@ -130,7 +132,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         if self.is_shadow {
             return;
         }
-        let check = PolicyCheck { policy: &policy.name, binding: &binding.name, action, error, took };
+        let check = PolicyCheck { policy: &policy.scope.name, binding: &binding.name, action, error, took };
         self.surroundings.note(Event::PolicyChecked(check));
     }
 
@@ -142,14 +144,15 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         reason: Reason,
     ) {
         let with = binding.map(|binding| format!(" with binding '{}'", binding.name)).unwrap_or_default();
-        let text = format!("ValidatingAdmissionPolicy '{}'{with} denied request: {message}", policy.name);
+        let text =
+            format!("ValidatingAdmissionPolicy '{}'{with} denied request: {message}", policy.scope.name);
         self.refusal.get_or_insert((text, reason));
     }
 
     fn warn(&mut self, policy: &ValidatingPolicy, binding: &PolicyBinding, message: &str) {
         let text = format!(
             "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
-            policy.name, binding.name
+            policy.scope.name, binding.name
         );
         if self.is_shadow {
             self.warning.get_or_insert(text);
@@ -166,7 +169,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         let actions = binding.actions.iter().map(|action| action.as_str()).collect();
         self.failures.push(Failure {
             message: message.to_owned(),
-            policy: policy.name.clone(),
+            policy: policy.scope.name.clone(),
             binding: binding.name.clone(),
             expression_index: index,
             validation_actions: actions,
@@ -187,7 +190,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
     /// Publishes the audit annotations of a policy.
     pub(super) fn publish(&mut self, policy: &ValidatingPolicy, annotations: &Annotations<'_, S>) {
         for (key, values) in std::mem::take(&mut self.values) {
-            annotations.add(format!("{}/{key}", policy.name), values.join(", "), false);
+            annotations.add(format!("{}/{key}", policy.scope.name), values.join(", "), false);
         }
     }
 
@@ -223,32 +226,7 @@ fn cut(text: &str) -> String {
 }
 
 /// A refusal of a policy.
-// apiserver: pkg/admission/errors.go, NewForbidden, extractResourceName
 fn refusal(attributes: &Attributes, objects: &SharedObjects, message: &str, reason: Reason) -> Box<Status> {
-    let (group, resource) = (&attributes.resource.group, &attributes.resource.resource);
-    let qualified = if group.is_empty() { resource.clone() } else { format!("{resource}.{group}") };
-    let metadata = objects.object.as_ref().and_then(|object| object.get("metadata"));
-    let field = |name: &str| {
-        let text = metadata.and_then(|metadata| metadata.get(name)).and_then(Value::as_str);
-        text.filter(|text| !text.is_empty())
-    };
-    let name = Some(attributes.name.as_str()).filter(|name| !name.is_empty());
-    let name = name.or_else(|| field("name")).or_else(|| field("generateName")).unwrap_or("Unknown");
-    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let (reason, code) = reason.parts();
-    let cause = StatusCause { message: Some(message.to_owned()), ..StatusCause::default() };
-    Box::new(Status {
-        status: Some("Failure".to_owned()),
-        code: Some(code),
-        reason: Some(reason.to_owned()),
-        message: Some(format!("{qualified} {} is forbidden: {message}", Quoted(name))),
-        details: Some(StatusDetails {
-            name: text(name),
-            group: text(group),
-            kind: text(resource),
-            causes: Some(vec![cause]),
-            ..StatusDetails::default()
-        }),
-        ..Status::default()
-    })
+    let object = RefusedObject::of(attributes, objects);
+    object.status(object.is_forbidden(message), vec![message.to_owned()], reason.parts())
 }

@@ -20,7 +20,7 @@ fn run_converting(
     objects: &mut Objects,
     conversions: &FakeConversions,
 ) -> Result<Mutated, (i32, String)> {
-    let result = mutate(webhooks, &in_group(), objects, conversions, surroundings).now_or_never();
+    let result = mutate((&[], webhooks), &in_group(), objects, conversions, surroundings).now_or_never();
     result.unwrap().map_err(refusal)
 }
 

@@ -264,7 +264,8 @@ fn a_cancelled_request_is_no_failure_of_the_webhook() {
     let webhooks = [Arc::new(webhook("a", "never", "*"))];
     let (attributes, mut objects) = (attributes(), objects(&[]));
     let conversions = FakeConversions::default();
-    let result = mutate(&webhooks, &attributes, &mut objects, &conversions, &surroundings).now_or_never();
+    let result =
+        mutate((&[], &webhooks), &attributes, &mut objects, &conversions, &surroundings).now_or_never();
     assert!(result.is_none());
     assert_eq!(surroundings.record().outcomes, ["Cancelled"]);
 }
