@@ -3,13 +3,14 @@
 //!
 //! `crates/admission` decides which of them see a request and what follows; `pipeline::admission` obtains
 //! the objects. Here are the calls ([`callers`]), namespaces ([`namespaces`]), what the API servers say of themselves
-//! ([`dry_run`], [`served`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
+//! ([`dry_run`], [`served`], [`schemas`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod cached_reads;
 mod callers;
 mod dry_run;
 mod memory;
 mod namespaces;
+mod schemas;
 mod served;
 pub(crate) mod settings;
 mod shadow;
@@ -19,7 +20,7 @@ mod trial;
 use std::sync::Arc;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
-use portcullis_admission::{GroupVersionResource, Policies, ValidatingPolicy, Webhook, Webhooks};
+use portcullis_admission::{GroupVersionResource, Policies, Webhook, Webhooks};
 use portcullis_kubernetes::release::{self, Release};
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::{ClusterOwner, Owner};
@@ -38,11 +39,17 @@ pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
 pub(crate) use memory::{MemoryOwner, NoMemory, ReservedMemory, ReviewMemory};
 use namespaces::{NamespaceUse, Namespaces};
+use schemas::PublishedSchemas;
 use served::ServedResources;
 pub(crate) use served::Strategy;
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
-pub(crate) use trial::{Explanation, NotCalled, NotCalledReason, POLICY, Trial, TrialResult};
+pub(crate) use trial::{
+    Explanation, MUTATING_POLICY, NotCalled, NotCalledReason, POLICY, Trial, TrialResult,
+};
+
+/// Of a resource that no policy sees.
+static NO_POLICIES: Policies = Policies { mutating: Vec::new(), validating: Vec::new() };
 
 /// How often a review holds an object: as the API server shows it, as webhooks see it, as they have changed it; and once more for
 /// match conditions.
@@ -63,6 +70,7 @@ pub(crate) struct ClusterAdmission {
     namespaces: Option<Arc<Namespaces>>,
     dry_runs: DryRunSupport,
     served: ServedResources,
+    schemas: PublishedSchemas,
     memory: ClusterReviewMemory,
     compute: ClusterComputePool,
     /// Whether there are expressions, for which objects are copied once more.
@@ -117,9 +125,7 @@ fn with_shadows(settings: &AdmissionSettings) -> Webhooks {
 
 /// The policies of a configuration, with those marked that are evaluated without effect.
 fn policies_with_shadows(settings: &AdmissionSettings) -> Policies {
-    let is_shadow = |policy: &ValidatingPolicy| settings.is_shadow_policy(policy);
-    let mark = |policy| ValidatingPolicy { shadow: true, ..policy };
-    Policies { validating: marked(&settings.policies.validating, is_shadow, mark) }
+    settings.policies.with_shadows(|policy| settings.is_shadow_policy(policy))
 }
 
 fn marked<T: Clone>(all: &[Arc<T>], is_shadow: impl Fn(&T) -> bool, mark: impl Fn(T) -> T) -> Vec<Arc<T>> {
@@ -133,8 +139,8 @@ fn namespace_use(webhooks: &Webhooks, policies: &Policies) -> NamespaceUse {
     let of_webhooks = webhooks.mutating.iter().chain(&webhooks.validating).map(|webhook| {
         if webhook.namespace_selector.is_empty() { NamespaceUse::Nothing } else { NamespaceUse::Labels }
     });
-    let of_policies = policies.validating.iter().map(|policy| match () {
-        () if policy.uses_namespace => NamespaceUse::Objects,
+    let of_policies = policies.all().map(|policy| match () {
+        () if policy.scope().uses_namespace => NamespaceUse::Objects,
         () if policy.selects_namespaces() => NamespaceUse::Labels,
         () => NamespaceUse::Nothing,
     });
@@ -165,9 +171,13 @@ impl ClusterAdmission {
         let all_webhooks = || webhooks.mutating.iter().chain(&webhooks.validating);
         let known = before.and_then(|before| before.namespaces.as_ref());
         let namespaces = Namespaces::start(namespace_use(&webhooks, &policies), place, known);
-        let has_expressions = !policies.validating.is_empty()
-            || all_webhooks().any(|webhook| !webhook.match_conditions.is_empty());
+        let has_expressions =
+            !policies.is_empty() || all_webhooks().any(|webhook| !webhook.match_conditions.is_empty());
         let reader = DocumentReader::new(place);
+        let compute = match before {
+            Some(before) => before.compute.clone(),
+            None => place.compute.of_cluster(place.cluster),
+        };
         Ok(Self {
             cluster: place.cluster.to_owned(),
             release: place.release,
@@ -177,8 +187,8 @@ impl ClusterAdmission {
                 enforced: RuleIndex::of_webhooks(all_webhooks().filter(|webhook| !webhook.shadow)),
             },
             of_policies: RuleIndexes {
-                all: RuleIndex::of_policies(&policies.validating),
-                enforced: RuleIndex::of_policies(policies.validating.iter().filter(|policy| !policy.shadow)),
+                all: RuleIndex::of_policies(policies.all()),
+                enforced: RuleIndex::of_policies(policies.all().filter(|policy| !policy.scope().shadow)),
             },
             callers: Callers::build(
                 settings,
@@ -189,14 +199,12 @@ impl ClusterAdmission {
             namespaces,
             dry_runs: DryRunSupport::new(&reader),
             served: ServedResources::new(&reader),
+            schemas: PublishedSchemas::new(&reader, &compute),
             memory: match before {
                 Some(before) => before.memory.clone(),
                 None => place.memory.of_cluster(place.owner),
             },
-            compute: match before {
-                Some(before) => before.compute.clone(),
-                None => place.compute.of_cluster(place.cluster),
-            },
+            compute,
             has_expressions,
             shadow_memory: before.map_or_else(
                 || FairLimiter::new(shadow::MEMORY_SHARES),
@@ -225,8 +233,8 @@ impl ClusterAdmission {
     }
 
     /// The policies that may see a request for this resource, in the order of their evaluation.
-    pub(crate) fn policies(&self, resource: &GroupVersionResource) -> &[Arc<ValidatingPolicy>] {
-        if excludes_from_policies(resource) { &[] } else { &self.policies.validating }
+    pub(crate) fn policies(&self, resource: &GroupVersionResource) -> &Policies {
+        if excludes_from_policies(resource) { &NO_POLICIES } else { &self.policies }
     }
 
     /// Which webhooks and policies may match a request for this resource by their rules. What they do not match is certain.

@@ -76,6 +76,7 @@
 //! | `crates/admission` | admission webhooks as kube-apiserver runs them: configuration, matching, reviews |
 //! | `crates/audit` | audit as kube-apiserver does it: policies, events, the backends that store them |
 //! | `crates/cel` | CEL as kube-apiserver evaluates it |
+//! | `crates/merge` | apply configurations, merged into objects as kube-apiserver merges them |
 //! | `crates/otlp` | traces for a collector |
 //! | `crates/openid` | OpenID Connect: tokens, the keys of their issuers, a client of a provider |
 //! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |

@@ -51,7 +51,12 @@ pub(super) struct DocumentReader {
 pub(super) struct CachedReads<K, V> {
     reader: DocumentReader,
     entries: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
+    /// What is kept, in bytes, and what a value takes of it.
+    kept: Option<(usize, SizeOf<V>)>,
 }
+
+/// What a value takes, in bytes.
+type SizeOf<V> = fn(&V) -> usize;
 
 /// Requests that need it at once share one read.
 #[derive(Debug)]
@@ -66,11 +71,13 @@ struct CacheEntry<V> {
 struct ReadInProgress<V>(Arc<CacheEntry<V>>);
 
 /// Why there is no document.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReadError {
     /// The gateway has too many reads in progress.
+    #[error("too many documents of the API servers are being read")]
     Busy,
     /// It cannot be read, for this reason.
+    #[error("a document of the API servers cannot be used: {0}")]
     Unreadable(String),
 }
 
@@ -83,18 +90,28 @@ impl DocumentReader {
         Self { client, runtime: place.runtime.clone(), shares: FairLimiter::new(SHARES) }
     }
 
+    /// Reads by this client on the runtime of a test.
+    #[cfg(test)]
+    pub(super) fn of_test(client: kube::Client) -> Self {
+        Self { client, runtime: Handle::current(), shares: FairLimiter::new(SHARES) }
+    }
+
     /// A document in JSON of at most `max_bytes`; `None` if there is none.
     pub(super) async fn read<T: DeserializeOwned>(
         &self,
         path: &str,
         max_bytes: usize,
     ) -> Result<Option<T>, String> {
-        let read = timeout(READ_TIMEOUT, self.read_text(path, max_bytes)).await;
-        let Some(text) = read.map_err(|_| TOO_SLOW.to_owned())?? else { return Ok(None) };
+        let Some(text) = self.read_text(path, max_bytes).await? else { return Ok(None) };
         serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string())
     }
 
-    async fn read_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
+    /// A document as it is.
+    pub(super) async fn read_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
+        timeout(READ_TIMEOUT, self.response_text(path, max_bytes)).await.map_err(|_| TOO_SLOW.to_owned())?
+    }
+
+    async fn response_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
         let request = http::Request::get(path).header(http::header::ACCEPT, "application/json");
         let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
         let response = self.client.send(request).await.map_err(|error| error.to_string())?;
@@ -110,7 +127,12 @@ impl DocumentReader {
 
 impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
     pub(super) fn new(reader: &DocumentReader) -> Self {
-        Self { reader: reader.clone(), entries: Mutex::new(LruCache::new(MAX_ENTRIES)) }
+        Self { reader: reader.clone(), entries: Mutex::new(LruCache::new(MAX_ENTRIES)), kept: None }
+    }
+
+    /// Keeps no more than so many bytes, but for the value that was read last.
+    pub(super) fn within(reader: &DocumentReader, bytes: usize, size: SizeOf<V>) -> Self {
+        Self { kept: Some((bytes, size)), ..Self::new(reader) }
     }
 
     /// What is known of a key, if it is fresh for a request that comes now, or else what `read` reads. A read that others have begun
@@ -156,7 +178,19 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
             Ok(value)
         }));
         let value = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
+        self.forget_beyond_bound();
         value.map_err(ReadError::Unreadable)
+    }
+
+    /// Forgets what was not used for longest.
+    fn forget_beyond_bound(&self) {
+        let Some((bound, size)) = self.kept else { return };
+        let mut entries = lock(&self.entries);
+        let size = |entry: &CacheEntry<V>| lock(&entry.known).as_ref().map_or(0, size);
+        let mut kept: usize = entries.iter().map(|(_, entry)| size(entry)).sum();
+        while kept > bound && entries.len() > 1 {
+            kept -= entries.pop_lru().map_or(0, |(_, entry)| size(&entry));
+        }
     }
 }
 
@@ -212,8 +246,7 @@ mod tests {
         let unused =
             tower::service_fn(|_: http::Request<Body>| pending::<Result<http::Response<Body>, Infallible>>());
         let client = kube::Client::new(unused, "default");
-        let shares = FairLimiter::new(SHARES);
-        Arc::new(CachedReads::new(&DocumentReader { client, runtime: Handle::current(), shares }))
+        Arc::new(CachedReads::new(&DocumentReader::of_test(client)))
     }
 
     /// Asks for a key, whose read takes this long. What was read more than a second before counts no more.
@@ -284,6 +317,19 @@ mod tests {
             assert!(before.elapsed() < SLOW);
             assert_eq!(begun.load(Ordering::SeqCst), 2);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_used_for_longest_is_forgotten() {
+        let reads = Reads { kept: Some((2, |_| 1)), ..Arc::into_inner(reads()).unwrap() };
+        for key in ["a", "b", "a", "c"] {
+            ask(&reads, "flow", key, Duration::ZERO).await.unwrap();
+        }
+        let keys: Vec<_> = lock(&reads.entries).iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, ["c", "a"]);
+        let reads = Reads { kept: Some((0, |_| 1)), ..reads };
+        ask(&reads, "flow", "large", Duration::ZERO).await.unwrap();
+        assert_eq!(lock(&reads.entries).len(), 1, "that of the request itself");
     }
 
     #[tokio::test(start_paused = true)]

@@ -182,7 +182,7 @@ impl ServedGroup {
     }
 }
 
-fn is_segment(name: &str) -> bool {
+pub(super) fn is_segment(name: &str) -> bool {
     path_segment(name).is_ok_and(|escaped| escaped == name)
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use portcullis_admission::{Policies, ValidatingPolicy, Webhook, WebhookKind, Webhooks};
+use portcullis_admission::{Policies, PolicyScope, Webhook, WebhookKind, Webhooks};
 use portcullis_http::client_tls::ClientTls;
 
 use crate::authn::BearerToken;
@@ -68,14 +68,14 @@ impl AdmissionSettings {
     }
 
     /// Whether a policy is evaluated without effect on the request.
-    pub fn is_shadow_policy(&self, policy: &ValidatingPolicy) -> bool {
+    pub fn is_shadow_policy(&self, policy: &PolicyScope) -> bool {
         self.shadow_policies.contains(&policy.name)
     }
 
     /// Whether there is neither a webhook nor a policy.
     pub fn is_empty(&self) -> bool {
         let Self { webhooks, policies, .. } = self;
-        webhooks.mutating.is_empty() && webhooks.validating.is_empty() && policies.validating.is_empty()
+        webhooks.mutating.is_empty() && webhooks.validating.is_empty() && policies.is_empty()
     }
 }
 

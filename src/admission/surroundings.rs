@@ -5,26 +5,29 @@ use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use http::{HeaderMap, Method};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
-    Annotation, Attributes, CallError, Caller, Event, GroupVersionResource, InlineCost, ServedResource,
-    Surroundings, Webhook, WebhookKind, WebhookResponse,
+    Annotation, Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost,
+    SchemaPurpose, ServedResource, Surroundings, Webhook, WebhookKind, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
 use portcullis_limits::Owner;
+use portcullis_merge::Schemas;
 use portcullis_system::sync::lock;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::callers::{BUSY, CallFailure};
 use super::shadow::ShadowCaller;
 use super::{ClusterAdmission, DryRun, ReadError, Strategy};
 use crate::authz::{AccessError, AccessRefusal, AuthzTrace, ReviewError, of_expression};
+use crate::backend::sharing::is_built_in;
 use crate::request::info::RequestInfo;
 use crate::traces::{ActiveSpan, SpanScope};
 
@@ -67,6 +70,9 @@ pub(crate) struct AdmissionNotes {
     annotation_bytes: usize,
 }
 
+/// How long a request waits for the schemas of a shadow policy.
+// threat: silent-backend
+const SHADOW_SCHEMAS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of the message of a shadow policy is logged.
 const MAX_LOGGED_CHARACTERS: usize = 300;
 /// How many bytes of warnings are kept: more than the headers of a response take.
@@ -274,7 +280,8 @@ impl Caller for RequestSurroundings<'_> {
             | Event::ConditionFailed(..)
             | Event::ConditionExcluded(..)
             | Event::ConditionsEvaluated(..)
-            | Event::PolicyChecked(_) => {}
+            | Event::PolicyChecked(_)
+            | Event::PolicyMutated(_) => {}
         }
     }
 }
@@ -292,6 +299,44 @@ impl Surroundings for RequestSurroundings<'_> {
             Some(namespaces) => namespaces.object(self.request.flow, name).await,
             None => Err(internal_error("namespaces are not watched")),
         }
+    }
+
+    async fn schemas(
+        &self,
+        kind: &GroupVersionKind,
+        purpose: SchemaPurpose,
+    ) -> Result<Option<Arc<Schemas>>, Box<meta::Status>> {
+        let GroupVersionKind { group, version, .. } = kind;
+        let reading = self.admission.schemas.of((self.request.flow, self.request.owner), group, version);
+        if purpose.is_shadow {
+            // What has no effect ends no request, and delays it only briefly.
+            let read = timeout(SHADOW_SCHEMAS_TIMEOUT, reading).await;
+            return read
+                .map_or(Err(ReadError::Busy), |read| read)
+                .map_err(|error| internal_error(&error.to_string()));
+        }
+        match reading.await {
+            Ok(schemas) => Ok(schemas),
+            Err(ReadError::Busy) => {
+                self.is_busy.store(true, Ordering::Relaxed);
+                Err(internal_error(BUSY))
+            }
+            Err(ReadError::Unreadable(error)) => {
+                let cluster = &self.admission.cluster;
+                tracing::warn!(
+                    cluster,
+                    group,
+                    version,
+                    error,
+                    "cannot use the OpenAPI document of an API group"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    fn is_typed(&self, group: &str) -> bool {
+        group.is_empty() || is_built_in(group)
     }
 
     fn inline_cost(&self) -> &InlineCost {

@@ -7,14 +7,16 @@ use std::time::Duration;
 use http::HeaderMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::phases::ShadowCall;
-use portcullis_admission::review::ReviewRequest;
+use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
-    Attributes, CallError, CallOutcome, Caller, Event, GroupVersionResource, InlineCost, NoConversions,
-    Objects, Policies, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
-    WebhookResponse, Webhooks, phases,
+    AnyPolicy, Attributes, CallError, CallOutcome, Caller, Event, GroupVersionKind, GroupVersionResource,
+    InlineCost, MutatingPolicy, NoConversions, Objects, Policies, PolicyKind, PolicyScope, SchemaPurpose,
+    ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind, WebhookResponse,
+    Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
 use portcullis_kubernetes::release::Release;
+use portcullis_merge::Schemas;
 use portcullis_system::sync::lock;
 use rustls::crypto::CryptoProvider;
 use serde_json::{Value, json};
@@ -22,7 +24,7 @@ use tokio::runtime::Handle;
 
 use super::callers::{BUSY, CallFailure, Callers};
 use super::settings::AdmissionSettings;
-use super::{excludes_from_policies, policies_with_shadows, with_shadows};
+use super::{NO_POLICIES, excludes_from_policies, policies_with_shadows, with_shadows};
 
 /// A trial of webhooks.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub(crate) struct Trial {
     /// The release that the gateway emulates.
     release: Release,
     callers: Callers,
+    /// What API servers publish.
+    schemas: Vec<Arc<Schemas>>,
 }
 
 /// What the webhooks have done.
@@ -41,7 +45,7 @@ pub(crate) struct TrialResult {
     pub(crate) calls: Vec<TrialCall>,
     /// The other webhooks.
     pub(crate) not_called: Vec<NotCalled>,
-    /// Why validations of policies do not hold.
+    /// Why validations of policies do not hold, and mutations fail.
     pub(crate) explanations: Vec<Explanation>,
     /// Warnings for the client.
     pub(crate) warnings: Vec<String>,
@@ -51,7 +55,7 @@ pub(crate) struct TrialResult {
     pub(crate) refusal: Option<Box<meta::Status>>,
 }
 
-/// Why a validation of a policy does not hold.
+/// Why a validation of a policy does not hold, or a mutation fails.
 #[derive(Debug)]
 pub(crate) struct Explanation {
     pub(crate) policy: String,
@@ -87,6 +91,8 @@ pub(crate) struct TrialCall {
     pub(crate) phase: &'static str,
     pub(crate) result: String,
     pub(crate) took: Duration,
+    /// Of a policy, in units of CEL.
+    pub(crate) cost: Option<u64>,
 }
 
 impl Trial {
@@ -95,12 +101,14 @@ impl Trial {
         release: Release,
         provider: &Arc<CryptoProvider>,
         runtime: &Handle,
+        schemas: Vec<Arc<Schemas>>,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             webhooks: with_shadows(settings),
             policies: policies_with_shadows(settings),
             release,
             callers: Callers::build(settings, provider, runtime, None)?,
+            schemas,
         })
     }
 
@@ -114,6 +122,7 @@ impl Trial {
         let surroundings = TrialSurroundings {
             callers: &self.callers,
             policies: &self.policies,
+            schemas: &self.schemas,
             labels,
             inline_cost: InlineCost::default(),
             result: Mutex::default(),
@@ -124,12 +133,19 @@ impl Trial {
         let (called_mutating, called_validating): (&[_], &[_]) =
             if are_excluded { (&[], &[]) } else { (mutating, validating) };
         let hides_policies = excludes_from_policies(&attributes.resource);
-        let policies: &[_] = if hides_policies { &[] } else { &self.policies.validating };
-        let mutated =
-            phases::mutate(called_mutating, attributes, &mut objects, &NoConversions, &surroundings).await;
+        let policies = if hides_policies { &NO_POLICIES } else { &self.policies };
+        let mutating_policies = policies.mutating.iter().flat_map(|policy| {
+            // First what it does, without effect.
+            let shadow = Arc::new(MutatingPolicy::clone(policy).into_shadow());
+            [Some(shadow), (!policy.scope.shadow).then(|| Arc::clone(policy))]
+        });
+        let mutating_policies: Vec<_> = mutating_policies.flatten().collect();
+        let hooks = (mutating_policies.as_slice(), called_mutating);
+        let mutated = phases::mutate(hooks, attributes, &mut objects, &NoConversions, &surroundings).await;
         let is_refused_before = mutated.is_err();
         let ended = match mutated {
             Ok(_) => {
+                let policies = &policies.validating;
                 let compared: Vec<_> = policies.iter().map(compared).collect();
                 let mut validate = async |policies: &[Arc<ValidatingPolicy>], webhooks: &[Arc<Webhook>]| {
                     let hooks = (policies, webhooks);
@@ -137,7 +153,8 @@ impl Trial {
                 };
                 // First what each of them decides, without effect.
                 validate(&compared, &[]).await.ok();
-                let enforced: Vec<_> = policies.iter().filter(|policy| !policy.shadow).cloned().collect();
+                let enforced: Vec<_> =
+                    policies.iter().filter(|policy| !policy.scope.shadow).cloned().collect();
                 validate(&enforced, called_validating).await
             }
             Err(status) => Err(status),
@@ -152,8 +169,12 @@ impl Trial {
             () if is_refused_before => NotCalledReason::RefusedBefore,
             () => NotCalledReason::PolicyUnmatched,
         };
+        for policy in &self.policies.mutating {
+            let unmatched = if hides_policies { unmatched } else { NotCalledReason::PolicyUnmatched };
+            result.note_other(&policy.scope.name, MUTATING_POLICY, unmatched);
+        }
         for policy in &self.policies.validating {
-            result.note_other(&policy.name, POLICY, unmatched);
+            result.note_other(&policy.scope.name, POLICY, unmatched);
         }
         TrialResult { object: objects.object, refusal: ended.err(), ..result }
     }
@@ -161,7 +182,7 @@ impl Trial {
 
 /// The policy as one that is evaluated without effect, so that what it decides is reported.
 fn compared(policy: &Arc<ValidatingPolicy>) -> Arc<ValidatingPolicy> {
-    Arc::new(ValidatingPolicy { shadow: true, ..ValidatingPolicy::clone(policy) })
+    Arc::new(ValidatingPolicy::clone(policy).into_shadow())
 }
 
 impl TrialResult {
@@ -181,14 +202,16 @@ impl TrialResult {
 struct TrialSurroundings<'a> {
     callers: &'a Callers,
     policies: &'a Policies,
+    schemas: &'a [Arc<Schemas>],
     labels: BTreeMap<String, String>,
     inline_cost: InlineCost,
     result: Mutex<TrialResult>,
 }
 
 impl TrialSurroundings<'_> {
-    fn is_shadow(&self, policy: &ValidatingPolicy) -> bool {
-        self.policies.validating.iter().any(|known| known.shadow && known.name == policy.name)
+    fn is_shadow(&self, policy: &PolicyScope) -> bool {
+        let mut all = self.policies.all().map(AnyPolicy::scope);
+        all.any(|known| known.shadow && (known.kind, &known.name) == (policy.kind, &policy.name))
     }
 }
 
@@ -241,20 +264,21 @@ impl Caller for TrialSurroundings<'_> {
             Event::FailedOpen { webhook, error } => {
                 result.calls.push(TrialCall::of(webhook, format!("ignored: {error}"), Duration::ZERO));
             }
-            Event::ShadowPolicy { policy, would, took, .. } => {
+            Event::ShadowPolicy { policy, would, took, cost, .. } => {
                 let text = match would.parts() {
                     ("deny", message) => format!("denied: {message}"),
                     ("warn", message) => format!("warned: {message}"),
                     ("fail", message) => format!("failed: {message}"),
+                    ("change", _) => "changed".to_owned(),
                     _ => "allowed".to_owned(),
                 };
                 let result_of = if self.is_shadow(policy) { format!("shadow: {text}") } else { text };
-                let name = policy.name.clone();
-                result.calls.push(TrialCall { name, phase: POLICY, result: result_of, took });
+                let (name, phase) = (policy.name.clone(), phase_of_policy(policy));
+                result.calls.push(TrialCall { name, phase, result: result_of, took, cost: Some(cost) });
             }
             // Once, of the evaluation that compares.
-            Event::Explained { policy, index, parts } if policy.shadow => {
-                let (policy, place) = (policy.name.clone(), format!("validations[{index}]"));
+            Event::Explained { policy, place, parts } if policy.shadow => {
+                let policy = policy.name.clone();
                 result.explanations.push(Explanation { policy, place, parts });
             }
             Event::Warning(text) => result.warnings.push(text.to_owned()),
@@ -263,6 +287,7 @@ impl Caller for TrialSurroundings<'_> {
             | Event::ConditionFailed(..)
             | Event::ConditionsEvaluated(..)
             | Event::PolicyChecked(_)
+            | Event::PolicyMutated(_)
             | Event::PolicyIgnored(..)
             | Event::PluginEnded { .. } => {}
         }
@@ -283,6 +308,27 @@ impl Surroundings for TrialSurroundings<'_> {
         let (kind, spec) = ("Namespace", json!({"finalizers": ["kubernetes"]}));
         let status = json!({"phase": "Active"});
         Ok(json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec, "status": status}))
+    }
+
+    async fn schemas(
+        &self,
+        kind: &GroupVersionKind,
+        purpose: SchemaPurpose,
+    ) -> Result<Option<Arc<Schemas>>, Box<meta::Status>> {
+        let GroupVersionKind { group, version, kind } = kind;
+        match self.schemas.iter().find(|schemas| schemas.knows(group, version, kind)) {
+            Some(known) => Ok(Some(Arc::clone(known))),
+            // A JSON patch needs none.
+            None if !purpose.is_merge => Ok(Schemas::read(NO_SCHEMAS).ok().map(Arc::new)),
+            None => {
+                let path =
+                    if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/{version}") };
+                Err(internal_error(&format!(
+                    "an ApplyConfiguration is merged by the schema of {kind}: give it with --openapi; \
+                     kubectl get --raw /openapi/v3/{path} writes it"
+                )))
+            }
+        }
     }
 
     async fn authorize(&self, _: &AccessReview) -> Result<AccessDecision, Box<meta::Status>> {
@@ -309,12 +355,23 @@ impl Surroundings for TrialSurroundings<'_> {
 
 impl TrialCall {
     fn of(webhook: &Webhook, result: String, took: Duration) -> Self {
-        Self { name: webhook.name.clone(), phase: phase_of(webhook), result, took }
+        Self { name: webhook.name.clone(), phase: phase_of(webhook), result, took, cost: None }
     }
 }
 
-/// The phase of policies in the table.
+const NO_SCHEMAS: &[u8] = br#"{"components": {"schemas": {}}}"#;
+
+/// The phase of validating policies in the table.
 pub(crate) const POLICY: &str = "policy";
+/// That of mutating ones.
+pub(crate) const MUTATING_POLICY: &str = "mutating policy";
+
+fn phase_of_policy(policy: &PolicyScope) -> &'static str {
+    match policy.kind {
+        PolicyKind::Mutating => MUTATING_POLICY,
+        PolicyKind::Validating => POLICY,
+    }
+}
 
 fn phase_of(webhook: &Webhook) -> &'static str {
     match webhook.kind {

@@ -122,7 +122,7 @@ pub(crate) fn extension_group(path: &str) -> Option<&str> {
 
 /// Whether kube-apiserver serves the group itself.
 // kubernetes: pkg/controlplane/instance.go, the API groups of 1.37, and those of apiextensions and kube-aggregator
-fn is_built_in(group: &str) -> bool {
+pub(crate) fn is_built_in(group: &str) -> bool {
     matches!(
         group,
         "admissionregistration.k8s.io"

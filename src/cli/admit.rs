@@ -13,6 +13,7 @@ use portcullis_admission::{
     Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo,
 };
 use portcullis_kubernetes::yaml;
+use portcullis_merge::Schemas;
 use portcullis_tools::output::{Output, print};
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
@@ -60,6 +61,10 @@ pub(super) struct AdmitFlags {
     /// A label of the namespace. Repeat for several labels.
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Request")]
     namespace_label: Vec<String>,
+    /// An OpenAPI document of an API server, as `kubectl get --raw /openapi/v3/apis/apps/v1` writes it: an ApplyConfiguration
+    /// of a mutating policy is merged by it. Repeat for several groups and versions.
+    #[arg(long, value_name = "FILE", help_heading = "Request")]
+    openapi: Vec<PathBuf>,
     /// The cluster whose webhooks and policies are used, if the configuration has several.
     #[arg(long, value_name = "NAME", help_heading = "Request")]
     cluster: Option<String>,
@@ -105,8 +110,12 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let trial = match Trial::new(admission, cluster.release, &Arc::new(default_provider()), runtime.handle())
-    {
+    let schemas = match flags.openapi.iter().map(schemas).collect::<Result<Vec<_>, String>>() {
+        Ok(schemas) => schemas,
+        Err(problem) => return failed(&problem),
+    };
+    let provider = Arc::new(default_provider());
+    let trial = match Trial::new(admission, cluster.release, &provider, runtime.handle(), schemas) {
         Ok(trial) => trial,
         Err(error) => return failed(&error.to_string()),
     };
@@ -129,6 +138,15 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         }
     };
     if allowed { printed } else { ExitCode::FAILURE }
+}
+
+/// The schemas of a document.
+fn schemas(file: &PathBuf) -> Result<Arc<Schemas>, String> {
+    let problem = |error: &dyn std::fmt::Display| format!("--openapi {}: {error}", file.display());
+    let text = std::fs::read(file).map_err(|error| problem(&error))?;
+    Schemas::read(&text).map(Arc::new).map_err(|error| {
+        problem(&format_args!("{error}; give a document of /openapi/v3, such as /openapi/v3/apis/apps/v1"))
+    })
 }
 
 /// What the files describe.

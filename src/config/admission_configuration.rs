@@ -77,3 +77,18 @@ impl ConfigKind for ValidatingAdmissionPolicyConfiguration {
     const API_VERSIONS: &'static [&'static str] = &["apiserver.config.k8s.io/v1"];
     const EMPTY_IS_DEFAULT: bool = false;
 }
+
+/// The configuration of the plugin `MutatingAdmissionPolicy`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(super) struct MutatingAdmissionPolicyConfiguration {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) static_manifests_dir: String,
+}
+
+impl ConfigKind for MutatingAdmissionPolicyConfiguration {
+    const KIND: &'static str = "MutatingAdmissionPolicyConfiguration";
+    const API_VERSIONS: &'static [&'static str] = &["apiserver.config.k8s.io/v1"];
+    const EMPTY_IS_DEFAULT: bool = false;
+}

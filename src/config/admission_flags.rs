@@ -15,16 +15,17 @@ use crate::admission::settings::AdmissionMode;
 #[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Admission")]
 pub struct AdmissionFlags {
-    /// File with an AdmissionConfiguration (apiserver.config.k8s.io): for the plugins MutatingAdmissionWebhook,
-    /// ValidatingAdmissionPolicy and ValidatingAdmissionWebhook the folder of manifests, and the credentials for webhooks.
+    /// File with an AdmissionConfiguration (apiserver.config.k8s.io): for the plugins MutatingAdmissionPolicy,
+    /// MutatingAdmissionWebhook, ValidatingAdmissionPolicy and ValidatingAdmissionWebhook the folder of manifests, and the
+    /// credentials for webhooks.
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
-    /// Admission plugins to enable, comma-separated: MutatingAdmissionWebhook, ValidatingAdmissionPolicy,
-    /// ValidatingAdmissionWebhook. All three are enabled by default; all others run in the backend.
+    /// Admission plugins to enable, comma-separated: MutatingAdmissionPolicy, MutatingAdmissionWebhook,
+    /// ValidatingAdmissionPolicy, ValidatingAdmissionWebhook. All four are enabled by default; all others run in the backend.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
-    /// Admission plugins to disable, comma-separated: MutatingAdmissionWebhook, ValidatingAdmissionPolicy,
-    /// ValidatingAdmissionWebhook. What a disabled plugin has in its folder is not read.
+    /// Admission plugins to disable, comma-separated: MutatingAdmissionPolicy, MutatingAdmissionWebhook,
+    /// ValidatingAdmissionPolicy, ValidatingAdmissionWebhook. What a disabled plugin has in its folder is not read.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
     /// Which object admission webhooks and policies see; required with them, and without default. `pinnedDryRun`: the object as
@@ -37,7 +38,7 @@ pub struct AdmissionFlags {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     #[serde(rename = "shadowWebhooks")]
     pub admission_shadow_webhooks: Vec<String>,
-    /// Names of validating admission policies, comma-separated, that are evaluated without effect on requests: to try
+    /// Names of admission policies, comma-separated, that are evaluated without effect on requests: to try
     /// them out.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     #[serde(rename = "shadowPolicies")]

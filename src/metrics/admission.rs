@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use portcullis_admission::{CallOutcome, ConditionsOf, Event, Operation, Phase, Webhook, WebhookKind};
+use portcullis_admission::{
+    CallOutcome, ConditionsOf, Event, Operation, Phase, PolicyCheckError, Webhook, WebhookKind,
+};
 use prometheus::{HistogramVec, IntCounterVec};
 
 use super::registrar::Registrar;
@@ -12,6 +14,7 @@ use super::registrar::Registrar;
 // metrics.go, ObserveWebhook
 const MAX_CODE: u16 = 600;
 
+const MUTATION_LABELS: &[&str] = &["policy", "policy_binding", "error_type"];
 const POLICY_LABELS: &[&str] = &["policy", "policy_binding", "error_type", "enforcement_action"];
 
 /// Metrics of admission webhooks and policies, under kube-apiserver's names.
@@ -29,6 +32,8 @@ pub(crate) struct AdmissionMetrics {
     shadow: IntCounterVec,
     policy_checks: IntCounterVec,
     policy_durations: HistogramVec,
+    mutation_checks: IntCounterVec,
+    mutation_durations: HistogramVec,
     policies_ignored: IntCounterVec,
     shadow_policies: IntCounterVec,
     stored_differences: IntCounterVec,
@@ -135,14 +140,26 @@ impl AdmissionMetrics {
                 POLICY_LABELS,
                 vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
             )?,
+            mutation_checks: registrar.counters(
+                "apiserver_mutating_admission_policy_check_total",
+                "Mutation admission policy check total, labeled by policy and further identified by binding.",
+                MUTATION_LABELS,
+            )?,
+            mutation_durations: registrar.histograms(
+                "apiserver_mutating_admission_policy_check_duration_seconds",
+                "Mutation admission latency for individual mutation expressions in seconds, labeled by policy and \
+                 binding.",
+                MUTATION_LABELS,
+                vec![0.000_000_5, 0.001, 0.01, 0.1, 1.0],
+            )?,
             policies_ignored: registrar.counters(
                 "portcullis_admission_policy_fail_open_total",
-                "Requests that a validating admission policy could not be shown, and that its failurePolicy let pass.",
+                "Requests that an admission policy could not be shown, and that its failurePolicy let pass.",
                 &["policy"],
             )?,
             shadow_policies: registrar.counters(
                 "portcullis_admission_shadow_policy_total",
-                "Evaluations of shadow policies by what they would have done: allow, warn, deny or fail.",
+                "Evaluations of shadow policies by what they would have done: allow, change, warn, deny or fail.",
                 &["policy", "operation", "would"],
             )?,
             stored_differences: registrar.counters(
@@ -214,6 +231,12 @@ impl AdmissionMetrics {
                 self.policy_checks.with_label_values(&labels).inc();
                 self.policy_durations.with_label_values(&labels).observe(check.took.as_secs_f64());
             }
+            Event::PolicyMutated(check) => {
+                let error = check.error.map_or("no_error", PolicyCheckError::as_str);
+                let labels = [check.policy, check.binding, error];
+                self.mutation_checks.with_label_values(&labels).inc();
+                self.mutation_durations.with_label_values(&labels).observe(check.took.as_secs_f64());
+            }
             Event::PolicyIgnored(policy, _) => {
                 self.policies_ignored.with_label_values(&[&policy.name]).inc();
             }
@@ -280,6 +303,6 @@ fn condition<'a>(of: &ConditionsOf<'a>, operation: Operation) -> [&'a str; 4] {
             };
             [&webhook.name, "webhook", step_type(phase), operation.as_str()]
         }
-        ConditionsOf::Policy(policy) => [&policy.name, "policy", "validate", operation.as_str()],
+        ConditionsOf::Policy(scope) => [&scope.name, "policy", "validate", operation.as_str()],
     }
 }

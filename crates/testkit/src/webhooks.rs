@@ -44,8 +44,7 @@ pub fn write_static_manifests(directory: &Path, configurations: &[Value; 2]) -> 
     write_static_plugins(directory, "admission.json", configurations, &[])
 }
 
-/// The same with validating admission policies and their bindings, in a file of this name. Without policies, the plugin of policies has
-/// no folder.
+/// The same with admission policies and their bindings, in a file of this name. A plugin of policies without any has no folder.
 pub fn write_static_plugins(
     directory: &Path,
     name: &str,
@@ -66,9 +65,12 @@ pub fn write_static_plugins(
             configuration["kind"].as_str().unwrap().replace("WebhookConfiguration", "AdmissionWebhook");
         plugins.push(write(&plugin, "WebhookAdmissionConfiguration", std::slice::from_ref(configuration)));
     }
-    if !policies.is_empty() {
-        let kind = "ValidatingAdmissionPolicyConfiguration";
-        plugins.push(write("ValidatingAdmissionPolicy", kind, policies));
+    for plugin in ["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"] {
+        let of_plugin = |object: &&Value| object["kind"].as_str().unwrap().starts_with(plugin);
+        let policies: Vec<Value> = policies.iter().filter(of_plugin).cloned().collect();
+        if !policies.is_empty() {
+            plugins.push(write(plugin, &format!("{plugin}Configuration"), &policies));
+        }
     }
     let file = directory.join(name);
     let configuration = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins});

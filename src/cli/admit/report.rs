@@ -5,7 +5,7 @@ use portcullis_tools::table;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::admission::{Explanation, NotCalled, NotCalledReason, POLICY, TrialResult};
+use crate::admission::{Explanation, MUTATING_POLICY, NotCalled, NotCalledReason, POLICY, TrialResult};
 
 /// The widest column of expressions. The value of a longer one follows it.
 const MAX_COLUMN: usize = 72;
@@ -57,6 +57,7 @@ struct NotCalledRow {
 #[serde(rename_all = "camelCase")]
 struct PolicyRow {
     policy: String,
+    phase: &'static str,
     /// Whether the policy is about the request, as far as it was asked.
     matches: bool,
     /// Whether its rules or selectors do not match. Most policies are for other requests, so the table only counts them.
@@ -65,6 +66,9 @@ struct PolicyRow {
     result: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     milliseconds: Option<u128>,
+    /// What its validations or mutations have cost, in units of CEL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,6 +88,11 @@ struct PartRow {
     value: String,
 }
 
+/// Whether a row is that of a policy.
+fn is_policy(phase: &str) -> bool {
+    [POLICY, MUTATING_POLICY].contains(&phase)
+}
+
 /// What the webhooks and policies would do with each object of a `List`.
 #[derive(Debug, Serialize)]
 pub(super) struct ListReport {
@@ -94,22 +103,26 @@ pub(super) struct ListReport {
 impl AdmitReport {
     pub(super) fn of(attributes: &Attributes, result: TrialResult, before: Option<&Value>) -> Self {
         let TrialResult { calls, not_called, explanations, warnings, object, refusal } = result;
-        let (evaluated, calls): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call.phase == POLICY);
+        let (evaluated, calls): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| is_policy(call.phase));
         let (unmatched, not_called): (Vec<_>, Vec<_>) =
-            not_called.into_iter().partition(|other| other.phase == POLICY);
+            not_called.into_iter().partition(|other| is_policy(other.phase));
         let evaluated = evaluated.into_iter().map(|call| PolicyRow {
             policy: call.name,
+            phase: call.phase,
             matches: true,
             is_unmatched: false,
             result: call.result,
             milliseconds: Some(call.took.as_millis()),
+            cost: call.cost,
         });
         let unmatched = unmatched.into_iter().map(|other| PolicyRow {
             policy: other.name,
+            phase: other.phase,
             matches: false,
             is_unmatched: other.reason == NotCalledReason::PolicyUnmatched,
             result: format!("not evaluated: {}", reason_text(other.reason)),
             milliseconds: None,
+            cost: None,
         });
         Self {
             request: describe(attributes),
@@ -138,23 +151,25 @@ impl AdmitReport {
         let took =
             |milliseconds: u128| if milliseconds == 0 { String::new() } else { format!("{milliseconds} ms") };
         let called = self.webhooks.iter().map(|call| {
-            [call.webhook.clone(), call.phase.to_owned(), took(call.milliseconds), call.result.clone()]
+            let took = took(call.milliseconds);
+            [call.webhook.clone(), call.phase.to_owned(), took, String::new(), call.result.clone()]
         });
         let (unmatched, policies): (Vec<_>, Vec<_>) = self.policies.iter().partition(|row| row.is_unmatched);
         let policies = policies.into_iter().map(|row| {
             let took = took(row.milliseconds.unwrap_or_default());
-            [row.policy.clone(), POLICY.to_owned(), took, row.result.clone()]
+            let cost = row.cost.map(|cost| cost.to_string()).unwrap_or_default();
+            [row.policy.clone(), row.phase.to_owned(), took, cost, row.result.clone()]
         });
         let (others, skipped): (Vec<_>, Vec<_>) = self.not_called.iter().partition(|row| row.by_rules);
         let skipped = skipped.into_iter().map(|row| {
             let result = format!("not called: {}", row.reason);
-            [row.webhook.clone(), row.phase.to_owned(), String::new(), result]
+            [row.webhook.clone(), row.phase.to_owned(), String::new(), String::new(), result]
         });
         let rows: Vec<_> = called.chain(policies).chain(skipped).collect();
         let mut text = if rows.is_empty() {
             format!("No webhook or policy matches: {}\n", self.request)
         } else {
-            table::columns(["NAME", "PHASE", "TOOK", "RESULT"], rows)
+            table::columns(["NAME", "PHASE", "TOOK", "COST", "RESULT"], rows)
         };
         let end = match (&self.message, self.changed) {
             (Some(message), _) => [format!("refused ({})", self.code.unwrap_or_default()), message.clone()],

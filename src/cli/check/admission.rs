@@ -1,7 +1,8 @@
 //! The tables of admission webhooks and policies: which of them sees which requests.
 
 use portcullis_admission::{
-    FailurePolicy, Operation, Rule, Scope, ValidatingPolicy, ValidationAction, Webhook, WebhookKind,
+    AnyPolicy, FailurePolicy, Operation, PolicyKind, PolicyScope, Rule, Scope, ValidationAction, Webhook,
+    WebhookKind,
 };
 use portcullis_tools::table;
 use serde::Serialize;
@@ -34,11 +35,12 @@ pub(super) fn reports(settings: &AdmissionSettings) -> Vec<WebhookReport> {
     rows.collect()
 }
 
-/// A validating admission policy, with one of its rules.
+/// An admission policy, with one of its rules.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PolicyReport {
     policy: String,
+    phase: &'static str,
     operations: String,
     resources: String,
     scope: &'static str,
@@ -55,16 +57,18 @@ pub(super) struct PolicyReport {
 #[serde(rename_all = "camelCase")]
 struct BindingReport {
     binding: String,
+    /// None of a mutating policy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     validation_actions: Vec<&'static str>,
 }
 
 /// The policies in the order of their evaluation, with a row for each rule.
 pub(super) fn policy_reports(settings: &AdmissionSettings) -> Vec<PolicyReport> {
-    let policies = settings.policies.validating.iter();
-    let rows = policies.flat_map(|policy| {
-        let included = policy.constraints.rules.iter().map(|rule| (rule, false));
-        let excluded = policy.constraints.excluded.iter().map(|rule| (rule, true));
-        let shadow = settings.is_shadow_policy(policy);
+    let rows = settings.policies.all().flat_map(|policy| {
+        let scope = policy.scope();
+        let included = scope.constraints.rules.iter().map(|rule| (rule, false));
+        let excluded = scope.constraints.excluded.iter().map(|rule| (rule, true));
+        let shadow = settings.is_shadow_policy(scope);
         included.chain(excluded).map(move |(rule, excluded)| PolicyReport::of(policy, rule, excluded, shadow))
     });
     rows.collect()
@@ -84,39 +88,49 @@ pub(super) fn rows(mode: &str, webhooks: &[WebhookReport], policies: &[PolicyRep
         add(table::columns(titles, webhooks.iter().map(WebhookReport::cells)));
     }
     if !policies.is_empty() {
-        let titles = ["policy", "operations", "resources", "scope", "failurePolicy", "bindings"];
+        let titles = ["policy", "phase", "operations", "resources", "scope", "failurePolicy", "bindings"];
         add(table::columns(titles, policies.iter().map(PolicyReport::cells)));
     }
     rows
 }
 
 impl PolicyReport {
-    fn of(policy: &ValidatingPolicy, rule: &Rule, excluded: bool, shadow: bool) -> Self {
-        let bindings = policy.bindings.iter().map(|binding| BindingReport {
-            binding: binding.name.clone(),
+    fn of(policy: AnyPolicy<'_>, rule: &Rule, excluded: bool, shadow: bool) -> Self {
+        let bindings = policy.bindings().into_iter().map(|binding| BindingReport {
+            binding: binding.name.to_owned(),
             validation_actions: binding.actions.iter().copied().map(ValidationAction::as_str).collect(),
         });
+        let PolicyScope { kind, name, failure_policy: on_failure, .. } = policy.scope();
         Self {
-            policy: policy.name.clone(),
+            policy: name.clone(),
+            phase: match kind {
+                PolicyKind::Mutating => "mutating",
+                PolicyKind::Validating => "validating",
+            },
             operations: operations(rule),
             resources: resources(rule),
             scope: scope(rule.scope),
             excluded,
-            failure_policy: failure_policy(policy.failure_policy),
+            failure_policy: failure_policy(*on_failure),
             bindings: bindings.collect(),
             shadow,
         }
     }
 
-    fn cells(&self) -> [String; 6] {
+    fn cells(&self) -> [String; 7] {
         let shadow = if self.shadow { " (shadow)" } else { "" };
         let not = if self.excluded { "not " } else { "" };
-        let bindings = self.bindings.iter().map(|BindingReport { binding, validation_actions }| {
-            format!("{binding}={}", validation_actions.join(","))
-        });
+        let bindings =
+            self.bindings.iter().map(
+                |BindingReport { binding, validation_actions }| match validation_actions.as_slice() {
+                    [] => binding.clone(),
+                    actions => format!("{binding}={}", actions.join(",")),
+                },
+            );
         let bindings = bindings.collect::<Vec<_>>().join(" ");
         [
             format!("{}{shadow}", self.policy),
+            self.phase.to_owned(),
             self.operations.clone(),
             format!("{not}{}", self.resources),
             self.scope.to_owned(),
@@ -245,11 +259,27 @@ mod tests {
             "spec": {"policyName": "replicas.static.k8s.io", "validationActions": ["Deny", "Audit"]},
         });
         manifests.add("b.yaml", 2, &binding);
-        let policies = manifests.finish().unwrap().into_iter().map(Arc::new).collect();
+        let validating_policies = manifests.finish().unwrap().into_iter().map(Arc::new).collect();
+        let mut manifests = Manifests::mutating_policies(Release::default());
+        let policy = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy",
+            "metadata": {"name": "labels.static.k8s.io"},
+            "spec": {
+                "matchConstraints": {"resourceRules": [rule("*")]}, "reinvocationPolicy": "Never",
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'test', path: '/kind'}]"}}],
+            },
+        });
+        let binding = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": {"name": "all.static.k8s.io"}, "spec": {"policyName": "labels.static.k8s.io"},
+        });
+        manifests.add("p.yaml", 0, &policy);
+        manifests.add("p.yaml", 1, &binding);
+        let mutating_policies = manifests.finish().unwrap().into_iter().map(Arc::new).collect();
         let settings = AdmissionSettings {
             mode: AdmissionMode::RequestLevel,
             webhooks: Webhooks { mutating: Vec::new(), validating },
-            policies: Policies { validating: policies },
+            policies: Policies { mutating: mutating_policies, validating: validating_policies },
             connections: WebhookConnections::default(),
             shadow: BTreeSet::from(["idle.b.test".to_owned()]),
             shadow_policies: BTreeSet::from(["replicas.static.k8s.io".to_owned()]),
@@ -260,11 +290,12 @@ mod tests {
             "a.b.test              validating  CREATE,DELETE  v1/pods,v1/pods/exec,apps/v1/pods,apps/v1/pods/exec  Namespaced  Ignore         https://a.test/v",
             "a.b.test              validating  *              */*/*/*                                       *           Ignore         https://a.test/v",
             "idle.b.test (shadow)  validating  none           none                                          *           Ignore         https://a.test/v",
-            "policy operations resources scope failurePolicy bindings",
-            "idle.static.k8s.io CREATE apps/v1/deployments * Fail none: not in force",
-            "idle.static.k8s.io UPDATE not apps/v1/deployments * Fail none: not in force",
-            "replicas.static.k8s.io (shadow) CREATE apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
-            "replicas.static.k8s.io (shadow) UPDATE not apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
+            "policy phase operations resources scope failurePolicy bindings",
+            "labels.static.k8s.io mutating CREATE,UPDATE,CONNECT apps/v1/deployments * Fail all.static.k8s.io",
+            "idle.static.k8s.io validating CREATE apps/v1/deployments * Fail none: not in force",
+            "idle.static.k8s.io validating UPDATE not apps/v1/deployments * Fail none: not in force",
+            "replicas.static.k8s.io (shadow) validating CREATE apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
+            "replicas.static.k8s.io (shadow) validating UPDATE not apps/v1/deployments * Fail all.static.k8s.io=Deny,Audit",
         ];
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let rows = rows("requestLevel", &reports(&settings), &policy_reports(&settings));

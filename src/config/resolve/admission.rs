@@ -11,20 +11,21 @@ mod plugins;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use portcullis_admission::configuration::manifest::Manifests;
+use portcullis_admission::configuration::manifest::{FolderContent, Manifests};
 use portcullis_admission::{Plugin, Policies, WebhookKind, Webhooks};
 use portcullis_go::quote::Quoted;
+use portcullis_kubernetes::release::Release;
 use serde_json::Value;
 
 use super::{ConfigResolver, listed};
 use crate::admission::settings::{AdmissionSettings, WebhookConnections};
 use crate::config::admission_configuration::{
-    AdmissionConfiguration, AdmissionPluginConfiguration, ValidatingAdmissionPolicyConfiguration,
-    WebhookAdmissionConfiguration,
+    AdmissionConfiguration, AdmissionPluginConfiguration, MutatingAdmissionPolicyConfiguration,
+    ValidatingAdmissionPolicyConfiguration, WebhookAdmissionConfiguration,
 };
 use crate::config::apiserver_config::ConfigKind;
 use crate::config::apiserver_config::decode::{DecodeError, decode, decode_value};
@@ -47,22 +48,8 @@ struct PluginFiles {
     manifests: Option<PathBuf>,
 }
 
-/// The configurations of all plugins.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct FilesByPlugin {
-    mutating_webhooks: PluginFiles,
-    validating_policies: PluginFiles,
-    validating_webhooks: PluginFiles,
-}
-
-impl FilesByPlugin {
-    fn has_folder(&self) -> bool {
-        let Self { mutating_webhooks, validating_policies, validating_webhooks } = self;
-        [mutating_webhooks, validating_policies, validating_webhooks]
-            .iter()
-            .any(|files| files.manifests.is_some())
-    }
-}
+/// The configurations of the enabled plugins.
+type FilesByPlugin = HashMap<Plugin, PluginFiles>;
 
 impl ConfigResolver<'_> {
     /// The webhooks and policies; `None` if there are none. Leaves out those with an error; `self.errors` has the errors, and the
@@ -78,20 +65,27 @@ impl ConfigResolver<'_> {
             Some(file) => self.plugin_files(&place, file, &enabled),
             None => FilesByPlugin::default(),
         };
-        self.admission_mode_problems(given, files.has_folder(), self.errors.len() > before);
+        let has_folder = files.values().any(|files| files.manifests.is_some());
+        self.admission_mode_problems(given, has_folder, self.errors.len() > before);
         let mut connections = WebhookConnections::default();
-        let mut load = |kind, files: &PluginFiles| {
-            let webhooks = self.load_webhooks(&place.key, kind, files, &mut connections);
-            webhooks.into_iter().map(Arc::new).collect::<Vec<_>>()
+        let mut webhooks = |plugin, kind| {
+            let files = files.get(&plugin);
+            let loaded = files.map(|files| self.load_webhooks(&place.key, kind, files, &mut connections));
+            loaded.into_iter().flatten().map(Arc::new).collect::<Vec<_>>()
         };
-        let mutating = load(WebhookKind::Mutating, &files.mutating_webhooks);
-        let validating = load(WebhookKind::Validating, &files.validating_webhooks);
-        let webhooks = Webhooks { mutating, validating };
-        let validating = match &files.validating_policies.manifests {
-            Some(folder) => self.manifests(&place.key, folder, Manifests::policies(self.release)),
-            None => Vec::new(),
+        let webhooks = Webhooks {
+            mutating: webhooks(Plugin::MutatingWebhooks, WebhookKind::Mutating),
+            validating: webhooks(Plugin::ValidatingWebhooks, WebhookKind::Validating),
         };
-        let policies = Policies { validating: validating.into_iter().map(Arc::new).collect() };
+        let folder = |plugin| files.get(&plugin).and_then(|files| files.manifests.as_deref());
+        let policies = Policies {
+            mutating: self.policies(
+                &place.key,
+                folder(Plugin::MutatingPolicies),
+                Manifests::mutating_policies,
+            ),
+            validating: self.policies(&place.key, folder(Plugin::ValidatingPolicies), Manifests::policies),
+        };
         if self.errors.len() == before {
             self.unknown_shadows(given, &webhooks, &policies);
         }
@@ -104,6 +98,17 @@ impl ConfigResolver<'_> {
             shadow_policies: listed(&given.values.admission_shadow_policies).into_iter().collect(),
         };
         (self.errors.len() == before && !settings.is_empty()).then(|| Arc::new(settings))
+    }
+
+    /// The policies of a folder.
+    fn policies<C: FolderContent>(
+        &mut self,
+        key: &str,
+        folder: Option<&Path>,
+        manifests: impl FnOnce(Release) -> Manifests<C>,
+    ) -> Vec<Arc<C::Item>> {
+        let loaded = folder.map(|folder| self.manifests(key, folder, manifests(self.release)));
+        loaded.into_iter().flatten().map(Arc::new).collect()
     }
 
     /// The files of all plugins, from an `AdmissionConfiguration`; those of a disabled plugin are left out.
@@ -132,18 +137,12 @@ impl ConfigResolver<'_> {
                 self.warnings.push(warning(&field, &text));
             }
         }
-        let mut files_of = |plugin: Plugin| {
-            let entry = configuration.plugins.iter().find(|entry| entry.name == plugin.name());
-            match entry.filter(|_| enabled.has(plugin)) {
-                Some(entry) => self.plugin(&place.key, file, entry, plugin).unwrap_or_default(),
-                None => PluginFiles::default(),
-            }
-        };
-        FilesByPlugin {
-            mutating_webhooks: files_of(Plugin::MutatingWebhooks),
-            validating_policies: files_of(Plugin::ValidatingPolicies),
-            validating_webhooks: files_of(Plugin::ValidatingWebhooks),
-        }
+        let enabled = Plugin::ALL.into_iter().filter(|plugin| enabled.has(*plugin));
+        let files = enabled.filter_map(|plugin| {
+            let entry = configuration.plugins.iter().find(|entry| entry.name == plugin.name())?;
+            Some((plugin, self.plugin(&place.key, file, entry, plugin)?))
+        });
+        files.collect()
     }
 
     /// The files of one plugin.
@@ -235,7 +234,7 @@ impl ConfigResolver<'_> {
     ) {
         let all = webhooks.mutating.iter().chain(&webhooks.validating);
         let webhooks: BTreeSet<&str> = all.map(|webhook| webhook.name.as_str()).collect();
-        let policies = policies.validating.iter().map(|policy| policy.name.as_str()).collect();
+        let policies = policies.all().map(|policy| policy.scope().name.as_str()).collect();
         for (flag, shadows, known, what, fix) in [
             (
                 SHADOW,
@@ -291,6 +290,11 @@ fn paths_of(plugin: Plugin, source: &Source<'_>) -> Result<PluginPaths, DecodeEr
                 static_manifests_dir,
             },
         ),
+        Plugin::MutatingPolicies => {
+            source.decode().map(|MutatingAdmissionPolicyConfiguration { static_manifests_dir, .. }| {
+                PluginPaths { kube_config_file: String::new(), static_manifests_dir }
+            })
+        }
         Plugin::ValidatingPolicies => {
             source.decode().map(|ValidatingAdmissionPolicyConfiguration { static_manifests_dir, .. }| {
                 PluginPaths { kube_config_file: String::new(), static_manifests_dir }

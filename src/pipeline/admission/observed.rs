@@ -178,11 +178,12 @@ impl Reviewer<'_> {
         // They have no effect, and what they say is reported beside.
         let (conversions, surroundings) =
             (RequestConversions::new(self, seen, &Objects::default()), self.surroundings);
-        let mutating =
-            phases::mutate(&webhooks.mutating, &attributes, &mut objects, &conversions, surroundings);
+        let policies = self.admission.policies(&attributes.resource);
+        let hooks = (policies.mutating.as_slice(), webhooks.mutating.as_slice());
+        let mutating = phases::mutate(hooks, &attributes, &mut objects, &conversions, surroundings);
         timeout_at(end, mutating).await.map_err(|_| TOO_LATE)?.ok();
         let validating = phases::validate(
-            (self.admission.policies(&attributes.resource), &webhooks.validating),
+            (&policies.validating, &webhooks.validating),
             &attributes,
             &mut objects,
             &conversions,
@@ -209,12 +210,21 @@ impl Reviewer<'_> {
                 self.surroundings.shadow(call).await;
             }
         }
-        for policy in self.admission.policies(&attributes.resource) {
+        let policies = self.admission.policies(&attributes.resource);
+        let mutating = if unshown.is_mutated { &[] } else { policies.mutating.as_slice() };
+        let mutating = mutating.iter().map(|policy| &policy.scope);
+        for policy in mutating.chain(policies.validating.iter().map(|policy| &policy.scope)) {
             let may_apply = timeout_at(end, matcher.may_apply(&policy.constraints, self.surroundings)).await;
             if matches!(may_apply, Ok(Ok(true)) | Err(_)) {
                 let would = ShadowOutcome::Fail(phases::policy_failure(policy, &unshown.reason));
                 let took = Duration::ZERO;
-                self.surroundings.note(Event::ShadowPolicy { policy, operation, would: &would, took });
+                self.surroundings.note(Event::ShadowPolicy {
+                    policy,
+                    operation,
+                    would: &would,
+                    took,
+                    cost: 0,
+                });
             }
         }
     }

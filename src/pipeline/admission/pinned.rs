@@ -21,7 +21,7 @@ use http::uri::PathAndQuery;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::matching::{RuleMatch, RuleSet, rule_match};
 use portcullis_admission::review::internal_error;
-use portcullis_admission::{Attributes, GroupVersionKind, Objects, Operation, Surroundings as _};
+use portcullis_admission::{AnyPolicy, Attributes, GroupVersionKind, Objects, Operation, Surroundings as _};
 use portcullis_go::quote::Quoted;
 use serde_json::{Map, Value, json};
 
@@ -199,7 +199,7 @@ impl Reviewer<'_> {
         let webhooks = self.admission.webhooks();
         let webhooks = webhooks.mutating.iter().chain(&webhooks.validating);
         let of_webhooks = webhooks.filter(|webhook| !webhook.shadow).map(|webhook| RuleSet::from(&**webhook));
-        let policies = self.admission.policies(&attributes.resource).iter();
+        let policies = self.admission.policies(&attributes.resource).all().map(AnyPolicy::scope);
         let of_policies =
             policies.filter(|policy| !policy.shadow).map(|policy| RuleSet::from(&policy.constraints));
         of_webhooks

@@ -288,9 +288,10 @@ impl Reviewer<'_> {
         objects: &mut Objects,
     ) -> Result<bool, Stop> {
         let began = Instant::now();
-        let webhooks = &self.admission.webhooks().mutating;
+        let policies = &self.admission.policies(&attributes.resource).mutating;
+        let hooks = (policies.as_slice(), self.admission.webhooks().mutating.as_slice());
         let conversions = RequestConversions::new(self, authorized, objects);
-        let result = phases::mutate(webhooks, attributes, objects, &conversions, self.surroundings).await;
+        let result = phases::mutate(hooks, attributes, objects, &conversions, self.surroundings).await;
         self.count(Phase::Mutating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;
         if self.surroundings.is_busy() {
@@ -318,8 +319,8 @@ impl Reviewer<'_> {
         objects: &mut Objects,
     ) -> Result<(), Stop> {
         let began = Instant::now();
-        let policies = self.admission.policies(&attributes.resource);
-        let hooks = (policies, self.admission.webhooks().validating.as_slice());
+        let policies = &self.admission.policies(&attributes.resource).validating;
+        let hooks = (policies.as_slice(), self.admission.webhooks().validating.as_slice());
         let result = phases::validate(hooks, attributes, objects, conversions, self.surroundings).await;
         self.count(Phase::Validating, attributes.operation, result.is_err(), began);
         conversions.stopped()?;

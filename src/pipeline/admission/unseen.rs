@@ -15,8 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_admission::matching::{OperationSet, RequestMatcher};
 use portcullis_admission::review::internal_error;
 use portcullis_admission::{
-    Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, ValidatingPolicy,
-    ValidationAction, phases,
+    AnyPolicy, Caller as _, Event, FailurePolicy, GroupVersionKind, Objects, Operation, phases,
 };
 use portcullis_go::quote::Quoted;
 
@@ -88,7 +87,7 @@ impl Reviewer<'_> {
         let webhooks = self.admission.webhooks();
         let webhooks = webhooks.mutating.iter().chain(&webhooks.validating);
         let of_webhooks = webhooks.map(|webhook| (webhook.shadow, webhook.failure_policy));
-        let policies = self.admission.policies(resource).iter();
+        let policies = self.admission.policies(resource).all().map(AnyPolicy::scope);
         let of_policies = policies.map(|policy| (policy.shadow, policy.failure_policy));
         let may_be_skipped = (false, FailurePolicy::Ignore);
         if self.admission.may_match(creations, resource, subresource) != MayMatch::Enforced
@@ -138,38 +137,36 @@ impl Reviewer<'_> {
                 }
                 self.surroundings.note(Event::FailedOpen { webhook, error: &error });
             }
-            for policy in self.admission.policies(&self.subject.resource) {
-                if policy.shadow || !self.may_deny(&matcher, policy).await.map_err(Refusal::NotAdmitted)? {
+            for policy in self.admission.policies(&self.subject.resource).all() {
+                let scope = policy.scope();
+                if scope.shadow || !self.has_effect(&matcher, policy).await.map_err(Refusal::NotAdmitted)? {
                     continue;
                 }
-                let error = phases::policy_failure(policy, reason.text());
-                if policy.failure_policy == FailurePolicy::Fail || reason.may_a_client_choose_it(operation) {
+                let error = phases::policy_failure(scope, reason.text());
+                if scope.failure_policy == FailurePolicy::Fail || reason.may_a_client_choose_it(operation) {
                     return Err(Refusal::NotAdmitted(internal_error(&error)));
                 }
-                self.surroundings.note(Event::PolicyIgnored(policy, &error));
+                self.surroundings.note(Event::PolicyIgnored(scope, &error));
             }
         }
         Ok(())
     }
 
-    /// Whether a policy may be about a request, and a binding of it that refuses what does not hold.
-    async fn may_deny(
+    /// Whether a policy may be about a request by a binding that gives it an effect.
+    async fn has_effect(
         &self,
         matcher: &RequestMatcher<'_, RequestConversions<'_>>,
-        policy: &ValidatingPolicy,
+        policy: AnyPolicy<'_>,
     ) -> Result<bool, Box<meta::Status>> {
-        if !matcher.may_apply(&policy.constraints, self.surroundings).await? {
+        if !matcher.may_apply(&policy.scope().constraints, self.surroundings).await? {
             return Ok(false);
         }
-        for binding in &policy.bindings {
-            // An audit annotation that fails refuses, too.
-            let denies =
-                binding.actions.contains(&ValidationAction::Deny) || !policy.audit_annotations.is_empty();
-            let is_about_it = match &binding.resources {
+        for binding in policy.bindings() {
+            let is_about_it = match binding.resources {
                 Some(resources) => matcher.may_apply(resources, self.surroundings).await?,
                 None => true,
             };
-            if denies && is_about_it {
+            if binding.has_effect && is_about_it {
                 return Ok(true);
             }
         }

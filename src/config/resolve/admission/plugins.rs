@@ -18,7 +18,7 @@ const DISABLE: &str = "disable-admission-plugins";
 
 /// The other plugins of kube-apiserver.
 // AllOrderedPlugins
-const BACKEND_PLUGINS: [&str; 38] = [
+const BACKEND_PLUGINS: [&str; 37] = [
     "AlwaysAdmit",
     "NamespaceAutoProvision",
     "NamespaceLifecycle",
@@ -54,7 +54,6 @@ const BACKEND_PLUGINS: [&str; 38] = [
     "NodeDeclaredFeatureValidator",
     "JobValidation",
     "PodResizeValidator",
-    "MutatingAdmissionPolicy",
     "ResourceQuota",
     "AlwaysDeny",
 ];
@@ -93,7 +92,8 @@ pub(super) fn problem(plugin: &str) -> Option<(String, &'static str)> {
     } else {
         (
             format!("plugin {plugin_name} is unknown"),
-            "give MutatingAdmissionWebhook, ValidatingAdmissionPolicy or ValidatingAdmissionWebhook",
+            "give MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy or \
+             ValidatingAdmissionWebhook",
         )
     })
 }

@@ -440,9 +440,9 @@ fn policies_have_a_plugin_of_their_own() {
     let shadow = format!("--admission-shadow-policies={POLICY}");
     let settings = directory.settings(&[FILE, MODE_FLAG, &shadow]).unwrap();
     let [policy] = settings.policies.validating.as_slice() else { panic!("{settings:?}") };
-    assert_eq!((policy.name.as_str(), policy.bindings.len()), (POLICY, 1));
-    assert!(settings.is_shadow_policy(policy));
-    assert!(!directory.settings(&[FILE, MODE_FLAG]).unwrap().is_shadow_policy(policy));
+    assert_eq!((policy.scope.name.as_str(), policy.bindings.len()), (POLICY, 1));
+    assert!(settings.is_shadow_policy(&policy.scope));
+    assert!(!directory.settings(&[FILE, MODE_FLAG]).unwrap().is_shadow_policy(&policy.scope));
     assert!(directory.error(&[FILE]).contains("--admission-mode: is required"));
     let unknown = directory.error(&[FILE, MODE_FLAG, "--admission-shadow-policies=other"]);
     assert_eq!(unknown, "--admission-shadow-policies: there is no policy \"other\"");

@@ -1,0 +1,223 @@
+//! The schemas that the API servers of a cluster publish, by group and version: by them, an `ApplyConfiguration` of a mutating admission
+//! policy is merged into an object.
+//!
+//! They are read as the gateway, when a policy first needs them, and again when the index of the API server gives a document another
+//! hash. Turning a document into schemas takes its turn among the work on large objects: an odd one takes half a second, and some
+//! hundred megabytes for that time. The index counts for [`INDEX_TTL`], as in kube-apiserver. What is kept of all documents of a cluster is bounded by
+//! [`MAX_KEPT_BYTES`]: then the ones that were not used for longest are read again.
+// threat: published-schemas
+// apiserver: pkg/admission/plugin/policy/mutating/patch/typeconverter.go
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_limits::Owner;
+use portcullis_merge::Schemas;
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::cached_reads::{CachedReads, DocumentReader, ReadError};
+use super::served::is_segment;
+use crate::tasks::compute::ClusterComputePool;
+
+/// How long the index counts.
+const INDEX_TTL: Duration = Duration::from_secs(5);
+/// The largest index: that of Kubernetes has 10 KiB.
+const MAX_INDEX_BYTES: usize = 1 << 20;
+/// The largest document: the largest one of Kubernetes, that of the core group, has 2 MiB.
+const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+/// What is kept of the documents of a cluster.
+const MAX_KEPT_BYTES: usize = 16 << 20;
+
+/// The schemas of a cluster.
+#[derive(Debug)]
+pub(super) struct PublishedSchemas {
+    compute: ClusterComputePool,
+    index: CachedReads<(), ReadIndex>,
+    documents: CachedReads<(String, String), ReadDocument>,
+}
+
+#[derive(Debug, Clone)]
+struct ReadIndex {
+    read: Instant,
+    index: Arc<Index>,
+}
+
+/// What the index says of each document, by its path without `/openapi/v3/`.
+#[derive(Debug, Default, Deserialize)]
+struct Index {
+    paths: HashMap<String, IndexEntry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IndexEntry {
+    /// With the hash of the document.
+    #[serde(rename = "serverRelativeURL")]
+    url: String,
+}
+
+#[derive(Debug, Clone)]
+struct ReadDocument {
+    /// What the index said of it.
+    url: String,
+    /// The schemas; or why they cannot be used, which reading the same document again does not change.
+    schemas: Result<Arc<Schemas>, String>,
+}
+
+impl ReadDocument {
+    fn size(&self) -> usize {
+        self.schemas.as_ref().map_or(0, |schemas| schemas.size())
+    }
+}
+
+impl PublishedSchemas {
+    pub(super) fn new(reader: &DocumentReader, compute: &ClusterComputePool) -> Self {
+        let documents = CachedReads::within(reader, MAX_KEPT_BYTES, ReadDocument::size);
+        Self { compute: compute.clone(), index: CachedReads::new(reader), documents }
+    }
+
+    /// The schemas of a group and version; `None` if the API server does not publish any.
+    pub(super) async fn of(
+        &self,
+        (flow, owner): (&str, &Owner),
+        group: &str,
+        version: &str,
+    ) -> Result<Option<Arc<Schemas>>, ReadError> {
+        let Some(name) = document_name(group, version) else { return Ok(None) };
+        let is_fresh =
+            |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
+        let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
+        let Some(IndexEntry { url }) = index.paths.get(&name) else { return Ok(None) };
+        let (wanted, url) = (url.clone(), url.clone());
+        let is_fresh = |known: &ReadDocument, _| known.url == wanted;
+        let (compute, owner) = (self.compute.clone(), owner.clone());
+        let read = move |reader| read_document(reader, format!("/openapi/v3/{name}"), url, (compute, owner));
+        let document =
+            self.documents.get(flow, (group.to_owned(), version.to_owned()), is_fresh, read).await?;
+        document.schemas.map(Some).map_err(ReadError::Unreadable)
+    }
+}
+
+async fn read_index(reader: DocumentReader) -> Result<ReadIndex, String> {
+    let read = Instant::now();
+    let index = reader.read("/openapi/v3", MAX_INDEX_BYTES).await?;
+    Ok(ReadIndex { read, index: Arc::new(index.unwrap_or_default()) })
+}
+
+async fn read_document(
+    reader: DocumentReader,
+    path: String,
+    url: String,
+    (compute, owner): (ClusterComputePool, Owner),
+) -> Result<ReadDocument, String> {
+    let text = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
+    let schemas = compute.compute(owner, move || schemas_of(&text)).await;
+    Ok(ReadDocument { url, schemas: schemas.ok_or("the work on it was cancelled")? })
+}
+
+fn schemas_of(text: &[u8]) -> Result<Arc<Schemas>, String> {
+    let schemas = Schemas::read(text).map_err(|error| error.to_string())?;
+    if schemas.size() > MAX_KEPT_BYTES {
+        return Err(format!("its schemas take more than {} MiB", MAX_KEPT_BYTES >> 20));
+    }
+    Ok(Arc::new(schemas))
+}
+
+/// The name of a document in the index. A group that would name another path has none.
+fn document_name(group: &str, version: &str) -> Option<String> {
+    match group {
+        _ if !is_segment(version) => None,
+        "" => Some(format!("api/{version}")),
+        _ => is_segment(group).then(|| format!("apis/{group}/{version}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use portcullis_system::sync::lock;
+    use serde_json::json;
+    use tower::service_fn;
+
+    use super::*;
+    use crate::tasks::compute::ComputePool;
+
+    /// The paths that an API server was asked for, and what it says in the index, and of the group.
+    #[derive(Default)]
+    struct Server {
+        asked: Vec<String>,
+        hash: u32,
+        is_broken: bool,
+    }
+
+    fn schemas(server: &Arc<Mutex<Server>>) -> PublishedSchemas {
+        let server = Arc::clone(server);
+        let service = service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let mut server = lock(&server);
+            let text = if path == "/openapi/v3" {
+                let url = format!("/openapi/v3/apis/apps/v1?hash={}", server.hash);
+                json!({"paths": {"apis/apps/v1": {"serverRelativeURL": url}}}).to_string()
+            } else if server.is_broken {
+                "{".to_owned()
+            } else {
+                json!({"components": {"schemas": {}}}).to_string()
+            };
+            server.asked.push(path);
+            std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(text.into_bytes()))))
+        });
+        let reader = DocumentReader::of_test(kube::Client::new(service, "default"));
+        PublishedSchemas::new(&reader, &ComputePool::of_test().of_cluster("c"))
+    }
+
+    async fn ask(schemas: &PublishedSchemas, group: &str) -> Result<bool, ReadError> {
+        let known = schemas.of(("flow", &Owner::flow("c", "flow")), group, "v1").await?;
+        Ok(known.is_some())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_document_is_read_again_when_it_has_another_hash() {
+        let server = Arc::<Mutex<Server>>::default();
+        let schemas = schemas(&server);
+        let asked = |index, document| {
+            let asked = std::mem::take(&mut lock(&server).asked);
+            let of = |path: &str| asked.iter().filter(|asked| *asked == path).count();
+            assert_eq!((of("/openapi/v3"), of("/openapi/v3/apis/apps/v1")), (index, document), "{asked:?}");
+        };
+        for _ in 0..3 {
+            assert_eq!(ask(&schemas, "apps").await, Ok(true));
+        }
+        assert_eq!(ask(&schemas, "batch").await, Ok(false), "the index does not have it");
+        asked(1, 1);
+        tokio::time::advance(INDEX_TTL).await;
+        assert_eq!(ask(&schemas, "apps").await, Ok(true));
+        asked(1, 0);
+        // A document that cannot be used is not read again either, until it is another one.
+        for (is_broken, hash) in [(true, 1), (false, 2)] {
+            tokio::time::advance(INDEX_TTL).await;
+            {
+                let mut server = lock(&server);
+                (server.is_broken, server.hash) = (is_broken, hash);
+            }
+            for _ in 0..3 {
+                assert_eq!(ask(&schemas, "apps").await.is_err(), is_broken);
+            }
+            asked(1, 1);
+        }
+    }
+
+    #[test]
+    fn documents_are_named_as_in_the_index() {
+        assert_eq!(document_name("", "v1").as_deref(), Some("api/v1"));
+        assert_eq!(document_name("apps", "v1").as_deref(), Some("apis/apps/v1"));
+        for (group, version) in [("..", "v1"), ("a/b", "v1"), ("a", ".."), ("", "v1?x"), ("a", "")] {
+            assert_eq!(document_name(group, version), None, "{group} {version}");
+        }
+    }
+}
