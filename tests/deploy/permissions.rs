@@ -813,7 +813,9 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
             fs::create_dir_all(running.dir.join("webhooks")).unwrap();
             fs::write(running.dir.join("webhooks/labels.yaml"), WEBHOOK).unwrap();
             fs::create_dir_all(running.dir.join("policies")).unwrap();
+            fs::create_dir_all(running.dir.join("mutations")).unwrap();
             let config = include_str!("../../config/admission/admission.yaml")
+                .replace("/etc/portcullis/admission/mutations", &file("mutations"))
                 .replace("/etc/portcullis/admission/validating", &file("webhooks"))
                 .replace("/etc/portcullis/admission/policies", &file("policies"));
             fs::write(running.dir.join("admission.yaml"), config).unwrap();

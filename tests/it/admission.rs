@@ -2,6 +2,7 @@
 //! misbehave, and what the API server receives. The rest is in the twin group `admission`.
 
 mod bounds;
+mod mutations;
 mod policies;
 
 use std::path::Path;
@@ -71,6 +72,42 @@ pub(crate) struct Admitting {
     pub(crate) received: Arc<Mutex<Vec<Received>>>,
     /// The reviews, and what the webhook answers; `None`: never.
     pub(crate) reviews: Arc<Mutex<Vec<Value>>>,
+    /// The schemas of the core group.
+    published: Arc<Mutex<Published>>,
+}
+
+/// What the API server publishes of the core group.
+#[derive(Debug, Clone)]
+enum Published {
+    Document(String),
+    Absent,
+    /// It does not answer.
+    Silent,
+}
+
+impl Published {
+    /// The index, or the document.
+    async fn serve(self, path: &str) -> Response<BoxedBody> {
+        let paths = json!({"paths": {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=1"}}});
+        match self {
+            Self::Silent => pending().await,
+            Self::Absent => respond(StatusCode::OK, &json!({"paths": {}})),
+            Self::Document(_) if path == "/openapi/v3" => respond(StatusCode::OK, &paths),
+            Self::Document(text) => Response::new(full(text)),
+        }
+    }
+}
+
+/// The document with the schema of a `ConfigMap`.
+fn config_map_schema() -> Value {
+    let text = json!({"type": "string"});
+    let texts = json!({"type": "object", "additionalProperties": text});
+    let metadata = json!({"type": "object", "properties": {"name": text, "namespace": text, "uid": text, "labels": texts}});
+    json!({"components": {"schemas": {"io.k8s.api.core.v1.ConfigMap": {
+        "type": "object",
+        "properties": {"apiVersion": text, "kind": text, "metadata": metadata, "data": texts},
+        "x-kubernetes-group-version-kind": [{"group": "", "version": "v1", "kind": "ConfigMap"}],
+    }}}})
 }
 
 type Answer = dyn Fn(&Value) -> Option<Response<BoxedBody>> + Send + Sync;
@@ -83,18 +120,20 @@ impl Admitting {
         let (received, reviews) =
             (Arc::<Mutex<Vec<Received>>>::default(), Arc::<Mutex<Vec<Value>>>::default());
         let record = Arc::clone(&received);
+        let published = Arc::new(Mutex::new(Published::Document(config_map_schema().to_string())));
+        let publishing = Arc::clone(&published);
         let self_check = |request: &Request<Incoming>| {
             let path = request.uri().path();
             let is_answered =
                 [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1], SILENT_DISCOVERY, SILENT_NAMESPACE]
                     .contains(&path)
-                    || ["/openapi/", API_SERVICES, "/apis/autoscaling"]
+                    || ["/openapi/v3", API_SERVICES, "/apis/autoscaling"]
                         .iter()
                         .any(|known| path.starts_with(known));
             if is_answered { None } else { self_check::answer(request) }
         };
         let backend = FakeBackend::with_self_check(&pki, H2, self_check, move |request| {
-            let record = Arc::clone(&record);
+            let (record, publishing) = (Arc::clone(&record), Arc::clone(&publishing));
             Box::pin(async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
@@ -105,6 +144,10 @@ impl Admitting {
                 let is_read = received.method == Method::GET;
                 if is_read && [SILENT_DISCOVERY, SILENT_MAP, SILENT_NAMESPACE].contains(&&*received.target) {
                     pending::<()>().await;
+                }
+                if ["/openapi/v3", "/openapi/v3/api/v1"].contains(&&*received.target) {
+                    let published = publishing.lock().unwrap().clone();
+                    return published.serve(&received.target).await;
                 }
                 serve(&received)
             })
@@ -126,7 +169,7 @@ impl Admitting {
                 }
             })
         });
-        Self { pki, backend, webhook, received, reviews }
+        Self { pki, backend, webhook, received, reviews, published }
     }
 
     /// Writes the files of one validating webhook for everything.
@@ -193,7 +236,7 @@ impl Admitting {
     fn received(&self) -> Vec<Received> {
         let mut received = std::mem::take(&mut *self.received.lock().unwrap());
         received.retain(|received| {
-            let of_gateway = ["/openapi/", REVIEWS, API_SERVICES];
+            let of_gateway = ["/openapi/v3", REVIEWS, API_SERVICES];
             !of_gateway.iter().any(|path| received.target.starts_with(path))
         });
         received

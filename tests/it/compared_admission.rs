@@ -423,8 +423,8 @@ fn admission(rng: &mut Rng) -> Value {
             "apiVersion": format!("apiserver.config.k8s.io/{}", pick(rng, &["v1", "v1alpha1", "v1beta1", "v2"])),
             "kind": pick(rng, &["WebhookAdmissionConfiguration", "WebhookAdmission", "AdmissionConfiguration", ""]),
         });
-        if name == "ValidatingAdmissionPolicy" && !rng.one_in(4) {
-            configuration["kind"] = "ValidatingAdmissionPolicyConfiguration".into();
+        if name.ends_with("Policy") && !rng.one_in(4) {
+            configuration["kind"] = format!("{name}Configuration").into();
         }
         if rng.one_in(2) {
             configuration["kubeConfigFile"] = pick(rng, &["/kubeconfig", "", "kubeconfig", "./\"é\""]).into();
@@ -449,6 +449,7 @@ fn admission(rng: &mut Rng) -> Value {
         "ValidatingAdmissionWebhook",
         "MutatingAdmissionWebhook",
         "ValidatingAdmissionPolicy",
+        "MutatingAdmissionPolicy",
     ] {
         if rng.one_in(2) {
             plugins.push(plugin(rng, name));

@@ -556,6 +556,9 @@ fn samples_resolve_unchanged() {
     std::fs::create_dir_all(admission.join("policies")).unwrap();
     let policies = include_str!("../../config/admission/policies/replicas.yaml");
     std::fs::write(admission.join("policies/replicas.yaml"), policies).unwrap();
+    std::fs::create_dir_all(admission.join("mutations")).unwrap();
+    let mutations = include_str!("../../config/admission/mutations/pull-policy.yaml");
+    std::fs::write(admission.join("mutations/pull-policy.yaml"), mutations).unwrap();
     std::fs::create_dir_all(pki.directory.path().join("audit")).unwrap();
     pki.write("audit/policy.yaml", include_str!("../../config/audit/policy.yaml"));
     let clusters = pki.directory.path().join("clusters.d");

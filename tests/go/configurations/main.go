@@ -90,12 +90,15 @@ func plugins(scheme *runtime.Scheme, folder string, data []byte) answer {
 	if err != nil {
 		return answer{Error: "failed to read plugin config: " + err.Error()}
 	}
-	for _, name := range []string{"MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"} {
+	for _, name := range []string{"MutatingAdmissionPolicy", "MutatingAdmissionWebhook", "ValidatingAdmissionPolicy", "ValidatingAdmissionWebhook"} {
 		reader, err := provider.ConfigFor(name)
 		check(err)
-		if name == "ValidatingAdmissionPolicy" {
+		switch name {
+		case "MutatingAdmissionPolicy":
+			_, err = policyconfig.LoadMutatingConfig(reader)
+		case "ValidatingAdmissionPolicy":
 			_, err = policyconfig.LoadValidatingConfig(reader)
-		} else {
+		default:
 			_, err = config.LoadConfig(reader)
 		}
 		if err != nil {
