@@ -12,7 +12,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 use testkit::webhooks::write_static_plugins;
 
-use crate::policies;
+use crate::{mutations, policies, random_policies};
 
 /// The flag of the servers that do not call webhooks.
 pub(crate) const DISABLED: &str =
@@ -266,7 +266,7 @@ pub(crate) fn write(dir: &Path, addresses: &Addresses, ca: &str) -> std::io::Res
     fs::create_dir_all(&directory)?;
     let configurations = [("Mutating", mutating), ("Validating", validating)]
         .map(|(kind, webhooks)| configuration(kind, "twin.static.k8s.io", &webhooks));
-    let policies = policies::manifests();
+    let policies = [policies::manifests(), mutations::manifests(), random_policies::manifests()].concat();
     write_static_plugins(&directory, GATEWAY_FILE, &configurations, &policies);
     write_static_plugins(&directory, REFERENCE_FILE, &[], &policies);
     Ok(())

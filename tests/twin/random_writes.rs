@@ -1,4 +1,4 @@
-//! Random writes with admission webhooks, in every form and content type, with nulls and lists: each side answers the same status
+//! Random writes with admission webhooks and random policies, in every form and content type, with nulls and lists: each side answers the same status
 //! and object, stores the same, and what the gateway stores is what its validating webhook has seen.
 //!
 //! `PORTCULLIS_SEED` and `PORTCULLIS_INPUTS` set the seed and the number of writes.
@@ -14,6 +14,7 @@ use crate::case::{Case, Values, case};
 use crate::client::{self, Version};
 use crate::compare::{self, Outcome};
 use crate::outside::Review;
+use crate::random_policies;
 use crate::run::{Compared, side_of};
 use crate::servers::{Side, TwinServers};
 
@@ -153,7 +154,8 @@ fn writes(rng: &mut Rng) -> Case {
     let asks = |rng: &mut Rng| json!({"asks": *rng.pick(&ASKS), "{unique}": "x"});
     let named = |rng: &mut Rng, removes: bool| {
         let mut object = kind.object(kind.content(rng, removes));
-        object["metadata"] = json!({"name": "{unique}", "annotations": asks(rng)});
+        object["metadata"] =
+            json!({"name": "{unique}", "annotations": asks(rng), "labels": random_policies::labels(rng)});
         object
     };
     let text = |rng: &mut Rng, object: &Value, content_type: &'static str| {

@@ -4,6 +4,7 @@
 //! The reviews that the webhooks receive are compared as well, and the stored object is read afterwards.
 
 mod equivalents;
+mod mutations;
 mod patches;
 mod policies;
 mod requests;
@@ -32,6 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
         reviews::cases(),
         equivalents::cases(),
         policies::cases(),
+        mutations::cases(),
     ];
     let mut cases: Vec<Case> = all.into_iter().chain(more).flatten().map(Case::by_admission).collect();
     for name in UNREVIEWED {
@@ -128,6 +130,12 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("new: a behavior that a webhook removes", "D-admission-scaler-metrics", 200),
     ("a scale of a widget of v2", "D-admission-prepared", 200),
     ("policy fails: a namespace", "D-admission-prepared", 422),
+    ("mutation patch-type: a new map", "D-admission-types", 404),
+    ("mutation unkeyed: a deployment", "D-admission-prepared", 404),
+    ("mutation patch-null: a new map", "D-admission-nulls", 200),
+    ("mutation sidecar: a deployment", "D-admission-prepared", 200),
+    ("mutation patch-container: a deployment", "D-admission-prepared", 200),
+    ("mutation patch-unknown: a custom resource", "D-admission-unknown-fields", 200),
 ];
 
 /// Creates three config maps with one label, of which the second one may not be deleted.
