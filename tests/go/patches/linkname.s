@@ -1,0 +1,1 @@
+// Its presence lets main.go declare functions without a body (go:linkname).
