@@ -102,6 +102,13 @@ fn maps() -> Vec<Case> {
             .json(&map("data").to_string())
             .answers(201),
     );
+    cases.push(
+        by_admin("mutation renamed: a new map", "POST", MAPS)
+            .json(&map("renamed").to_string())
+            .answers(201)
+            .then("GET", &format!("{OWN}-other"))
+            .answers(200),
+    );
     let impersonated = by_admin("mutation requests: an impersonated user", "POST", MAPS)
         .header("Impersonate-User", "bob")
         .header("Impersonate-Group", "system:masters");
