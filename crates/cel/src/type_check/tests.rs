@@ -55,7 +55,7 @@ fn an_expression_is_checked_by_the_type_of_the_object() {
         ("object.parts[0].p + 1", "1:19: found no matching overload for '_+_' applied to '(Sample.parts.@idx.@elem, int)'"),
         ("object.any.a.b.c > 1 && object.any == 'a'", ""),
         ("object.since > timestamp('2026-01-01T00:00:00Z')", ""),
-        ("object.all(k, true)", "1:7: expression of type 'Sample' cannot be range of a comprehension (must be list, map, or dynamic)"),
+        ("object.all(k, true)", "1:1: expression of type 'Sample' cannot be range of a comprehension (must be list, map, or dynamic)"),
         ("object == null || oldObject == object", ""),
         ("object.?again.?replicas.orValue('a') == 1", "1:32: found no matching overload for 'orValue' applied to 'optional_type(int).(string)'"),
         ("[object.again].exists(a, a.b == a.c)", "1:27: undefined field 'b'; 1:34: undefined field 'c'"),

@@ -85,7 +85,7 @@ impl Schema {
     pub(crate) fn type_name(&self) -> Option<&str> {
         let own = self.reference();
         let reference = match &self.all_of {
-            Some(AllOf { count: 1, first }) if own.is_empty() => first.reference(),
+            Some(AllOf { count: 1, first, .. }) if own.is_empty() => first.reference(),
             _ => own,
         };
         reference.rsplit('/').next().filter(|name| !name.is_empty())
