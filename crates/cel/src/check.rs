@@ -263,7 +263,7 @@ impl<'a> Checker<'a> {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
-            dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
+            dynamic @ Type::Named(..) if dynamic.is_unknown() => Type::DYN,
             Type::Named(VARIABLES, _) => match self.variables.get(field).cloned() {
                 Some(found) => found,
                 None => {
@@ -297,7 +297,8 @@ impl<'a> Checker<'a> {
                 }
                 Err(NotAnObject) => {
                     let text = format!("type '{other}' does not support field selection");
-                    self.note(CompileFault::new(at, text))?
+                    self.note(CompileFault::new(at, text))?;
+                    Type::DYN
                 }
             },
         };
@@ -450,11 +451,11 @@ impl<'a> Checker<'a> {
         *joined = Some(match joined.take() {
             None => found,
             Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
-            Some(_) if self.within_checked > 0 => Type::DYN,
+            // The elements of literals are compared at the end.
+            Some(_) if self.within_checked > 0 || self.faults.is_some() => Type::DYN,
             Some(before) => {
                 let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
-                let text = format!("expected type '{before}' but found '{found}'");
-                self.note(CompileFault::new(at, text))?
+                return fault(at, format!("expected type '{before}' but found '{found}'"));
             }
         });
         Ok(())
@@ -520,6 +521,12 @@ impl<'a> Checker<'a> {
         fault(at, format!("found no matching overload for '_?_:_' applied to '({})'", given.join(", ")))
     }
 
+    /// The result of a macro that leaves out elements: what it has so far, with an element or without it.
+    fn filtered(&mut self, at: usize, condition: Type, result: Type) -> Result<Type, CompileFault> {
+        self.conditional(at, &[condition, result.clone(), result.clone()])?;
+        Ok(result)
+    }
+
     fn fold(&mut self, at: usize, fold: &'a Fold) -> Result<Type, CompileFault> {
         let range = self.node(&fold.range)?;
         let range = self.solution.solve(&range, false);
@@ -559,13 +566,20 @@ impl<'a> Checker<'a> {
         if let Some(name) = &fold.second {
             self.scope.push((name, second));
         }
-        if let Some(filter) = &fold.filter {
-            self.boolean(filter)?;
-        }
+        let filter = fold.filter.as_ref().map(|filter| self.node(filter)).transpose()?;
         let result = match fold.kind {
-            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne | FoldKind::Filter => {
+            FoldKind::All | FoldKind::Exists => {
                 self.boolean(&fold.body)?;
-                if fold.kind == FoldKind::Filter { Type::list(first) } else { Type::BOOL }
+                Type::BOOL
+            }
+            FoldKind::ExistsOne => {
+                let condition = self.node(&fold.body)?;
+                self.filtered(at, condition, Type::INT)?;
+                Type::BOOL
+            }
+            FoldKind::Filter => {
+                let condition = self.node(&fold.body)?;
+                self.filtered(at, condition, Type::list(first))?
             }
             FoldKind::Map => Type::list(self.node(&fold.body)?),
             FoldKind::TransformMap => {
@@ -587,6 +601,10 @@ impl<'a> Checker<'a> {
                 fold.callee.set(callee).ok();
                 sorted
             }
+        };
+        let result = match filter {
+            Some(filter) => self.filtered(at, filter, result)?,
+            None => result,
         };
         self.scope.truncate(outside);
         Ok(self.solution.solve(&result, false))

@@ -57,7 +57,9 @@ impl TypeCheck {
             check::check_object(&tree, environment, &self.variables, &self.object)
         };
         stack::run("cel-type-checker", stack::COMPILER, infer)
-            .unwrap_or_else(|reason| Err(vec![CompileFault::of_whole(format!("cannot be checked now: {reason}"))]))
+            .unwrap_or_else(|reason| {
+                Err(vec![CompileFault::of_whole(format!("cannot be checked now: {reason}"))])
+            })
             .map_err(|faults| CompileFault::display_all(faults, text))
     }
 }

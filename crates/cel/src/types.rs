@@ -106,9 +106,7 @@ impl Type {
             Declared::Duration => plain("duration"),
             Declared::Timestamp => plain("timestamp"),
             Declared::List(element) => Self::list(Self::declared(&format!("{name}.@idx"), element)),
-            Declared::Map(value) => {
-                Self::map(Self::STRING, Self::declared(&format!("{name}.@elem"), value))
-            }
+            Declared::Map(value) => Self::map(Self::STRING, Self::declared(&format!("{name}.@elem"), value)),
             Declared::Object(fields) => {
                 Self::Declared(DeclaredObject { name: name.into(), fields: Arc::clone(fields) })
             }
@@ -144,7 +142,12 @@ impl Type {
     }
 
     pub(super) fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Named("dyn" | "any" | "!error!", _))
+        matches!(self, Self::Named("dyn" | "any", _))
+    }
+
+    /// Whether it goes with every type.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.is_dynamic() || matches!(self, Self::Named("!error!", _))
     }
 
     /// The name and the parameters of a solved type.
@@ -275,7 +278,7 @@ impl Solution {
         if let Type::Parameter(parameter) = from {
             return self.substitute_for(to, *parameter).0;
         }
-        if from.is_dynamic() || to.is_dynamic() {
+        if from.is_unknown() || to.is_unknown() {
             return true;
         }
         let ((name, mine), (other, theirs)) = (from.parts(), to.parts());

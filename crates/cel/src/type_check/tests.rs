@@ -46,18 +46,30 @@ fn an_expression_is_checked_by_the_type_of_the_object() {
     for (text, expected) in [
         ("object.replicas > 1 && oldObject.again.again.replicas < object.again.replicas", ""),
         ("object.replica > 1", "1:7: undefined field 'replica'"),
-        ("has(object.replica) || oldObject.again.x", "1:4: undefined field 'replica'; 1:39: undefined field 'x'"),
+        (
+            "has(object.replica) || oldObject.again.x",
+            "1:4: undefined field 'replica'; 1:39: undefined field 'x'",
+        ),
         ("object.replicas == 'a'", "1:17: found no matching overload for '_==_' applied to '(int, string)'"),
         ("object.namespace + object.__namespace__ + object.a__dash__b", ""),
         ("object.`a-b`", "1:7: undefined field 'a-b'"),
         ("object.names.all(n, n.x)", "1:22: type 'string' does not support field selection"),
         ("object.labels.a.b", "1:16: type 'string' does not support field selection"),
-        ("object.parts[0].p + 1", "1:19: found no matching overload for '_+_' applied to '(Sample.parts.@idx.@elem, int)'"),
+        (
+            "object.parts[0].p + 1",
+            "1:19: found no matching overload for '_+_' applied to '(Sample.parts.@idx.@elem, int)'",
+        ),
         ("object.any.a.b.c > 1 && object.any == 'a'", ""),
         ("object.since > timestamp('2026-01-01T00:00:00Z')", ""),
-        ("object.all(k, true)", "1:1: expression of type 'Sample' cannot be range of a comprehension (must be list, map, or dynamic)"),
+        (
+            "object.all(k, true)",
+            "1:1: expression of type 'Sample' cannot be range of a comprehension (must be list, map, or dynamic)",
+        ),
         ("object == null || oldObject == object", ""),
-        ("object.?again.?replicas.orValue('a') == 1", "1:32: found no matching overload for 'orValue' applied to 'optional_type(int).(string)'"),
+        (
+            "object.?again.?replicas.orValue('a') == 1",
+            "1:32: found no matching overload for 'orValue' applied to 'optional_type(int).(string)'",
+        ),
         ("[object.again].exists(a, a.b == a.c)", "1:27: undefined field 'b'; 1:34: undefined field 'c'"),
     ] {
         assert_eq!(errors(text), expected, "{text}");
