@@ -3,15 +3,12 @@
 //! Follows kube-openapi: `pkg/schemaconv/openapi.go` and the parts of `smd.go` that it uses. What the conversion does not look at,
 //! such as descriptions, patterns and enumerations, is skipped while it is read, and not checked.
 
-mod openapi;
+pub(crate) mod openapi;
+pub(crate) mod walk;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
-use portcullis_go::json::Object;
-use serde::de;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::errors::SchemaError;
@@ -19,12 +16,10 @@ use crate::schema::{Atom, Field, List, Map, NamedType, Relationship, Scalar, Siz
 use crate::text::{Plain, Syntax};
 
 use self::openapi::{AdditionalProperties, Items, Schema, value};
+use self::walk::{Sink, walk};
 
 /// The most bytes of problems of a document that are told.
 const MAX_PROBLEMS: usize = 64 << 10;
-
-/// The most members of objects in a document, or colons in it. That of Kubernetes' core has 28,000.
-const MAX_MEMBERS: usize = 1_000_000;
 
 /// The most keys that identify an element of a list. Real lists have at most three; each element costs this many look-ups.
 const MAX_KEYS: usize = 64;
@@ -53,74 +48,15 @@ pub(crate) struct Contents {
 /// The numbers of types, by group, version and kind.
 pub(crate) type Kinds = BTreeMap<[Arc<str>; 3], usize>;
 
-#[expect(clippy::naive_bytecount, reason = "one pass of many over the document is worth no dependency")]
 pub(crate) fn read(document: &[u8]) -> Result<Contents, SchemaError> {
-    // Each schema takes some hundred bytes and is at least a member of an object: this is what bounds memory.
-    if document.iter().filter(|byte| **byte == b':').count() > MAX_MEMBERS {
-        return Err(SchemaError::TooLarge);
-    }
     let mut reader = Reader::new();
-    let mut json = serde_json::Deserializer::from_slice(document);
-    Part::Document.of(&mut reader).deserialize(&mut json)?;
-    json.end()?;
+    walk(document, &mut reader)?;
     reader.finish()
 }
 
-/// A part of the document on the way to the schemas, which are converted one by one.
-#[derive(Debug, Clone, Copy)]
-enum Part {
-    Document,
-    Components,
-    Schemas,
-}
-
-impl Part {
-    fn of(self, reader: &mut Reader) -> Walk<'_> {
-        Walk { part: self, reader }
-    }
-}
-
-struct Walk<'r> {
-    part: Part,
-    reader: &'r mut Reader,
-}
-
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of an OpenAPI v3 document")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            match (self.part, &*key) {
-                (Part::Document, "components") => map.next_value_seed(Part::Components.of(self.reader))?,
-                (Part::Components, "schemas") => map.next_value_seed(Part::Schemas.of(self.reader))?,
-                (Part::Document | Part::Components, _) => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-                (Part::Schemas, name) => {
-                    let schema = map.next_value::<Option<Object<Schema>>>()?;
-                    let Object(schema) =
-                        schema.ok_or_else(|| de::Error::custom(format!("schema {name} is null")))?;
-                    self.reader.add(name, &schema).map_err(de::Error::custom)?;
-                }
-            }
-        }
-        Ok(())
+impl Sink for Reader {
+    fn add(&mut self, name: &str, schema: Schema) -> Result<(), String> {
+        self.convert(name, &schema)
     }
 }
 
@@ -209,7 +145,7 @@ impl Reader {
     }
 
     /// Adds a schema of the document.
-    fn add(&mut self, name: &str, schema: &Schema) -> Result<(), String> {
+    fn convert(&mut self, name: &str, schema: &Schema) -> Result<(), String> {
         let number = self.number(name);
         if self.types.0.get(number).is_some_and(|named| named.atom.is_some()) {
             return Err(format!("duplicate schema {name}"));
@@ -415,7 +351,7 @@ fn uninterpreted(what: &str, value: &Value) -> String {
 }
 
 /// The groups, versions and kinds that an extension names.
-fn kinds(extension: Option<&Value>) -> impl Iterator<Item = [&str; 3]> {
+pub(crate) fn kinds(extension: Option<&Value>) -> impl Iterator<Item = [&str; 3]> {
     let listed = extension.and_then(Value::as_array).into_iter().flatten();
     let kinds = listed.filter_map(|entry| {
         let part = |name| entry.get(name)?.as_str();
