@@ -23,6 +23,8 @@ use std::time::Duration;
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{GroupVersionResource, Policies, Webhook, Webhooks};
 use portcullis_kubernetes::release::{self, Release};
+use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::rate::Rate;
 use portcullis_limits::{ClusterOwner, Owner};
@@ -114,6 +116,10 @@ pub(crate) struct AdmissionPlace<'a> {
     pub(crate) owner: &'a ClusterOwner,
     /// The memory of reviews of all clusters.
     pub(crate) memory: &'a ReviewMemory,
+    /// Counts the texts of documents.
+    pub(crate) ledger: &'a ByteLedger,
+    /// The memory of what is kept of them.
+    pub(crate) caches: &'a CacheShare,
     /// Works on large objects.
     pub(crate) compute: &'a ComputePool,
     /// The metrics.
@@ -186,6 +192,10 @@ impl ClusterAdmission {
             Some(before) => before.compute.clone(),
             None => place.compute.of_cluster(place.cluster),
         };
+        let memory = match before {
+            Some(before) => before.memory.clone(),
+            None => place.memory.of_cluster(place.owner),
+        };
         Ok(Self {
             cluster: place.cluster.to_owned(),
             release: place.release,
@@ -207,11 +217,8 @@ impl ClusterAdmission {
             namespaces,
             dry_runs: DryRunSupport::new(&reader),
             served: ServedResources::new(&reader),
-            schemas: PublishedSchemas::new(&reader, &compute),
-            memory: match before {
-                Some(before) => before.memory.clone(),
-                None => place.memory.of_cluster(place.owner),
-            },
+            schemas: PublishedSchemas::new(&reader, &compute, &memory, place.caches),
+            memory,
             compute,
             has_expressions,
             shadow_memory: before.map_or_else(

@@ -11,6 +11,7 @@
 //! | [`matching`] | `predicates`, `matchconditions`, `generic` |
 //! | [`review`] | `request`, `errors` |
 //! | [`phases`] | `mutating`, `validating`, `pkg/admission/reinvocation.go`; `pkg/admission/plugin/policy/validating` |
+//! | `type_warnings` | `pkg/admission/plugin/policy/validating/typechecking.go` |
 //!
 //! What differs from kube-apiserver, and why, is in `docs/admission.md`.
 
@@ -22,6 +23,7 @@ pub mod phases;
 mod policy;
 pub mod review;
 mod surroundings;
+mod type_warnings;
 mod webhook;
 
 pub(crate) use attributes::SharedObjects;
@@ -40,6 +42,7 @@ pub use surroundings::{
     Plugin, PolicyAction, PolicyCheck, PolicyCheckError, SchemaPurpose, ShadowOutcome, SkipReason,
     Surroundings, WebhookResponse,
 };
+pub use type_warnings::{KindError, TypeWarning};
 pub use webhook::{
     FailurePolicy, MatchPolicy, ReinvocationPolicy, ReviewVersion, Rule, Scope, SideEffects, Webhook,
     WebhookKind, Webhooks,

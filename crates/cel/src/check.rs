@@ -21,25 +21,11 @@ pub(super) fn check(
     variables: &VariableTypes,
     required: ResultType,
 ) -> Result<Type, CompileFault> {
-    let mut checker = Checker {
-        environment,
-        variables,
-        scope: Vec::new(),
-        solution: Solution::default(),
-        literals: Vec::new(),
-        uses: Vec::new(),
-        checked_lists: Vec::new(),
-        within_checked: 0,
-        checked_types: HashMap::new(),
-        later: None,
-    };
+    let mut checker = Checker::new(environment, variables);
     let result = checker.node(tree)?;
     let result = checker.solution.solve(&result, true);
-    for (at, first, other) in std::mem::take(&mut checker.literals) {
-        let (first, other) = (checker.solution.solve(&first, true), checker.solution.solve(&other, true));
-        if first != other {
-            return fault(at, format!("expected type '{first}' but found '{other}'"));
-        }
+    if let Some(fault) = checker.unequal_literals().into_iter().next() {
+        return Err(fault);
     }
     for (at, used) in std::mem::take(&mut checker.uses) {
         if checker.solution.solve(&used, true).parts().0 == "type" {
@@ -66,6 +52,30 @@ pub(super) fn check(
     Err(CompileFault::of_whole(text))
 }
 
+/// Checks an expression of which `object` is known, and returns all its errors. The result may have any type.
+pub(super) fn check_object(
+    tree: &ExprNode,
+    environment: Environment,
+    variables: &VariableTypes,
+    object: &Type,
+) -> Result<Type, Vec<CompileFault>> {
+    let mut checker = Checker::new(environment, variables);
+    checker.object = Some(object);
+    checker.faults = Some(Vec::new());
+    let result = checker.node(tree).map_err(|fault| vec![fault])?;
+    let mut faults = checker.faults.take().unwrap_or_default();
+    if faults.is_empty() {
+        faults.extend(checker.unequal_literals());
+    }
+    if faults.is_empty() {
+        faults.extend(checker.check_literals().err());
+    }
+    if faults.is_empty() { Ok(checker.solution.solve(&result, true)) } else { Err(faults) }
+}
+
+/// The variables that are objects of the kind that a policy is about.
+const OBJECTS: [&str; 2] = ["object", "oldObject"];
+
 fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
     Err(CompileFault::new(at, text))
 }
@@ -73,6 +83,10 @@ fn fault<T>(at: usize, text: impl Into<String>) -> Result<T, CompileFault> {
 struct Checker<'a> {
     environment: Environment,
     variables: &'a VariableTypes,
+    /// The type of `object` and `oldObject`, if it is known.
+    object: Option<&'a Type>,
+    /// The errors so far; `None` if the first one ends the check.
+    faults: Option<Vec<CompileFault>>,
     /// The variables of macros, the innermost last.
     scope: Vec<(&'a str, Type)>,
     solution: Solution,
@@ -91,8 +105,44 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
+    fn new(environment: Environment, variables: &'a VariableTypes) -> Self {
+        Self {
+            environment,
+            variables,
+            object: None,
+            faults: None,
+            scope: Vec::new(),
+            solution: Solution::default(),
+            literals: Vec::new(),
+            uses: Vec::new(),
+            checked_lists: Vec::new(),
+            within_checked: 0,
+            checked_types: HashMap::new(),
+            later: None,
+        }
+    }
+
+    /// Notes an error and goes on, unless the first one ends the check.
+    fn note(&mut self, fault: CompileFault) -> Result<Type, CompileFault> {
+        match &mut self.faults {
+            None => Err(fault),
+            Some(faults) => {
+                faults.push(fault);
+                Ok(Type::ERROR)
+            }
+        }
+    }
+
     fn node(&mut self, node: &'a ExprNode) -> Result<Type, CompileFault> {
-        let found = self.infer(node)?;
+        let (outside, within_checked) = (self.scope.len(), self.within_checked);
+        let found = match self.infer(node) {
+            Ok(found) => found,
+            Err(fault) => {
+                self.scope.truncate(outside);
+                self.within_checked = within_checked;
+                self.note(fault)?
+            }
+        };
         if self.within_checked > 0 {
             self.checked_types.insert(std::ptr::from_ref(node), found.clone());
         }
@@ -183,6 +233,11 @@ impl<'a> Checker<'a> {
             self.later.get_or_insert(CompileFault::undefined_type(global));
             return Ok(Type::Named("type", vec![made]));
         }
+        if let Some(object) = self.object.filter(|_| OBJECTS.contains(&global))
+            && self.environment.declares(global)
+        {
+            return Ok(object.clone());
+        }
         self.environment.variable(global).ok_or_else(|| {
             CompileFault::new(at, format!("undeclared reference to '{name}' (in container '')"))
                 .with_fix(format!("the variables are: {}", self.environment.names()))
@@ -208,12 +263,22 @@ impl<'a> Checker<'a> {
                 self.solution.assign(&Type::DYN, &target);
                 Type::DYN
             }
-            dynamic @ Type::Named(..) if dynamic.is_dynamic() => Type::DYN,
-            Type::Named(VARIABLES, _) => self.variables.get(field).cloned().ok_or_else(|| {
-                let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                fault.with_fix(format!("the variables are: {}", self.variables.names()))
-            })?,
+            dynamic @ Type::Named(..) if dynamic.is_unknown() => Type::DYN,
+            Type::Named(VARIABLES, _) => match self.variables.get(field).cloned() {
+                Some(found) => found,
+                None => {
+                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                    self.note(fault.with_fix(format!("the variables are: {}", self.variables.names())))?
+                }
+            },
             Type::Object(_) => Type::DYN,
+            Type::Declared(object) => match object.field(field) {
+                Some(found) => found,
+                None => {
+                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
+                    self.note(fault.with_fix(format!("the fields of {target} are: {}", object.names())))?
+                }
+            },
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
                 // It has a type which is none.
@@ -228,10 +293,12 @@ impl<'a> Checker<'a> {
                 }
                 Ok(None) => {
                     let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    return Err(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))));
+                    self.note(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))))?
                 }
                 Err(NotAnObject) => {
-                    return fault(at, format!("type '{other}' does not support field selection"));
+                    let text = format!("type '{other}' does not support field selection");
+                    self.note(CompileFault::new(at, text))?;
+                    Type::DYN
                 }
             },
         };
@@ -350,7 +417,7 @@ impl<'a> Checker<'a> {
             Type::Named(name, parameters) => {
                 Type::Named(name, parameters.iter().map(|part| self.renamed(part, renamed)).collect())
             }
-            Type::Object(_) => part.clone(),
+            Type::Object(_) | Type::Declared(_) => part.clone(),
         }
     }
 
@@ -384,13 +451,27 @@ impl<'a> Checker<'a> {
         *joined = Some(match joined.take() {
             None => found,
             Some(before) if self.solution.assign(&before, &found) => before.most_general(found),
-            Some(_) if self.within_checked > 0 => Type::DYN,
+            // The elements of literals are compared at the end.
+            Some(_) if self.within_checked > 0 || self.faults.is_some() => Type::DYN,
             Some(before) => {
                 let (before, found) = (self.solution.solve(&before, true), self.solution.solve(&found, true));
                 return fault(at, format!("expected type '{before}' but found '{found}'"));
             }
         });
         Ok(())
+    }
+
+    /// Elements of literals that are not of one type, when all types are known.
+    fn unequal_literals(&mut self) -> Vec<CompileFault> {
+        let literals = std::mem::take(&mut self.literals);
+        let solved = literals.into_iter().map(|(at, first, other)| {
+            (at, self.solution.solve(&first, true), self.solution.solve(&other, true))
+        });
+        let unequal = solved.filter(|(_, first, other)| first != other);
+        let fault = |(at, first, other)| {
+            CompileFault::new(at, format!("expected type '{first}' but found '{other}'"))
+        };
+        unequal.map(fault).collect()
     }
 
     /// Checks the calls with literal lists, when all types are known.
@@ -425,7 +506,9 @@ impl<'a> Checker<'a> {
         if self.solution.assign(&found, &Type::BOOL) {
             return Ok(());
         }
-        fault(node.at, format!("expected type 'bool' but found '{}'", self.solution.solve(&found, true)))
+        let found = self.solution.solve(&found, true);
+        self.note(CompileFault::new(node.at, format!("expected type 'bool' but found '{found}'")))?;
+        Ok(())
     }
 
     fn conditional(&mut self, at: usize, parts: &[Type; 3]) -> Result<Type, CompileFault> {
@@ -436,6 +519,12 @@ impl<'a> Checker<'a> {
         let given: Vec<String> =
             parts.iter().map(|part| self.solution.solve(part, true).to_string()).collect();
         fault(at, format!("found no matching overload for '_?_:_' applied to '({})'", given.join(", ")))
+    }
+
+    /// The result of a macro that leaves out elements: what it has so far, with an element or without it.
+    fn filtered(&mut self, at: usize, condition: Type, result: Type) -> Result<Type, CompileFault> {
+        self.conditional(at, &[condition, result.clone(), result.clone()])?;
+        Ok(result)
     }
 
     fn fold(&mut self, at: usize, fold: &'a Fold) -> Result<Type, CompileFault> {
@@ -451,19 +540,18 @@ impl<'a> Checker<'a> {
                 parameters.first().cloned().unwrap_or(Type::DYN),
                 parameters.get(1).cloned().unwrap_or(Type::DYN),
             ),
-            Type::Named("dyn", _) => (Type::DYN, Type::DYN),
+            Type::Named("dyn" | "!error!", _) => (Type::DYN, Type::DYN),
             Type::Parameter(_) => {
                 self.solution.assign(&Type::DYN, &range);
                 (Type::DYN, Type::DYN)
             }
-            other @ (Type::Named(..) | Type::Object(_)) => {
-                return fault(
-                    fold.range.at,
-                    format!(
-                        "expression of type '{other}' cannot be range of a comprehension \
-                         (must be list, map, or dynamic)"
-                    ),
+            other @ (Type::Named(..) | Type::Object(_) | Type::Declared(_)) => {
+                let text = format!(
+                    "expression of type '{other}' cannot be range of a comprehension \
+                     (must be list, map, or dynamic)"
                 );
+                let unknown = self.note(CompileFault::new(fold.range.at, text))?;
+                (unknown.clone(), unknown)
             }
         };
         if two
@@ -478,13 +566,20 @@ impl<'a> Checker<'a> {
         if let Some(name) = &fold.second {
             self.scope.push((name, second));
         }
-        if let Some(filter) = &fold.filter {
-            self.boolean(filter)?;
-        }
+        let filter = fold.filter.as_ref().map(|filter| self.node(filter)).transpose()?;
         let result = match fold.kind {
-            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne | FoldKind::Filter => {
+            FoldKind::All | FoldKind::Exists => {
                 self.boolean(&fold.body)?;
-                if fold.kind == FoldKind::Filter { Type::list(first) } else { Type::BOOL }
+                Type::BOOL
+            }
+            FoldKind::ExistsOne => {
+                let condition = self.node(&fold.body)?;
+                self.filtered(at, condition, Type::INT)?;
+                Type::BOOL
+            }
+            FoldKind::Filter => {
+                let condition = self.node(&fold.body)?;
+                self.filtered(at, condition, Type::list(first))?
             }
             FoldKind::Map => Type::list(self.node(&fold.body)?),
             FoldKind::TransformMap => {
@@ -506,6 +601,10 @@ impl<'a> Checker<'a> {
                 fold.callee.set(callee).ok();
                 sorted
             }
+        };
+        let result = match filter {
+            Some(filter) => self.filtered(at, filter, result)?,
+            None => result,
         };
         self.scope.truncate(outside);
         Ok(self.solution.solve(&result, false))

@@ -63,6 +63,9 @@ fn no_such_key(field: &str) -> Halt {
 /// The type of a variable as later expressions see it: only plain types, lists and maps are known.
 // composition.go — convertCelTypeToDeclType
 fn declared(kind: &Type) -> Type {
+    if matches!(kind, Type::Declared(_)) {
+        return Type::DYN;
+    }
     let (name, parameters) = kind.parts();
     match (name, parameters) {
         ("list", [element]) => Type::list(declared(element)),

@@ -98,6 +98,11 @@ impl Expression {
         &self.0.kind
     }
 
+    /// What it was compiled for.
+    pub(super) fn environment(&self) -> Environment {
+        self.0.environment
+    }
+
     /// The source text.
     pub fn text(&self) -> &str {
         &self.0.text

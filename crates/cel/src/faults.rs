@@ -6,6 +6,10 @@ use std::fmt;
 // cel-go: common/error.go — maxSnippetLength
 const MAX_SNIPPET_BYTES: usize = 16384;
 
+/// The most errors of one expression that are shown.
+// cel-go: common/errors.go — maxErrorsToReport
+const MAX_FAULTS: usize = 100;
+
 /// Why an expression does not compile.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
@@ -70,19 +74,39 @@ impl CompileFault {
     /// The error, with the source line and a mark at the column.
     // cel-go: common/error.go — ToDisplayString
     pub(super) fn display(self, source: &str) -> CompileError {
-        let Self { at, text: reason, fix } = self;
-        let Some(at) = at else { return CompileError { text: reason, fix } };
+        let text = match self.at {
+            Some(_) => format!("compilation failed: {}", self.placed(source)),
+            None => self.text,
+        };
+        CompileError { text, fix: self.fix }
+    }
+
+    /// The error with its place, and with no word of what it is an error of.
+    fn placed(&self, source: &str) -> String {
+        let Self { at, text: reason, .. } = self;
+        let Some(at) = *at else { return reason.clone() };
         let (line, column) = position(source, at);
-        let head = format!("compilation failed: ERROR: <input>:{}:{}: {reason}", line + 1, column + 1);
+        let head = format!("ERROR: <input>:{}:{}: {reason}", line + 1, column + 1);
         let shown = source.split('\n').nth(line).unwrap_or_default().replace('\t', " ");
         if shown.len() > MAX_SNIPPET_BYTES {
-            return CompileError { text: head, fix };
+            return head;
         }
         let mut characters = shown.chars();
         let before = characters.by_ref().take(column);
         let dots: String = before.map(|c| if c.is_ascii() { '.' } else { '．' }).collect();
         let mark = if characters.next().is_none_or(|c| c.is_ascii()) { '^' } else { '＾' };
-        CompileError { text: format!("{head}\n | {shown}\n | {dots}{mark}"), fix }
+        format!("{head}\n | {shown}\n | {dots}{mark}")
+    }
+
+    /// Several errors of one expression, in the order of their places; the fix is that of the first.
+    // cel-go: common/errors.go — ToDisplayString
+    pub(super) fn display_all(mut faults: Vec<Self>, source: &str) -> CompileError {
+        faults.sort_by_key(|fault| fault.at);
+        let omitted = faults.len().saturating_sub(MAX_FAULTS);
+        let shown = faults.iter().take(MAX_FAULTS).map(|fault| fault.placed(source));
+        let omitted = (omitted > 0).then(|| format!("{omitted} more errors were truncated"));
+        let lines: Vec<String> = shown.chain(omitted).collect();
+        CompileError { text: lines.join("\n"), fix: faults.into_iter().next().and_then(|fault| fault.fix) }
     }
 }
 

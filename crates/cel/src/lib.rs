@@ -36,6 +36,7 @@
 //! | `conformance` | what the comparison with the reference needs |
 //! | `budget` | the budget of several expressions |
 //! | `variables` | the variables of a policy: named expressions |
+//! | `type_check` | checks expressions against the declared type of an object |
 //! | `explain` | the values of the parts of an expression, for people |
 //! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
 //! | `bindings` | the values of the variables |
@@ -57,6 +58,7 @@
 //! | `evaluation` | one evaluation: its cost and limit, its ends, the patterns and decisions that its calls share |
 //! | `signatures` | the notation of declarations |
 //! | `types` | the types of the checker, and assignability between them |
+//! | `declared` | the types of objects, as this crate's caller declares them |
 //! | `value` | the values |
 //! | `native` | the values of types that libraries add |
 //! | `time` | durations and timestamps |
@@ -98,6 +100,7 @@ mod check;
 mod composition;
 #[doc(hidden)]
 pub mod conformance;
+mod declared;
 mod environment;
 mod equality;
 mod eval;
@@ -123,6 +126,7 @@ mod syntax;
 mod tests;
 mod time;
 mod tree;
+mod type_check;
 mod types;
 mod value;
 mod variables;
@@ -132,10 +136,12 @@ pub use bindings::Bindings;
 pub use budget::{Budget, BudgetExceeded};
 pub use cel_go::CelGo;
 pub use composition::VariableValues;
+pub use declared::{Declared, ObjectFields};
 pub use environment::{Environment, ResultType};
 pub use explain::ExplainedPart;
 pub use expression::{EvalError, Evaluated, Expression, Outcome, Value};
 pub use faults::CompileError;
 pub use libraries::quantity::{QuantityError, canonical as canonical_quantity};
+pub use type_check::{TypeCheck, VariableCheck};
 pub use value::is_identifier;
 pub use variables::{VariableOutcome, Variables};

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::value::Datum;
+use super::declared::{Declared, ObjectFields};
+use super::value::{Datum, RESERVED, escape, unescape};
 
 /// The types that an expression may name, with their names in the checker.
 const TYPE_NAMES: [(&str, &str); 15] = [
@@ -40,8 +41,46 @@ pub(super) enum Type {
     Named(&'static str, Vec<Self>),
     /// The type of an object that an expression makes: `Object`, or a path of fields from it.
     Object(Arc<str>),
+    /// The type of an object whose fields are declared.
+    Declared(DeclaredObject),
     /// An unsolved type parameter.
     Parameter(u32),
+}
+
+/// An object whose fields are declared, with the name of its type: a kind, and the path of fields from it.
+#[derive(Debug, Clone)]
+pub(super) struct DeclaredObject {
+    name: Arc<str>,
+    fields: Arc<dyn ObjectFields>,
+}
+
+/// A name has one type.
+impl PartialEq for DeclaredObject {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for DeclaredObject {}
+
+impl DeclaredObject {
+    /// The type of a field by its name in an expression, where special characters and reserved words are escaped; reserved words may
+    /// also stand for themselves.
+    // apiserver: pkg/cel/types.go — FindStructFieldType
+    pub(super) fn field(&self, field: &str) -> Option<Type> {
+        let name = unescape(field).filter(|name| escape(name).is_some_and(|escaped| escaped == field));
+        let found = name.and_then(|name| self.fields.field(&name)).map(|found| (field.to_owned(), found));
+        let reserved = || RESERVED.contains(&field).then(|| self.fields.field(field)).flatten();
+        let (escaped, found) = found.or_else(|| Some((format!("__{field}__"), reserved()?)))?;
+        Some(Type::declared(&format!("{}.{escaped}", self.name), &found))
+    }
+
+    /// The names of the fields, as expressions have them.
+    pub(super) fn names(&self) -> String {
+        let shown = |name: String| if RESERVED.contains(&&*name) { Some(name) } else { escape(&name) };
+        let names: Vec<String> = self.fields.names().into_iter().filter_map(shown).collect();
+        names.join(", ")
+    }
 }
 
 impl Type {
@@ -50,6 +89,29 @@ impl Type {
     pub(super) const NULL: Self = Self::Named("null_type", Vec::new());
     pub(super) const STRING: Self = Self::Named("string", Vec::new());
     pub(super) const DYN: Self = Self::Named("dyn", Vec::new());
+    /// The type of a part with an error, about which nothing else is wrong.
+    pub(super) const ERROR: Self = Self::Named("!error!", Vec::new());
+
+    /// A declared type. The name is that of the first object in it: `.@idx` and `.@elem` follow for the elements of lists and maps.
+    // apiserver: pkg/cel/types.go — MaybeAssignTypeName
+    pub(super) fn declared(name: &str, declared: &Declared) -> Self {
+        let plain = |name| Self::Named(name, Vec::new());
+        match declared {
+            Declared::Anything => Self::DYN,
+            Declared::Bool => Self::BOOL,
+            Declared::Int => Self::INT,
+            Declared::Double => plain("double"),
+            Declared::String => Self::STRING,
+            Declared::Bytes => plain("bytes"),
+            Declared::Duration => plain("duration"),
+            Declared::Timestamp => plain("timestamp"),
+            Declared::List(element) => Self::list(Self::declared(&format!("{name}.@idx"), element)),
+            Declared::Map(value) => Self::map(Self::STRING, Self::declared(&format!("{name}.@elem"), value)),
+            Declared::Object(fields) => {
+                Self::Declared(DeclaredObject { name: name.into(), fields: Arc::clone(fields) })
+            }
+        }
+    }
 
     /// The type of a constant.
     pub(super) fn of(value: &Datum) -> Self {
@@ -83,11 +145,17 @@ impl Type {
         matches!(self, Self::Named("dyn" | "any", _))
     }
 
+    /// Whether it goes with every type.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.is_dynamic() || matches!(self, Self::Named("!error!", _))
+    }
+
     /// The name and the parameters of a solved type.
     pub(super) fn parts(&self) -> (&str, &[Self]) {
         match self {
             Self::Named(name, parameters) => (name, parameters),
             Self::Object(name) => (name, &[]),
+            Self::Declared(object) => (&object.name, &[]),
             Self::Parameter(_) => ("", &[]),
         }
     }
@@ -144,6 +212,7 @@ impl fmt::Display for Type {
                 out.write_str(known.map_or(*name, |(full, _)| full))
             }
             Self::Object(name) => out.write_str(name),
+            Self::Declared(object) => out.write_str(&object.name),
             Self::Named(name, parameters) if parameters.is_empty() => out.write_str(name),
             Self::Named(name, parameters) => {
                 write!(out, "{name}(")?;
@@ -209,7 +278,7 @@ impl Solution {
         if let Type::Parameter(parameter) = from {
             return self.substitute_for(to, *parameter).0;
         }
-        if from.is_dynamic() || to.is_dynamic() {
+        if from.is_unknown() || to.is_unknown() {
             return true;
         }
         let ((name, mine), (other, theirs)) = (from.parts(), to.parts());
@@ -217,7 +286,10 @@ impl Solution {
             ("null_type", _) => to.takes_null(),
             (_, "null_type") => from.takes_null(),
             ("type", _) => other == "type",
-            _ => name == other && self.fit_all(mine, theirs),
+            _ => {
+                let is_declared = |side: &Type| matches!(side, Type::Declared(_));
+                is_declared(from) == is_declared(to) && name == other && self.fit_all(mine, theirs)
+            }
         }
     }
 
@@ -259,7 +331,7 @@ impl Solution {
                 self.known.get(other).is_some_and(|known| self.occurs(parameter, known))
             }
             Type::Named(_, parameters) => parameters.iter().any(|within| self.occurs(parameter, within)),
-            Type::Object(_) => false,
+            Type::Object(_) | Type::Declared(_) => false,
         }
     }
 
@@ -271,7 +343,7 @@ impl Solution {
                 None if finally => Type::DYN,
                 None => what.clone(),
             },
-            Type::Object(_) => what.clone(),
+            Type::Object(_) | Type::Declared(_) => what.clone(),
             Type::Named(name, parameters) => {
                 Type::Named(name, parameters.iter().map(|part| self.solve(part, finally)).collect())
             }

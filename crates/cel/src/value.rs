@@ -477,7 +477,7 @@ impl MapKey {
 }
 
 /// The reserved words of CEL; a field with such a name is written `__name__`.
-const RESERVED: [&str; 21] = [
+pub(super) const RESERVED: [&str; 21] = [
     "true",
     "false",
     "null",
@@ -544,4 +544,21 @@ pub(super) fn unescape(name: &str) -> Option<String> {
     }
     plain.push_str(rest);
     Some(plain)
+}
+
+/// The name of a field in expressions; `None` if they cannot name it.
+// apiserver: pkg/cel/escaping.go — Escape
+pub(super) fn escape(name: &str) -> Option<String> {
+    if name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let is_known = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '.' | '-' | '/');
+    let escaped = || {
+        let name = name.replace("__", "__underscores__");
+        name.replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__")
+    };
+    name.chars().all(is_known).then(escaped)
 }

@@ -127,6 +127,11 @@ impl Variables {
         Ok((outcome, cost))
     }
 
+    /// The variables in their order; one that does not compile has no expression.
+    pub fn expressions(&self) -> impl Iterator<Item = (&str, Option<&Expression>)> {
+        self.all.iter().map(|variable| (&*variable.name, variable.expression.as_ref()))
+    }
+
     fn find(&self, name: &str) -> Option<&Variable> {
         self.all.iter().find(|variable| variable.name == name)
     }

@@ -3,34 +3,26 @@
 //! Follows kube-openapi: `pkg/schemaconv/openapi.go` and the parts of `smd.go` that it uses. What the conversion does not look at,
 //! such as descriptions, patterns and enumerations, is skipped while it is read, and not checked.
 
-mod openapi;
+pub(crate) mod openapi;
+pub(crate) mod walk;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
-use portcullis_go::json::Object;
-use serde::de;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::errors::SchemaError;
+use crate::errors::{MAX_SIZE, SchemaError, TOO_MANY_TYPES};
 use crate::schema::{Atom, Field, List, Map, NamedType, Relationship, Scalar, Size as _, TypeRef, Types};
 use crate::text::{Plain, Syntax};
 
-use self::openapi::{AdditionalProperties, Items, Schema, value};
+use self::openapi::{AdditionalProperties, Items, MAX_DEFAULT, Schema, value};
+use self::walk::{Sink, walk};
 
 /// The most bytes of problems of a document that are told.
 const MAX_PROBLEMS: usize = 64 << 10;
 
-/// The most members of objects in a document, or colons in it. That of Kubernetes' core has 28,000.
-const MAX_MEMBERS: usize = 1_000_000;
-
 /// The most keys that identify an element of a list. Real lists have at most three; each element costs this many look-ups.
 const MAX_KEYS: usize = 64;
-
-/// The largest default that is kept, in bytes. A default matters for keys alone, and is compared with each element of a list.
-const MAX_DEFAULT: usize = 1 << 10;
 
 /// Types that are not what their schemas say.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -53,74 +45,15 @@ pub(crate) struct Contents {
 /// The numbers of types, by group, version and kind.
 pub(crate) type Kinds = BTreeMap<[Arc<str>; 3], usize>;
 
-#[expect(clippy::naive_bytecount, reason = "one pass of many over the document is worth no dependency")]
 pub(crate) fn read(document: &[u8]) -> Result<Contents, SchemaError> {
-    // Each schema takes some hundred bytes and is at least a member of an object: this is what bounds memory.
-    if document.iter().filter(|byte| **byte == b':').count() > MAX_MEMBERS {
-        return Err(SchemaError::TooLarge);
-    }
     let mut reader = Reader::new();
-    let mut json = serde_json::Deserializer::from_slice(document);
-    Part::Document.of(&mut reader).deserialize(&mut json)?;
-    json.end()?;
+    walk(document, &mut reader)?;
     reader.finish()
 }
 
-/// A part of the document on the way to the schemas, which are converted one by one.
-#[derive(Debug, Clone, Copy)]
-enum Part {
-    Document,
-    Components,
-    Schemas,
-}
-
-impl Part {
-    fn of(self, reader: &mut Reader) -> Walk<'_> {
-        Walk { part: self, reader }
-    }
-}
-
-struct Walk<'r> {
-    part: Part,
-    reader: &'r mut Reader,
-}
-
-impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of an OpenAPI v3 document")
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<String>()? {
-            match (self.part, &*key) {
-                (Part::Document, "components") => map.next_value_seed(Part::Components.of(self.reader))?,
-                (Part::Components, "schemas") => map.next_value_seed(Part::Schemas.of(self.reader))?,
-                (Part::Document | Part::Components, _) => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-                (Part::Schemas, name) => {
-                    let schema = map.next_value::<Option<Object<Schema>>>()?;
-                    let Object(schema) =
-                        schema.ok_or_else(|| de::Error::custom(format!("schema {name} is null")))?;
-                    self.reader.add(name, &schema).map_err(de::Error::custom)?;
-                }
-            }
-        }
-        Ok(())
+impl Sink for Reader {
+    fn add(&mut self, name: &str, schema: Schema) -> Result<(), String> {
+        self.convert(name, &schema)
     }
 }
 
@@ -145,6 +78,8 @@ struct Reader {
     deduced: usize,
     /// Types without a name that many schemas have: one for each kind of scalar.
     scalars: [(Scalar, usize); 4],
+    /// Bytes of the types so far, without the texts.
+    size: usize,
 }
 
 impl Reader {
@@ -160,6 +95,7 @@ impl Reader {
             untyped: 0,
             deduced: 0,
             scalars: [(Scalar::Untyped, 0); 4],
+            size: 0,
         };
         for (number, scalar) in scalars.into_iter().enumerate() {
             let atom = Some(Atom { scalar: Some(scalar), ..Atom::default() });
@@ -209,12 +145,12 @@ impl Reader {
     }
 
     /// Adds a schema of the document.
-    fn add(&mut self, name: &str, schema: &Schema) -> Result<(), String> {
+    fn convert(&mut self, name: &str, schema: &Schema) -> Result<(), String> {
         let number = self.number(name);
         if self.types.0.get(number).is_some_and(|named| named.atom.is_some()) {
             return Err(format!("duplicate schema {name}"));
         }
-        for kind in kinds(value(schema.kinds.as_deref())) {
+        for kind in kinds(value(schema.kinds.as_deref()).as_ref()) {
             let kind = kind.map(|part| self.text(part));
             self.kinds.insert(kind, number);
         }
@@ -227,6 +163,10 @@ impl Reader {
             RAW_EXTENSION => self.anything(self.untyped, Relationship::Atomic),
             _ => self.atom(schema, At { name, depth: 0, keeps_unknown_fields: false }),
         };
+        self.size += size_of::<NamedType>() + atom.size();
+        if self.size > MAX_SIZE {
+            return Err(TOO_MANY_TYPES.to_owned());
+        }
         self.define(number, atom);
         Ok(())
     }
@@ -265,7 +205,7 @@ impl Reader {
     }
 
     fn atom(&mut self, schema: &Schema, mut at: At<'_>) -> Atom {
-        if value(schema.preserve_unknown_fields.as_deref()) == Some(&Value::Bool(true)) {
+        if value(schema.preserve_unknown_fields.as_deref()) == Some(Value::Bool(true)) {
             at.keeps_unknown_fields = true;
         }
         match schema.kind.as_deref().unwrap_or_default() {
@@ -313,7 +253,7 @@ impl Reader {
                 kind: self.type_ref(schema, at),
                 default: value(schema.default.as_deref())
                     .filter(|default| !default.is_null() && default.size() <= MAX_DEFAULT)
-                    .map(|default| Box::new(default.clone())),
+                    .map(Box::new),
             })
             .collect();
         let element = match &schema.additional_properties {
@@ -331,7 +271,7 @@ impl Reader {
             Value::String(kind) if kind == "atomic" => Some(Relationship::Atomic),
             Value::String(kind) if kind == "granular" => Some(Relationship::Separable),
             other => {
-                self.report(at, &format!("unknown map type {}", Plain(other)));
+                self.report(at, &format!("unknown map type {}", Plain(&other)));
                 None
             }
         }
@@ -339,16 +279,17 @@ impl Reader {
 
     fn list(&mut self, schema: &Schema, at: At<'_>) -> List {
         let (relationship, keys) = match list_relationship(schema) {
+            Ok((_, keys)) if keys.len() > MAX_KEYS => {
+                self.report(at, &format!("more than {MAX_KEYS} map keys"));
+                (Relationship::Atomic, Vec::new())
+            }
             Ok(known) => known,
             Err(problem) => {
                 self.report(at, &problem);
                 (Relationship::Atomic, Vec::new())
             }
         };
-        if keys.len() > MAX_KEYS {
-            self.report(at, &format!("more than {MAX_KEYS} map keys"));
-        }
-        let keys = keys.into_iter().map(|key| self.text(key)).collect();
+        let keys = keys.iter().map(|key| self.text(key)).collect();
         let element = match &schema.items {
             Some(Items::One(schema)) => self.type_ref(schema, at),
             Some(Items::Other) => {
@@ -378,7 +319,7 @@ fn scalar(kind: &str, format: &str) -> Option<Scalar> {
 }
 
 /// How the elements of a list relate, and the keys that identify them.
-fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), String> {
+fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<String>), String> {
     if let Some(kind) = value(schema.list_type.as_deref()) {
         return match kind.as_str() {
             Some("atomic") => Ok((Relationship::Atomic, Vec::new())),
@@ -386,11 +327,12 @@ fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), Strin
             Some("map") => match value(schema.list_map_keys.as_deref()) {
                 None => Err("missing map keys".to_owned()),
                 Some(Value::Array(keys)) => {
-                    Ok((Relationship::Associative, keys.iter().filter_map(Value::as_str).collect()))
+                    let keys = keys.iter().filter_map(Value::as_str).map(str::to_owned);
+                    Ok((Relationship::Associative, keys.collect()))
                 }
-                Some(other) => Err(uninterpreted("map keys", other)),
+                Some(other) => Err(uninterpreted("map keys", &other)),
             },
-            _ => Err(format!("unknown list type {}", Plain(kind))),
+            _ => Err(format!("unknown list type {}", Plain(&kind))),
         };
     }
     let Some(strategy) = value(schema.patch_strategy.as_deref()) else {
@@ -400,10 +342,10 @@ fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), Strin
         Some("merge" | "merge,retainKeys") => match value(schema.patch_merge_key.as_deref()) {
             None => Ok((Relationship::Associative, Vec::new())),
             Some(Value::String(key)) => Ok((Relationship::Associative, vec![key])),
-            Some(other) => Err(uninterpreted("merge key", other)),
+            Some(other) => Err(uninterpreted("merge key", &other)),
         },
         Some("retainKeys") => Ok((Relationship::Atomic, Vec::new())),
-        _ => Err(format!("unknown patch strategy {}", Plain(strategy))),
+        _ => Err(format!("unknown patch strategy {}", Plain(&strategy))),
     }
 }
 
@@ -415,7 +357,7 @@ fn uninterpreted(what: &str, value: &Value) -> String {
 }
 
 /// The groups, versions and kinds that an extension names.
-fn kinds(extension: Option<&Value>) -> impl Iterator<Item = [&str; 3]> {
+pub(crate) fn kinds(extension: Option<&Value>) -> impl Iterator<Item = [&str; 3]> {
     let listed = extension.and_then(Value::as_array).into_iter().flatten();
     let kinds = listed.filter_map(|entry| {
         let part = |name| entry.get(name)?.as_str();

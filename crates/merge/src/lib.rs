@@ -26,6 +26,7 @@
 //!
 //! | module | what it has |
 //! |---|---|
+//! | `declarations` | [`Declarations`]: the types of the kinds of a document, for expressions about their objects |
 //! | `schemas` | [`Schemas`]: a document, the kinds in it, and the steps of a merge |
 //! | `document` | reads the document: OpenAPI v3 into types |
 //! | `merging` | two values of a type into one |
@@ -36,6 +37,7 @@
 //! | `errors` | what is wrong, in kube-apiserver's words |
 //! | `text` | values in messages |
 
+mod declarations;
 mod document;
 mod element;
 mod errors;
@@ -46,5 +48,6 @@ mod text;
 mod undeclared;
 mod validation;
 
-pub use errors::{Faults, MAX_DEPTH, MergeError, SchemaError};
+pub use declarations::{Declarations, DeclaredObject, DeclaredType};
+pub use errors::{Faults, MAX_DEPTH, MAX_SIZE, MergeError, SchemaError};
 pub use schemas::Schemas;

@@ -47,6 +47,7 @@ pub mod open_files;
 pub mod paths;
 pub mod pki;
 pub mod proxy_server;
+pub mod published;
 pub mod random;
 pub mod real;
 pub mod replicas;

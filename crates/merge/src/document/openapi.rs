@@ -8,54 +8,73 @@ use portcullis_go::json::{JsonValue, Object};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
+use serde_json::value::RawValue;
 use serde_json::{Number, Value};
+
+/// The largest value of an extension, in bytes of text. A schema with the kinds of all groups has some thousand.
+const MAX_EXTENSION: usize = 64 << 10;
+
+/// The largest default that is kept, in bytes. A default matters for keys alone, and is compared with each element of a list.
+pub(super) const MAX_DEFAULT: usize = 1 << 10;
 
 /// What matters of a schema. What is rare is behind a pointer: a hostile document has many small schemas.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Schema {
+pub(crate) struct Schema {
     #[serde(rename = "$ref", default, deserialize_with = "text")]
     reference: Option<Box<str>>,
     #[serde(rename = "type", default, deserialize_with = "first_text")]
-    pub(super) kind: Option<Box<str>>,
-    pub(super) format: Option<Box<str>>,
-    #[serde(default, deserialize_with = "present")]
-    pub(super) default: Option<Box<JsonValue>>,
-    pub(super) items: Option<Items>,
+    pub(crate) kind: Option<Box<str>>,
+    pub(crate) format: Option<Box<str>>,
+    #[serde(default, deserialize_with = "brief")]
+    pub(crate) default: Option<Box<RawValue>>,
+    pub(crate) items: Option<Items>,
     #[serde(rename = "allOf")]
     all_of: Option<AllOf>,
-    pub(super) properties: Option<Properties>,
+    pub(crate) properties: Option<Properties>,
     #[serde(rename = "additionalProperties")]
-    pub(super) additional_properties: Option<AdditionalProperties>,
+    pub(crate) additional_properties: Option<AdditionalProperties>,
+    #[serde(rename = "x-kubernetes-int-or-string", default, deserialize_with = "is_true")]
+    pub(crate) int_or_string: bool,
+    #[serde(rename = "x-kubernetes-embedded-resource", default, deserialize_with = "is_true")]
+    pub(crate) embedded_resource: bool,
     #[serde(rename = "x-kubernetes-preserve-unknown-fields", default, deserialize_with = "present")]
-    pub(super) preserve_unknown_fields: Option<Box<JsonValue>>,
+    pub(crate) preserve_unknown_fields: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-list-type", default, deserialize_with = "present")]
-    pub(super) list_type: Option<Box<JsonValue>>,
+    pub(crate) list_type: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-list-map-keys", default, deserialize_with = "present")]
-    pub(super) list_map_keys: Option<Box<JsonValue>>,
+    pub(crate) list_map_keys: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-patch-strategy", default, deserialize_with = "present")]
-    pub(super) patch_strategy: Option<Box<JsonValue>>,
+    pub(crate) patch_strategy: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-patch-merge-key", default, deserialize_with = "present")]
-    pub(super) patch_merge_key: Option<Box<JsonValue>>,
+    pub(crate) patch_merge_key: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-map-type", default, deserialize_with = "present")]
-    pub(super) map_type: Option<Box<JsonValue>>,
+    pub(crate) map_type: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-group-version-kind", default, deserialize_with = "present")]
-    pub(super) kinds: Option<Box<JsonValue>>,
+    pub(crate) kinds: Option<Box<RawValue>>,
 }
 
-pub(super) fn value(of: Option<&JsonValue>) -> Option<&Value> {
-    of.map(|JsonValue(value)| value)
+/// The value of a key, if it is there. Its text has been read before, and is kept instead of a value, which takes many times as much.
+pub(crate) fn value(of: Option<&RawValue>) -> Option<Value> {
+    read(of?).ok()
+}
+
+/// A value as kube-openapi reads it.
+fn read(raw: &RawValue) -> Result<Value, serde_json::Error> {
+    let JsonValue(mut value) = serde_json::from_str(raw.get())?;
+    make_doubles(&mut value);
+    Ok(value)
 }
 
 impl Schema {
     /// The reference of the schema itself; empty if it has none.
-    pub(super) fn reference(&self) -> &str {
+    pub(crate) fn reference(&self) -> &str {
         let own = self.reference.as_deref().unwrap_or_default();
         // A fragment without content is none.
         own.strip_suffix('#').unwrap_or(own)
     }
 
     /// Whether the schema allows everything and says nothing about it. It is then what the built-in type for such values is.
-    pub(super) fn says_nothing(&self) -> bool {
+    pub(crate) fn says_nothing(&self) -> bool {
         let Self {
             kind, items, properties, additional_properties, list_type, patch_strategy, map_type, ..
         } = self;
@@ -68,11 +87,20 @@ impl Schema {
             && map_type.is_none()
     }
 
+    /// The schema that this one refers to, itself or as any of `allOf`.
+    // apiserver: pkg/cel/openapi/resolver/refs.go — refOf
+    pub(crate) fn refers_to(&self) -> Option<&str> {
+        let wrapped = self.all_of.as_ref().map(|all| all.first_reference()).unwrap_or_default();
+        let own = self.reference();
+        let reference = if own.is_empty() { wrapped } else { own };
+        reference.rsplit('/').next().filter(|name| !name.is_empty())
+    }
+
     /// The type that the schema refers to, itself or as the only one of `allOf`.
-    pub(super) fn type_name(&self) -> Option<&str> {
+    pub(crate) fn type_name(&self) -> Option<&str> {
         let own = self.reference();
         let reference = match &self.all_of {
-            Some(AllOf { count: 1, first }) if own.is_empty() => first.reference(),
+            Some(AllOf { count: 1, first, .. }) if own.is_empty() => first.reference(),
             _ => own,
         };
         reference.rsplit('/').next().filter(|name| !name.is_empty())
@@ -81,17 +109,42 @@ impl Schema {
 
 /// A reference that is no text is none.
 fn text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<str>>, D::Error> {
-    Ok(match JsonValue::deserialize(from)? {
-        JsonValue(Value::String(text)) => Some(text.into()),
-        JsonValue(_) => None,
-    })
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if !raw.get().starts_with('"') {
+        return Ok(None);
+    }
+    match read(&raw).map_err(de::Error::custom)? {
+        Value::String(text) => Ok(Some(text.into())),
+        _ => Ok(None),
+    }
 }
 
 /// A key that is there, whatever its value.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<JsonValue>>, D::Error> {
-    let mut value = JsonValue::deserialize(from)?;
-    make_doubles(&mut value.0);
-    Ok(Some(Box::new(value)))
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if raw.get().len() > MAX_EXTENSION {
+        return Err(de::Error::custom(format_args!(
+            "an extension has more than {} KiB",
+            MAX_EXTENSION >> 10
+        )));
+    }
+    read(&raw).map_err(de::Error::custom)?;
+    Ok(Some(raw))
+}
+
+/// The same of a value that is not kept if it is long.
+fn brief<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if raw.get().len() > MAX_DEFAULT {
+        return Ok(None);
+    }
+    read(&raw).map_err(de::Error::custom)?;
+    Ok(Some(raw))
+}
+
+/// An extension that is on, or not there; any other value is as if it were not there.
+fn is_true<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+    Ok(Box::<RawValue>::deserialize(from)?.get() == "true")
 }
 
 /// Turns numbers into doubles, as kube-openapi reads them all.
@@ -136,7 +189,7 @@ fn first_text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<str>>, D:
 }
 
 #[derive(Debug)]
-pub(super) enum Items {
+pub(crate) enum Items {
     One(Box<Schema>),
     /// There is another number of schemas, or something else.
     Other,
@@ -186,7 +239,7 @@ impl<'de> Deserialize<'de> for Items {
 }
 
 #[derive(Debug)]
-pub(super) enum AdditionalProperties {
+pub(crate) enum AdditionalProperties {
     Schema(Box<Schema>),
     Allowed(bool),
 }
@@ -214,11 +267,20 @@ impl<'de> Deserialize<'de> for AdditionalProperties {
     }
 }
 
-/// How many schemas there are, and the reference of the first one.
+/// How many schemas there are, the reference of the first one, and the first reference of any.
 #[derive(Debug)]
 struct AllOf {
     count: usize,
     first: Box<Reference>,
+    /// One of a later schema.
+    later: Option<Box<str>>,
+}
+
+impl AllOf {
+    fn first_reference(&self) -> &str {
+        let later = self.later.as_deref().unwrap_or_default();
+        Some(self.first.reference()).filter(|first| !first.is_empty()).unwrap_or(later)
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -247,10 +309,12 @@ impl<'de> Deserialize<'de> for AllOf {
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<AllOf, A::Error> {
                 let first = items.next_element::<Option<Object<Reference>>>()?;
                 let mut count = usize::from(first.is_some());
-                while items.next_element::<Option<Object<Reference>>>()?.is_some() {
+                let mut later = None;
+                while let Some(next) = items.next_element::<Option<Object<Reference>>>()? {
                     count += 1;
+                    later = later.or_else(|| next?.0.reference);
                 }
-                Ok(AllOf { count, first: Box::new(first.flatten().unwrap_or_default().0) })
+                Ok(AllOf { count, first: Box::new(first.flatten().unwrap_or_default().0), later })
             }
         }
         from.deserialize_seq(Counted)
@@ -259,7 +323,7 @@ impl<'de> Deserialize<'de> for AllOf {
 
 /// The properties of an object, sorted by name.
 #[derive(Debug)]
-pub(super) struct Properties(pub(super) Vec<(Box<str>, Schema)>);
+pub(crate) struct Properties(pub(crate) Vec<(Box<str>, Schema)>);
 
 impl<'de> Deserialize<'de> for Properties {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

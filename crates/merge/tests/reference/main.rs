@@ -11,14 +11,13 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::process::Command;
 use std::rc::Rc;
 
 use portcullis_merge::{MergeError, SchemaError, Schemas};
 use serde_json::{Value, json};
 use testkit::comparison::Compared;
 use testkit::go_program::GoProgram;
-use testkit::paths;
+use testkit::published::PublishedDocuments;
 use testkit::random::{Rng, inputs, seed};
 
 mod generator;
@@ -49,23 +48,15 @@ struct Case {
 }
 
 /// The published documents of the Kubernetes release of the tests.
-struct Published(PathBuf);
+struct Published(PublishedDocuments);
 
 impl Published {
     fn find() -> Self {
-        let listed = Command::new("go")
-            .args(["mod", "download", "-json", "k8s.io/kubernetes"])
-            .current_dir(paths::go_module())
-            .env("GOWORK", "off")
-            .output()
-            .unwrap();
-        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
-        let module: Value = serde_json::from_slice(&listed.stdout).unwrap();
-        Self(PathBuf::from(module["Dir"].as_str().unwrap()).join("api/openapi-spec/v3"))
+        Self(PublishedDocuments::find())
     }
 
     fn document(&self, path: &str) -> Document {
-        Document::File(self.0.join(format!("{}_openapi.json", path.replace('/', "__"))))
+        Document::File(self.0.file(path))
     }
 }
 
@@ -196,7 +187,7 @@ fn documents_are_read_as_by_kube_apiserver() {
     let Some(go) = GoProgram::build("merge") else { return };
     let published = Published::find();
     let mut cases: Vec<Case> = Vec::new();
-    for entry in std::fs::read_dir(&published.0).unwrap() {
+    for entry in std::fs::read_dir(published.0.directory()).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         if text.contains("\"components\"") {
