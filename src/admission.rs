@@ -18,11 +18,13 @@ mod surroundings;
 mod trial;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{GroupVersionResource, Policies, Webhook, Webhooks};
 use portcullis_kubernetes::release::{self, Release};
 use portcullis_limits::fair_limiter::FairLimiter;
+use portcullis_limits::rate::Rate;
 use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
@@ -31,6 +33,7 @@ use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::tasks::compute::{ClusterComputePool, ComputePool};
+use crate::telemetry::LogThrottle;
 use cached_reads::DocumentReader;
 pub(crate) use cached_reads::ReadError;
 use callers::Callers;
@@ -78,8 +81,13 @@ pub(crate) struct ClusterAdmission {
     /// Bounds the reviews that wait for shadow webhooks.
     shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
+    /// Bounds the lines about errors of each policy.
+    policy_lines: LogThrottle<String>,
     metrics: Arc<Metrics>,
 }
+
+/// Lines about the errors of a policy that are ignored.
+const POLICY_LINES: Rate = Rate { interval: Duration::from_secs(10), burst: 5 };
 
 /// Which requests may be of interest.
 #[derive(Debug)]
@@ -211,6 +219,7 @@ impl ClusterAdmission {
                 |before| before.shadow_memory.clone(),
             ),
             authorizer,
+            policy_lines: LogThrottle::new(POLICY_LINES),
             metrics: Arc::clone(place.metrics),
             webhooks,
             policies,

@@ -3,7 +3,8 @@
 //!
 //! Only a read takes a place of its flow. A request that waits for the read of another one takes none, or an aggregated API server
 //! that does not answer would take the places of all flows that ask for its group. And no request waits behind one that waits for
-//! a place. How many wait is bounded by the requests in flight.
+//! a place. How many wait is bounded by the requests in flight. A read that has begun goes on without the request that began it: others
+//! will need it, and it keeps the place until it ends.
 
 use std::fmt;
 use std::future::Future;
@@ -25,7 +26,6 @@ use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
 use crate::backend::kube_client;
@@ -50,7 +50,11 @@ pub(super) struct DocumentReader {
 /// What was read, by key.
 pub(super) struct CachedReads<K, V> {
     reader: DocumentReader,
-    entries: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
+    entries: Arc<Entries<K, V>>,
+}
+
+struct Entries<K, V> {
+    by_key: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
     /// What is kept, in bytes, and what a value takes of it.
     kept: Option<(usize, SizeOf<V>)>,
 }
@@ -125,14 +129,19 @@ impl DocumentReader {
     }
 }
 
-impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
+impl<K: Hash + Eq + Send + 'static, V: Clone + Send + 'static> CachedReads<K, V> {
     pub(super) fn new(reader: &DocumentReader) -> Self {
-        Self { reader: reader.clone(), entries: Mutex::new(LruCache::new(MAX_ENTRIES)), kept: None }
+        Self::keeping(reader, None)
     }
 
     /// Keeps no more than so many bytes, but for the value that was read last.
     pub(super) fn within(reader: &DocumentReader, bytes: usize, size: SizeOf<V>) -> Self {
-        Self { kept: Some((bytes, size)), ..Self::new(reader) }
+        Self::keeping(reader, Some((bytes, size)))
+    }
+
+    fn keeping(reader: &DocumentReader, kept: Option<(usize, SizeOf<V>)>) -> Self {
+        let by_key = Mutex::new(LruCache::new(MAX_ENTRIES));
+        Self { reader: reader.clone(), entries: Arc::new(Entries { by_key, kept }) }
     }
 
     /// What is known of a key, if it is fresh for a request that comes now, or else what `read` reads. A read that others have begun
@@ -147,7 +156,7 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
     where
         F: Future<Output = Result<V, String>> + Send + 'static,
     {
-        let entry = Arc::clone(lock(&self.entries).get_or_insert(key, Arc::default));
+        let entry = Arc::clone(lock(&self.entries.by_key).get_or_insert(key, Arc::default));
         let now = Instant::now();
         let until = now + QUEUE_TIMEOUT;
         let shares = &self.reader.shares;
@@ -170,22 +179,24 @@ impl<K: Hash + Eq, V: Clone + Send + 'static> CachedReads<K, V> {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let reader = self.reader.clone();
-        let reading = AbortOnDropHandle::new(self.reader.runtime.spawn(async move {
+        let (reader, entries) = (self.reader.clone(), Arc::clone(&self.entries));
+        let reading = self.reader.runtime.spawn(async move {
             let (_permit, ReadInProgress(entry)) = (permit, &reading);
             let value = read(reader).await?;
             *lock(&entry.known) = Some(value.clone());
+            entries.forget_beyond_bound();
             Ok(value)
-        }));
+        });
         let value = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
-        self.forget_beyond_bound();
         value.map_err(ReadError::Unreadable)
     }
+}
 
+impl<K: Hash + Eq, V> Entries<K, V> {
     /// Forgets what was not used for longest.
     fn forget_beyond_bound(&self) {
         let Some((bound, size)) = self.kept else { return };
-        let mut entries = lock(&self.entries);
+        let mut entries = lock(&self.by_key);
         let size = |entry: &CacheEntry<V>| lock(&entry.known).as_ref().map_or(0, size);
         let mut kept: usize = entries.iter().map(|(_, entry)| size(entry)).sum();
         while kept > bound && entries.len() > 1 {
@@ -290,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_fails_or_is_given_up_is_followed_by_one_at_once() {
+    async fn a_read_that_fails_is_followed_by_one_at_once_and_one_that_is_given_up_goes_on() {
         for is_given_up in [false, true] {
             let (reads, begun) = (reads(), Arc::<AtomicUsize>::default());
             let ask = |number: usize| {
@@ -300,7 +311,7 @@ mod tests {
                         return Ok(Instant::now());
                     }
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    Err("failed".to_owned())
+                    if is_given_up { Ok(Instant::now()) } else { Err("failed".to_owned()) }
                 };
                 let fresh = |_: &Instant, _| true;
                 tokio::spawn(async move { reads.get(&number.to_string(), "key", fresh, read).await })
@@ -315,21 +326,22 @@ mod tests {
             let before = Instant::now();
             assert!(join_all(waiting).await.into_iter().all(|waited| waited.unwrap().is_ok()));
             assert!(before.elapsed() < SLOW);
-            assert_eq!(begun.load(Ordering::SeqCst), 2);
+            assert_eq!(begun.load(Ordering::SeqCst), if is_given_up { 1 } else { 2 });
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_was_not_used_for_longest_is_forgotten() {
-        let reads = Reads { kept: Some((2, |_| 1)), ..Arc::into_inner(reads()).unwrap() };
+        let keeping = |bytes| Reads::within(&reads().reader, bytes, |_| 1);
+        let reads = keeping(2);
         for key in ["a", "b", "a", "c"] {
             ask(&reads, "flow", key, Duration::ZERO).await.unwrap();
         }
-        let keys: Vec<_> = lock(&reads.entries).iter().map(|(key, _)| *key).collect();
+        let keys: Vec<_> = lock(&reads.entries.by_key).iter().map(|(key, _)| *key).collect();
         assert_eq!(keys, ["c", "a"]);
-        let reads = Reads { kept: Some((0, |_| 1)), ..reads };
+        let reads = keeping(0);
         ask(&reads, "flow", "large", Duration::ZERO).await.unwrap();
-        assert_eq!(lock(&reads.entries).len(), 1, "that of the request itself");
+        assert_eq!(lock(&reads.entries.by_key).len(), 1, "that of the request itself");
     }
 
     #[tokio::test(start_paused = true)]

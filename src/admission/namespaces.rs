@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use kube::core::{ClusterResourceScope, PartialObjectMeta};
 use kube::{Api, Client, Resource};
+use portcullis_admission::MatchError;
 use portcullis_admission::review::internal_error;
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::path_segment;
@@ -23,6 +24,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AdmissionPlace;
+use super::surroundings::too_many_requests;
 use crate::backend::watched::reflector::Reflector;
 use crate::backend::watched::watch_cache::{Cacheable, WatchCache};
 use crate::backend::{Backend, kube_client, watched};
@@ -112,21 +114,21 @@ impl Namespaces {
         }
     }
 
-    /// The labels of a namespace; the `Status` for the client if they cannot be read.
-    pub(super) async fn labels(&self, flow: &str, namespace: &str) -> Result<Labels, Box<meta::Status>> {
+    /// The labels of a namespace.
+    pub(super) async fn labels(&self, flow: &str, namespace: &str) -> Result<Labels, MatchError> {
         match self {
             Self::Labels(known) => known.get(flow, namespace).await.map(|labels| Labels::clone(&labels)),
             Self::Objects(known) => known.get(flow, namespace).await.map(|found| found.labels.clone()),
         }
     }
 
-    /// A namespace; the `Status` for the client if it cannot be read.
-    pub(super) async fn object(&self, flow: &str, namespace: &str) -> Result<Value, Box<meta::Status>> {
+    /// A namespace.
+    pub(super) async fn object(&self, flow: &str, namespace: &str) -> Result<Value, MatchError> {
         match self {
-            Self::Labels(_) => Err(internal_error("namespaces are not watched as a whole")),
+            Self::Labels(_) => Err(unknown("namespaces are not watched as a whole")),
             Self::Objects(known) => {
                 let found = known.get(flow, namespace).await?;
-                found.object.clone().ok_or_else(|| internal_error("the namespace cannot be read"))
+                found.object.clone().ok_or_else(|| unknown("the namespace cannot be read"))
             }
         }
     }
@@ -179,8 +181,8 @@ where
         Self { cluster, backend, client, runtime, project, cache, live_reads, watch }
     }
 
-    /// What is known of a namespace; the `Status` for the client if it cannot be read.
-    async fn get(&self, flow: &str, namespace: &str) -> Result<Arc<V>, Box<meta::Status>> {
+    /// What is known of a namespace.
+    async fn get(&self, flow: &str, namespace: &str) -> Result<Arc<V>, MatchError> {
         // In a path, it could name another object.
         if !path_segment(namespace).is_ok_and(|segment| segment == namespace) {
             return Err(not_found(namespace));
@@ -193,15 +195,15 @@ where
         let (api, name, project) = (Api::<K>::all(self.client.clone()), namespace.to_owned(), self.project);
         let (shares, flow, cluster) = (self.live_reads.clone(), Arc::from(flow), Arc::clone(&self.cluster));
         let reading = AbortOnDropHandle::new(self.runtime.spawn(async move {
-            let busy = |_| internal_error("too many reads of namespaces are in progress");
+            let busy = |_| MatchError::Request(too_many_requests());
             let _permit = shares.acquire(flow, 1, Instant::now() + QUEUE_TIMEOUT).await.map_err(busy)?;
             read(&api, &cluster, &name).await.map(|found| Arc::new(project(&found)))
         }));
-        reading.await.unwrap_or_else(|_| Err(internal_error("the read of the namespace was cancelled")))
+        reading.await.unwrap_or_else(|_| Err(unknown("the read of the namespace was cancelled")))
     }
 }
 
-async fn read<K>(api: &Api<K>, cluster: &str, name: &str) -> Result<K, Box<meta::Status>>
+async fn read<K>(api: &Api<K>, cluster: &str, name: &str) -> Result<K, MatchError>
 where
     K: Clone + fmt::Debug + DeserializeOwned,
 {
@@ -210,15 +212,20 @@ where
         Ok(Ok(None)) => Err(not_found(name)),
         Ok(Err(error)) => {
             tracing::warn!(cluster, namespace = name, %error, "cannot read a namespace for admission");
-            Err(internal_error(&format!("the gateway cannot read the namespace {}", Quoted(name))))
+            Err(unknown(&format!("the gateway cannot read the namespace {}", Quoted(name))))
         }
-        Err(_) => Err(internal_error(&format!("the namespace {} was not read in time", Quoted(name)))),
+        Err(_) => Err(unknown(&format!("the namespace {} was not read in time", Quoted(name)))),
     }
 }
 
+/// No policy may be ignored for it. The reference reads namespaces from itself.
+fn unknown(error: &str) -> MatchError {
+    MatchError::Request(internal_error(error))
+}
+
 // apimachinery: pkg/api/errors/errors.go, NewNotFound
-fn not_found(name: &str) -> Box<meta::Status> {
-    Box::new(meta::Status {
+fn not_found(name: &str) -> MatchError {
+    MatchError::Configuration(Box::new(meta::Status {
         code: Some(404),
         reason: Some("NotFound".to_owned()),
         message: Some(format!("namespaces {} not found", Quoted(name))),
@@ -229,7 +236,7 @@ fn not_found(name: &str) -> Box<meta::Status> {
             ..meta::StatusDetails::default()
         }),
         ..meta::Status::default()
-    })
+    }))
 }
 
 impl<K, V> Drop for WatchedNamespaces<K, V> {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
@@ -13,7 +13,8 @@ use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
     Annotation, Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost,
-    SchemaPurpose, ServedResource, Surroundings, Webhook, WebhookKind, WebhookResponse,
+    MatchError, PolicyScope, SchemaPurpose, ServedResource, Surroundings, Webhook, WebhookKind,
+    WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::user::UserInfo;
@@ -21,14 +22,15 @@ use portcullis_limits::Owner;
 use portcullis_merge::Schemas;
 use portcullis_system::sync::lock;
 use serde_json::Value;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::callers::{BUSY, CallFailure};
 use super::shadow::ShadowCaller;
-use super::{ClusterAdmission, DryRun, ReadError, Strategy};
+use super::{ClusterAdmission, DryRun, Namespaces, ReadError, Strategy};
 use crate::authz::{AccessError, AccessRefusal, AuthzTrace, ReviewError, of_expression};
 use crate::backend::sharing::is_built_in;
 use crate::request::info::RequestInfo;
+use crate::telemetry::LogPermit;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// A request, as far as the phases need it.
@@ -53,6 +55,10 @@ pub(crate) struct RequestSurroundings<'a> {
     notes: Mutex<AdmissionNotes>,
     /// Whether a webhook was not called because too many calls are in progress.
     is_busy: AtomicBool,
+    /// Whether the objects are as the client has sent them.
+    are_as_sent: AtomicBool,
+    /// Until when the request waits for what only shadow policies need, once it does.
+    shadow_wait: OnceLock<Instant>,
     /// What the expressions have cost where the request is served.
     inline_cost: InlineCost,
 }
@@ -70,7 +76,7 @@ pub(crate) struct AdmissionNotes {
     annotation_bytes: usize,
 }
 
-/// How long a request waits for the schemas of a shadow policy.
+/// How long a request waits for the schemas of all its shadow policies.
 // threat: silent-backend
 const SHADOW_SCHEMAS_TIMEOUT: Duration = Duration::from_millis(500);
 /// How much of the message of a shadow policy is logged.
@@ -107,6 +113,8 @@ impl<'a> RequestSurroundings<'a> {
             request,
             notes: Mutex::default(),
             is_busy: AtomicBool::new(false),
+            are_as_sent: AtomicBool::new(false),
+            shadow_wait: OnceLock::new(),
             inline_cost: InlineCost::default(),
         }
     }
@@ -120,6 +128,31 @@ impl<'a> RequestSurroundings<'a> {
     /// Takes the warnings and annotations so far.
     pub(crate) fn take_notes(&self) -> AdmissionNotes {
         mem::take(&mut lock(&self.notes))
+    }
+
+    /// Says that the objects under review are as the client has sent them.
+    pub(crate) fn note_as_sent(&self) {
+        self.are_as_sent.store(true, Ordering::Relaxed);
+    }
+
+    /// A client can cause an error with each request.
+    // threat: log-flood
+    fn warn_of_ignored(&self, policy: &PolicyScope, error: &str) {
+        let Some(LogPermit { suppressed }) = self.admission.policy_lines.permit(&policy.name) else { return };
+        let (cluster, policy) = (&self.admission.cluster, &policy.name);
+        let error = error.chars().take(MAX_LOGGED_CHARACTERS).collect::<String>();
+        tracing::warn!(
+            cluster,
+            policy,
+            error,
+            suppressed,
+            "an error of an admission policy is ignored by its failurePolicy, failing open"
+        );
+    }
+
+    fn namespaces(&self) -> Result<&Namespaces, MatchError> {
+        let unwatched = || MatchError::Request(internal_error("namespaces are not watched"));
+        self.admission.namespaces.as_deref().ok_or_else(unwatched)
     }
 
     /// What a dry run of a write means; the reason, if that cannot be told.
@@ -156,6 +189,11 @@ impl<'a> RequestSurroundings<'a> {
         let trace = AuthzTrace::within(self.request.spans);
         authorizer.authorize_at_api_servers(self.request.flow, self.request.user, info, &trace).await
     }
+}
+
+/// The refusal of a request by a bound of the gateway.
+pub(super) fn too_many_requests() -> Box<meta::Status> {
+    undecided(&ReviewError::Overloaded)
 }
 
 /// The refusal of a request of which an access review of an expression is not decided now, as of one that itself is not.
@@ -262,8 +300,7 @@ impl Caller for RequestSurroundings<'_> {
                 tracing::warn!(cluster, webhook, error, "failed calling webhook, failing open");
             }
             Event::PolicyIgnored(policy, error) => {
-                let (cluster, policy) = (&self.admission.cluster, &policy.name);
-                tracing::warn!(cluster, policy, error, "failed evaluating admission policy, failing open");
+                self.warn_of_ignored(policy, error);
             }
             Event::ShadowPolicy { policy, would, took, .. } => {
                 let (would, message) = would.parts();
@@ -287,18 +324,12 @@ impl Caller for RequestSurroundings<'_> {
 }
 
 impl Surroundings for RequestSurroundings<'_> {
-    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
-        match &self.admission.namespaces {
-            Some(namespaces) => namespaces.labels(self.request.flow, namespace).await,
-            None => Err(internal_error("namespaces are not watched")),
-        }
+    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, MatchError> {
+        self.namespaces()?.labels(self.request.flow, namespace).await
     }
 
-    async fn namespace(&self, name: &str) -> Result<Value, Box<meta::Status>> {
-        match &self.admission.namespaces {
-            Some(namespaces) => namespaces.object(self.request.flow, name).await,
-            None => Err(internal_error("namespaces are not watched")),
-        }
+    async fn namespace(&self, name: &str) -> Result<Value, MatchError> {
+        self.namespaces()?.object(self.request.flow, name).await
     }
 
     async fn schemas(
@@ -310,7 +341,8 @@ impl Surroundings for RequestSurroundings<'_> {
         let reading = self.admission.schemas.of((self.request.flow, self.request.owner), group, version);
         if purpose.is_shadow {
             // What has no effect ends no request, and delays it only briefly.
-            let read = timeout(SHADOW_SCHEMAS_TIMEOUT, reading).await;
+            let until = self.shadow_wait.get_or_init(|| Instant::now() + SHADOW_SCHEMAS_TIMEOUT);
+            let read = timeout_at(*until, reading).await;
             return read
                 .map_or(Err(ReadError::Busy), |read| read)
                 .map_err(|error| internal_error(&error.to_string()));
@@ -333,6 +365,10 @@ impl Surroundings for RequestSurroundings<'_> {
                 Ok(None)
             }
         }
+    }
+
+    fn are_as_sent(&self) -> bool {
+        self.are_as_sent.load(Ordering::Relaxed)
     }
 
     fn is_typed(&self, group: &str) -> bool {

@@ -10,9 +10,9 @@ use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
     AnyPolicy, Attributes, CallError, CallOutcome, Caller, Event, GroupVersionKind, GroupVersionResource,
-    InlineCost, MutatingPolicy, NoConversions, Objects, Policies, PolicyKind, PolicyScope, SchemaPurpose,
-    ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind, WebhookResponse,
-    Webhooks, phases,
+    InlineCost, MatchError, MutatingPolicy, NoConversions, Objects, Policies, PolicyKind, PolicyScope,
+    SchemaPurpose, ShadowOutcome, SkipReason, Surroundings, ValidatingPolicy, Webhook, WebhookKind,
+    WebhookResponse, Webhooks, phases,
 };
 use portcullis_cel::{AccessDecision, AccessReview, ExplainedPart};
 use portcullis_kubernetes::release::Release;
@@ -299,11 +299,11 @@ impl Surroundings for TrialSurroundings<'_> {
         &self.inline_cost
     }
 
-    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<meta::Status>> {
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, MatchError> {
         Ok(self.labels.clone())
     }
 
-    async fn namespace(&self, name: &str) -> Result<Value, Box<meta::Status>> {
+    async fn namespace(&self, name: &str) -> Result<Value, MatchError> {
         let metadata = json!({"name": name, "labels": self.labels, "creationTimestamp": null});
         let (kind, spec) = ("Namespace", json!({"finalizers": ["kubernetes"]}));
         let status = json!({"phase": "Active"});

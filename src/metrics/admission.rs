@@ -154,7 +154,7 @@ impl AdmissionMetrics {
             )?,
             policies_ignored: registrar.counters(
                 "portcullis_admission_policy_fail_open_total",
-                "Requests that an admission policy could not be shown, and that its failurePolicy let pass.",
+                "Errors of an admission policy that its failurePolicy ignored, also of requests that it could not be shown.",
                 &["policy"],
             )?,
             shadow_policies: registrar.counters(

@@ -38,9 +38,9 @@ pub use policy::{
     Policies, PolicyBinding, PolicyKind, PolicyScope, Reason, ValidatingPolicy, Validation, ValidationAction,
 };
 pub use surroundings::{
-    Annotation, CallError, CallOutcome, Caller, ConditionsOf, Event, MutationCheck, Phase, Plugin,
-    PolicyAction, PolicyCheck, PolicyCheckError, SchemaPurpose, ShadowOutcome, SkipReason, Surroundings,
-    WebhookResponse,
+    Annotation, CallError, CallOutcome, Caller, ConditionsOf, Event, MatchError, MutationCheck, Phase,
+    Plugin, PolicyAction, PolicyCheck, PolicyCheckError, SchemaPurpose, ShadowOutcome, SkipReason,
+    Surroundings, WebhookResponse,
 };
 pub use type_warnings::{KindError, TypeWarning};
 pub use webhook::{

@@ -31,8 +31,8 @@ use portcullis_cel::Bindings;
 use serde_json::Value;
 
 use crate::{
-    Attributes, Conversions, GroupVersionKind, MatchResources, Operation, ServedResource, SharedObjects,
-    SkipReason, Surroundings, Webhook,
+    Attributes, Conversions, GroupVersionKind, MatchError, MatchResources, Operation, ServedResource,
+    SharedObjects, SkipReason, Surroundings, Webhook,
 };
 use conditions::Evaluation;
 use rules::{PossibleEquivalents, named_match, possible_match, served_match};
@@ -52,7 +52,7 @@ pub struct RequestMatcher<'a, C> {
     conversions: &'a C,
     possible: OnceLock<PossibleEquivalents>,
     served: OnceLock<Option<Vec<Arc<ServedResource>>>>,
-    namespace: OnceLock<Result<BTreeMap<String, String>, Box<Status>>>,
+    namespace: OnceLock<Result<BTreeMap<String, String>, MatchError>>,
 }
 
 /// The objects of a request in the form that a webhook expects.
@@ -73,6 +73,11 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
             served: OnceLock::new(),
             namespace: OnceLock::new(),
         }
+    }
+
+    /// The request.
+    pub(crate) fn attributes(&self) -> &'a Attributes {
+        self.attributes
     }
 
     /// How the rules of a webhook match. The API server is only asked what it serves if that matters.
@@ -116,20 +121,21 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         if !self.object_matches(&webhook.object_selector, objects) {
             return skip(SkipReason::ObjectSelector);
         }
-        if !self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await? {
+        let in_namespace = self.namespace_matches(&webhook.namespace_selector, objects, surroundings).await;
+        if !in_namespace.map_err(MatchError::into_status)? {
             return skip(SkipReason::NamespaceSelector);
         }
         Ok(rules)
     }
 
-    /// How the rules of a policy match, if its selectors do; the reason, if that cannot be decided.
+    /// How the rules of a policy, or of a binding, match, if its selectors do.
     // apiserver: pkg/admission/plugin/policy/matching/matching.go, Matches
     pub(crate) async fn resources_match(
         &self,
         resources: &MatchResources,
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
-    ) -> Result<RuleMatch, Box<Status>> {
+    ) -> Result<RuleMatch, MatchError> {
         let matched = self.constraints_match(resources, resources.into()).await;
         if matched == RuleMatch::No || !self.object_matches(&resources.object_selector, objects) {
             return Ok(RuleMatch::No);
@@ -238,7 +244,8 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         if self.attributes.resource.resource == "namespaces" {
             return Ok(true);
         }
-        self.namespace_matches(selector, &SharedObjects::default(), surroundings).await
+        let matches = self.namespace_matches(selector, &SharedObjects::default(), surroundings).await;
+        matches.map_err(MatchError::into_status)
     }
 
     // apiserver: pkg/admission/plugin/webhook/predicates/object/matcher.go, MatchObjectSelector
@@ -259,8 +266,9 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         selector: &LabelSelector,
         objects: &SharedObjects,
         surroundings: &impl Surroundings,
-    ) -> Result<bool, Box<Status>> {
+    ) -> Result<bool, MatchError> {
         let Attributes { operation, resource, subresource, namespace, .. } = self.attributes;
+        let undecidable = |error| Err(MatchError::Configuration(statuses::internal_error(error)));
         let on_namespaces = resource.resource == "namespaces";
         if selector.is_empty() || (namespace.is_empty() && !on_namespaces) {
             return Ok(true);
@@ -272,13 +280,13 @@ impl<'a, C: Conversions> RequestMatcher<'a, C> {
         {
             let labels = ObjectLabels::of(objects.object.as_deref(), true);
             if labels == ObjectLabels::Inaccessible {
-                return Err(statuses::internal_error("object does not implement the Object interfaces"));
+                return undecidable("object does not implement the Object interfaces");
             }
             return Ok(selector.matches_object(&labels));
         }
         if namespace.is_empty() {
             // client-go: rest/request.go, Name
-            return Err(statuses::internal_error("resource name may not be empty"));
+            return undecidable("resource name may not be empty");
         }
         let labels = if let Some(labels) = self.namespace.get() {
             labels

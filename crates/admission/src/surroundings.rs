@@ -32,15 +32,15 @@ pub trait Caller: Sync {
 
 /// What the phases need, for one request.
 pub trait Surroundings: Caller {
-    /// The labels of a namespace; the `Status` for the client if they cannot be read.
+    /// The labels of a namespace.
     fn namespace_labels(
         &self,
         namespace: &str,
-    ) -> impl Future<Output = Result<BTreeMap<String, String>, Box<Status>>> + Send;
+    ) -> impl Future<Output = Result<BTreeMap<String, String>, MatchError>> + Send;
 
-    /// A namespace, as the API server has it; the `Status` for the client if it cannot be read.
-    fn namespace(&self, _name: &str) -> impl Future<Output = Result<Value, Box<Status>>> + Send {
-        ready(Err(internal_error("namespaces are not read")))
+    /// A namespace, as the API server has it.
+    fn namespace(&self, _name: &str) -> impl Future<Output = Result<Value, MatchError>> + Send {
+        ready(Err(MatchError::Request(internal_error("namespaces are not read"))))
     }
 
     /// The schemas that the API server publishes for the group and version of a kind; `None` if it publishes none. The `Status` for the
@@ -51,6 +51,11 @@ pub trait Surroundings: Caller {
         _purpose: SchemaPurpose,
     ) -> impl Future<Output = Result<Option<Arc<Schemas>>, Box<Status>>> + Send {
         ready(Ok(None))
+    }
+
+    /// Whether the objects are as a client has sent them, and not as the API server shows them: they may have what their kinds do not.
+    fn are_as_sent(&self) -> bool {
+        false
     }
 
     /// Whether the API server decodes objects of a group into types of its own, which have no other fields. It keeps the fields of custom
@@ -96,6 +101,24 @@ pub trait Surroundings: Caller {
 
     /// Lets the call of a shadow webhook [run](ShadowCall::run). A request that waits for this future waits for the webhook.
     fn shadow(&self, call: ShadowCall) -> impl Future<Output = ()> + Send;
+}
+
+/// Why it is not known whether a webhook, or a policy, is about a request.
+#[derive(Debug, Clone, PartialEq)]
+pub enum MatchError {
+    /// It can never be: there is no such namespace, or the object has no labels. The `failurePolicy` of a policy decides, as upstream.
+    Configuration(Box<Status>),
+    /// It is not known now. The request ends with this, whatever a `failurePolicy` says: a client could cause it.
+    Request(Box<Status>),
+}
+
+impl MatchError {
+    /// The `Status` for the client, if the request ends.
+    pub fn into_status(self) -> Box<Status> {
+        match self {
+            Self::Configuration(status) | Self::Request(status) => status,
+        }
+    }
 }
 
 /// What schemas are for.
@@ -204,7 +227,7 @@ pub enum Event<'a> {
     PolicyChecked(PolicyCheck<'a>),
     /// A mutation of a policy was evaluated.
     PolicyMutated(MutationCheck<'a>),
-    /// A policy cannot be evaluated for a request, which its `failurePolicy` ignores.
+    /// A policy cannot be evaluated for a request, or has an error, which its `failurePolicy` ignores.
     PolicyIgnored(&'a PolicyScope, &'a str),
     /// Why a validation of a policy does not hold, or a mutation fails, if [that is wanted](Surroundings::wants_explanations).
     Explained {

@@ -25,8 +25,8 @@ use portcullis_admission::configuration::manifest::{ManifestError, ManifestProbl
 use portcullis_admission::phases::{self, ShadowCall};
 use portcullis_admission::review::ReviewRequest;
 use portcullis_admission::{
-    Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost, NoConversions,
-    Objects, Operation, Surroundings, UserInfo, ValidatingPolicy, Webhook, WebhookResponse,
+    Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost, MatchError,
+    NoConversions, Objects, Operation, Surroundings, UserInfo, ValidatingPolicy, Webhook, WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
 use portcullis_kubernetes::release::Release;
@@ -77,11 +77,11 @@ impl Surroundings for Recorder {
         &self.inline_cost
     }
 
-    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, MatchError> {
         Ok(serde_json::from_value(self.namespace["metadata"]["labels"].clone()).unwrap_or_default())
     }
 
-    async fn namespace(&self, _: &str) -> Result<Value, Box<Status>> {
+    async fn namespace(&self, _: &str) -> Result<Value, MatchError> {
         Ok(self.namespace.clone())
     }
 

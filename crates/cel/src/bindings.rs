@@ -9,12 +9,14 @@ use super::libraries::authorizer;
 use super::value::{Datum, Numbers, RootVariable};
 
 const AUTHORIZER: [&str; 2] = ["authorizer", "authorizer.requestResource"];
-/// The depth of the values of variables. JSON that is read from a text has at most 128 levels.
-const MAX_DEPTH: usize = 250;
+/// The most levels of the values of variables, and of what an expression of a mutation gives. The reference has no bound but that of Go for
+/// JSON, 10,000 levels.
+pub(super) const MAX_DEPTH: usize = 250;
 
 /// The values of an environment's variables; build them once for many expressions.
 ///
-/// A value of more than 250 levels is not bound: each use of the variable is an error.
+/// A value of more than 250 levels is not bound: an evaluation that uses the variable ends with
+/// [`Outcome::Unsupported`](crate::Outcome::Unsupported).
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(pub(super) Vec<(&'static str, Datum)>);
 

@@ -40,6 +40,7 @@ pub fn evaluate(
             }
             Outcome::Variable(name) => return (Err(format!("no value of variable {name}")), cost),
             Outcome::Error(error) => return (Err(error.to_string()), cost),
+            Outcome::Unsupported(error) => return (Err(error), cost),
             Outcome::Patch(Ok(value)) => return (Ok(value), cost),
             Outcome::Patch(Err(error)) => return (Err(format!("{MISFIT}{error}")), cost),
             Outcome::Value(_) => {

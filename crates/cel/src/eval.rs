@@ -12,10 +12,11 @@ use std::sync::Arc;
 use portcullis_go::quote::Quoted;
 
 use super::access::{AccessDecision, AccessReview};
+use super::bindings::MAX_DEPTH;
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::environment::VARIABLES;
-use super::evaluation::{EvalResult, Evaluation, Extent, Halt, error, no_such_overload, sound};
+use super::evaluation::{EvalResult, Evaluation, Extent, Halt, error, no_such_overload, sound, unsupported};
 use super::go_form::{Converter, GoValue};
 use super::patterns::Patterns;
 use super::price::{self, LIST, MAP, STRUCT};
@@ -302,7 +303,8 @@ impl<'a> Evaluator<'a> {
         };
         match found {
             Some((_, value)) => Ok(value.clone()),
-            None => error(format!("no such attribute(s): {name}")),
+            // Those of the environment are all bound, but for values that are too deep.
+            None => unsupported(format!("{name} has more than {MAX_DEPTH} levels, which are not read here")),
         }
     }
 

@@ -42,7 +42,7 @@ pub(super) enum Halt {
     Error(String),
     /// No overload accepts the values; `Library::refusal` is the reference's error for the function.
     Unsuited,
-    /// An error of what is not supported here, which no operator may absorb.
+    /// What is not supported here, or is beyond a bound of this program. It says nothing about the input, so no operator may absorb it.
     Unsupported(String),
     /// The cost limit is exceeded.
     Cost,
@@ -67,6 +67,8 @@ impl Halt {
 /// How an evaluation ended without a value, with the reference's text.
 pub(super) enum HaltKind {
     Error(String),
+    /// What is not supported here.
+    Unsupported(String),
     /// The evaluation is not brief.
     Long,
     Review(Box<AccessReview>),
@@ -77,7 +79,8 @@ impl Halt {
     /// The end as the callers of an evaluation see it.
     pub(super) fn kind(self) -> HaltKind {
         match self {
-            Self::Error(text) | Self::Unsupported(text) => HaltKind::Error(text),
+            Self::Error(text) => HaltKind::Error(text),
+            Self::Unsupported(text) => HaltKind::Unsupported(text),
             Self::Unsuited => HaltKind::Error("no such overload".to_owned()),
             Self::Cost => HaltKind::Error("operation cancelled: actual cost limit exceeded".to_owned()),
             Self::Long => HaltKind::Long,
@@ -95,6 +98,10 @@ pub(super) fn error<T>(text: impl Into<String>) -> Result<T, Halt> {
 
 pub(super) fn no_such_overload<T>() -> Result<T, Halt> {
     error("no such overload")
+}
+
+pub(super) fn unsupported<T>(text: impl Into<String>) -> Result<T, Halt> {
+    Err(Halt::Unsupported(text.into()))
 }
 
 /// A value, or its error.

@@ -86,7 +86,7 @@ impl<'a, F: Fn() -> Evaluator<'a>> Explainer<'a, F> {
         let failed = result.is_err();
         let value = match result.map_err(Halt::kind) {
             Ok(value) => cut(value_text(&value)),
-            Err(HaltKind::Error(text)) => format!("error: {}", cut(text)),
+            Err(HaltKind::Error(text) | HaltKind::Unsupported(text)) => format!("error: {}", cut(text)),
             Err(HaltKind::Long | HaltKind::Review(_) | HaltKind::Variable(_)) => "not evaluated".to_owned(),
         };
         self.parts.push(ExplainedPart { depth, text: cut(text(node)), value });

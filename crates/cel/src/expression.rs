@@ -140,6 +140,7 @@ impl Expression {
             Outcome::Value(value) => Ok(value),
             Outcome::Patch(Ok(_)) => Err(EvalError("the value is that of a mutation".to_owned())),
             Outcome::Error(error) | Outcome::Patch(Err(error)) => Err(error),
+            Outcome::Unsupported(text) => Err(EvalError(text)),
             Outcome::Review(_) => Err(EvalError("no authorizer is bound".to_owned())),
             Outcome::Variable(name) => Err(EvalError(format!("no value of variable {name:?} is known"))),
         }
@@ -201,6 +202,7 @@ impl Expression {
         let outcome = match result.map_err(Halt::kind) {
             Ok(outcome) => outcome,
             Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
+            Err(HaltKind::Unsupported(text)) => Outcome::Unsupported(text),
             Err(HaltKind::Long) => return Err(cost),
             Err(HaltKind::Review(review)) => Outcome::Review(review),
             Err(HaltKind::Variable(name)) => Outcome::Variable(name),
@@ -246,7 +248,7 @@ impl Expression {
             return evaluate();
         }
         stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
-            .unwrap_or_else(|reason| (Err(Halt::Error(reason)), COST_LIMIT))
+            .unwrap_or_else(|reason| (Err(Halt::Unsupported(reason)), COST_LIMIT))
     }
 }
 
@@ -268,6 +270,9 @@ pub enum Outcome {
     Patch(Result<serde_json::Value, EvalError>),
     /// An error of the input or the expression.
     Error(EvalError),
+    /// What is not supported here, or is beyond a bound of this program that the reference does not have. Whoever may ignore errors must not
+    /// ignore this one: a client that can cause it would decide which expressions count.
+    Unsupported(String),
     /// The authorizer must decide this access review first.
     Review(Box<AccessReview>),
     /// This variable of the policy must be evaluated first.

@@ -10,13 +10,12 @@ use portcullis_go::base64;
 use portcullis_go::quote::Quoted;
 use serde_json::{Map, Number, Value as Json};
 
+use super::bindings::MAX_DEPTH;
 use super::evaluation::{COST_LIMIT, Halt};
 use super::go_form::{Converter, GoValue, Unconverted};
 use super::native::Native;
 use super::value::{Datum, GoForm, MapKey, Message, MessageKind};
 
-/// The depth of a value. JSON that is read from a text has at most 128 levels.
-const MAX_DEPTH: usize = 250;
 /// The largest integer that every reader of JSON reads as it is.
 // cel-go: common/types/int.go — maxIntJSON
 const MAX_SAFE: u64 = (1 << 53) - 1;
@@ -374,7 +373,7 @@ fn deeper(depth: usize) -> Converted<usize> {
     if depth < MAX_DEPTH {
         Ok(depth + 1)
     } else {
-        misfit(format!("the value has more than {MAX_DEPTH} levels"))
+        Err(Fault::Halt(Halt::Unsupported(format!("the value has more than {MAX_DEPTH} levels"))))
     }
 }
 

@@ -298,7 +298,7 @@ mod variables {
             match outcome {
                 VariableOutcome::Known => drop(pending.pop()),
                 VariableOutcome::Variable(name) => pending.push(name),
-                VariableOutcome::Review(_) => unreachable!(),
+                VariableOutcome::Review(_) | VariableOutcome::Unsupported(_) => unreachable!(),
             }
         }
     }
@@ -450,6 +450,61 @@ fn a_mutation_gives_its_patch() {
         other.to_string(),
         "compilation failed: ERROR: <input>:1:7: undeclared reference to 'Object' (in container '')\n | Object{}\n | ......^"
     );
+}
+
+/// What a client can cause must not look like an error, which a policy may ignore.
+#[test]
+fn what_is_beyond_a_bound_is_no_error_of_the_input() {
+    let nested =
+        |levels: usize| (0..levels).fold(serde_json::json!(1), |inner, _| serde_json::json!({"a": inner}));
+    let object = serde_json::json!({
+        "quantity": "1e1001", "long": "a".repeat(10_001), "high": "(".repeat(150) + &")".repeat(150), "zone": "Local"
+    });
+    let outcome = |text: &str, result, object: &serde_json::Value| {
+        let expression = Expression::compile(text, Environment::MUTATION, result).unwrap();
+        expression.evaluate_with(&Bindings::default().with("object", object), &[]).outcome
+    };
+    for unsupported in [
+        "isQuantity(object.quantity)",
+        "quantity(object.quantity).isInteger()",
+        "'a'.matches(object.long)",
+        "'a'.find(object.high) == ''",
+        "timestamp('2030-01-01T00:00:00Z').getHours(object.zone) == 1",
+    ] {
+        for text in [
+            unsupported.to_owned(),
+            format!("{unsupported} || true"),
+            format!("[1].exists(x, {unsupported} || true)"),
+        ] {
+            let found = outcome(&text, ResultType::Bool, &object);
+            assert!(matches!(found, Outcome::Unsupported(_)), "{text}: {found:?}");
+        }
+    }
+    let is_error = |found: &Outcome| matches!(found, Outcome::Error(_));
+    assert!(
+        is_error(&outcome("'a'.matches(object.zone + '(')", ResultType::Bool, &object)),
+        "an invalid pattern"
+    );
+    for (levels, is_supported) in [(249, true), (251, false), (400, false)] {
+        for text in ["has(object.b)", "object == object", "true || has(object.a.a)"] {
+            let found = outcome(text, ResultType::Bool, &nested(levels));
+            let skips = text.starts_with("true");
+            assert_eq!(
+                matches!(found, Outcome::Unsupported(_)),
+                !is_supported && !skips,
+                "{levels} {text}: {found:?}"
+            );
+        }
+    }
+    // The value is deeper than what it is made of.
+    for (text, result) in [
+        ("[JSONPatch{op: 'add', path: '/a', value: {'a': {'a': object}}}]", ResultType::JsonPatch),
+        ("Object{a: Object.a{b: {'a': {'a': object}}}}", ResultType::ApplyConfiguration),
+    ] {
+        assert!(matches!(outcome(text, result, &nested(100)), Outcome::Patch(Ok(_))), "{text}");
+        let found = outcome(text, result, &nested(249));
+        assert!(matches!(found, Outcome::Unsupported(_)), "{text}: {found:?}");
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ struct Variable {
 pub enum VariableOutcome {
     /// Its value, or its error, is known from now on.
     Known,
+    /// It cannot be evaluated here: see [`Outcome::Unsupported`](crate::Outcome::Unsupported).
+    Unsupported(String),
     /// The authorizer must decide this access review first.
     Review(Box<AccessReview>),
     /// This variable must be evaluated first.
@@ -117,6 +119,7 @@ impl Variables {
                 values.fail(name, &text);
                 VariableOutcome::Known
             }
+            Err(HaltKind::Unsupported(text)) => VariableOutcome::Unsupported(text),
             Err(HaltKind::Long) => return Err(cost),
             Err(HaltKind::Review(review)) => VariableOutcome::Review(review),
             Err(HaltKind::Variable(other)) => VariableOutcome::Variable(other),

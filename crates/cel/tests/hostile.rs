@@ -468,6 +468,7 @@ fn one_kind() {
         Some((Outcome::Value(_), ..)) => "value",
         Some((Outcome::Patch(_), ..)) => "patch",
         Some((Outcome::Error(_), ..)) => "error",
+        Some((Outcome::Unsupported(_), ..)) => "unsupported",
         Some((Outcome::Review(_), ..)) => "review",
         Some((Outcome::Variable(_), ..)) => "variable",
     };

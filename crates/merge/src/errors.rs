@@ -5,7 +5,8 @@ use std::fmt;
 /// The most bytes of faults that are kept beside the first; the rest is counted.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The deepest nesting of values that are merged; JSON that this program parses has at most 128 levels.
+/// The deepest nesting of values that are merged. The reference has no bound but that of Go for JSON, 10,000 levels: whoever may ignore
+/// other errors must not ignore [`MergeError::TooDeep`].
 pub const MAX_DEPTH: usize = 256;
 
 /// The document is none that values can be merged by.

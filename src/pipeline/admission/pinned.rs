@@ -150,6 +150,10 @@ impl Reviewer<'_> {
         shown: Shown,
         after: Option<Value>,
     ) -> Result<(ReviewedWrite, Shown), Stop> {
+        // A name that a webhook or a policy has given is not generated again.
+        let is_named = after.as_ref().is_some_and(|after| !metadata(after, "name").is_empty());
+        let generated = shown.generated.filter(|_| !is_named);
+        let shown = Shown { generated, ..shown };
         let is_converted = autoscaler::is_reduced(&shown.object) && {
             let (operation, kind) = (shown.operation(), kind_of(&shown.object));
             let attributes = self.attributes(request.authorized, operation, kind, &self.subject.name, None);

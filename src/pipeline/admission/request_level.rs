@@ -38,6 +38,7 @@ impl Reviewer<'_> {
         let attributes =
             self.attributes(authorized, Operation::Create, kind_of(&object), name, Some(options));
         let mut objects = Objects { object: Some(object), old_object: None };
+        self.surroundings.note_as_sent();
         let changed = self.mutate(authorized, &attributes, &mut objects).await?;
         self.validate(authorized, &attributes, &mut objects).await?;
         if !changed {

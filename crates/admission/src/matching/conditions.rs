@@ -107,7 +107,7 @@ pub(crate) async fn hold(
                 failed();
                 errors.push(failure(&condition.expression, &error.to_string()));
             }
-            Outcome::Review(_) | Outcome::Variable(_) => {
+            Outcome::Unsupported(_) | Outcome::Review(_) | Outcome::Variable(_) => {
                 errors.push(failure(&condition.expression, "the evaluation has not ended"));
             }
         }

@@ -59,6 +59,8 @@ struct Known {
 enum Step {
     End(Evaluated),
     VariableIsKnown,
+    /// It cannot be evaluated here.
+    Unsupported(String),
     Review(Box<AccessReview>),
     Variable(String),
 }
@@ -95,6 +97,12 @@ impl<'a> Expressions<'a> {
                     return Ok(Evaluated { cost, ..evaluated });
                 }
                 Step::VariableIsKnown => drop(pending.pop()),
+                // No `failurePolicy` may ignore it: a client can cause it.
+                // threat: unreviewed-write
+                Step::Unsupported(error) => {
+                    let error = format!("the gateway cannot evaluate '{}': {error}", expression.text());
+                    return Err(internal_error(&error));
+                }
                 Step::Review(review) => {
                     let decision = surroundings.authorize(&review).await?;
                     self.known.decisions.push((*review, decision));
@@ -168,6 +176,7 @@ impl<'a> Expressions<'a> {
 impl Step {
     fn of(evaluated: Evaluated) -> Self {
         match evaluated.outcome {
+            Outcome::Unsupported(error) => Self::Unsupported(error),
             Outcome::Review(review) => Self::Review(review),
             Outcome::Variable(name) => Self::Variable(name),
             _ => Self::End(evaluated),
@@ -181,6 +190,7 @@ impl Step {
                 *cost = cost.saturating_add(spent);
                 Self::VariableIsKnown
             }
+            VariableOutcome::Unsupported(error) => Self::Unsupported(error),
             VariableOutcome::Review(review) => Self::Review(review),
             VariableOutcome::Variable(name) => Self::Variable(name),
         }

@@ -52,15 +52,15 @@ impl Surroundings for Fake {
         &SPENT
     }
 
-    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
+    async fn namespace_labels(&self, namespace: &str) -> Result<BTreeMap<String, String>, MatchError> {
         self.log.lock().unwrap().push(format!("namespace {namespace}"));
         match self.namespaces.get(namespace) {
             Some(labels) => Ok(serde_json::from_value(labels.clone()).unwrap()),
-            None => Err(Box::new(Status {
+            None => Err(MatchError::Configuration(Box::new(Status {
                 code: Some(404),
                 message: Some(format!("namespaces \"{namespace}\" not found")),
                 ..Status::default()
-            })),
+            }))),
         }
     }
 

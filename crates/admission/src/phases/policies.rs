@@ -15,13 +15,13 @@ use self::decision::{PolicyDecisions, evaluate};
 use self::findings::Findings;
 pub(super) use self::shared::{RefusedObject, RequestNamespace, SeenNamespace};
 use super::annotations::Annotations;
-use super::forms::Forms;
+use super::forms::{Forms, unknown};
 use super::mutating::expected_form;
 use crate::matching::{RequestMatcher, RuleMatch};
 use crate::review::{internal_error, timeout};
 use crate::{
-    Attributes, Conversions, Event, FailurePolicy, PolicyBinding, PolicyScope, ShadowOutcome, SharedObjects,
-    Surroundings, ValidatingPolicy,
+    Attributes, Conversions, Event, FailurePolicy, MatchError, MatchResources, PolicyBinding, PolicyScope,
+    ShadowOutcome, SharedObjects, Surroundings, ValidatingPolicy,
 };
 
 /// Evaluates policies for one request.
@@ -97,22 +97,24 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
             match self.matcher.resources_match(&policy.scope.constraints, self.objects, surroundings).await {
                 Ok(RuleMatch::No) => return Ok(false),
                 Ok(matched) => matched,
-                Err(status) => {
+                Err(MatchError::Configuration(status)) => {
                     findings.misconfigured(policy, None, &status);
                     return Ok(true);
                 }
+                Err(MatchError::Request(status)) => return Err(status),
             };
         let mut is_in_force = false;
         let mut decisions = None;
         for binding in &policy.bindings {
-            match self.applies(binding).await {
+            match self.applies(policy, binding).await {
                 Ok(true) => is_in_force = true,
                 Ok(false) => continue,
-                Err(status) => {
+                Err(MatchError::Configuration(status)) => {
                     is_in_force = true;
                     findings.misconfigured(policy, Some(binding), &status);
                     continue;
                 }
+                Err(MatchError::Request(status)) => return Err(status),
             }
             // Without parameters, all bindings give the same.
             if decisions.is_none() {
@@ -126,9 +128,10 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
     }
 
     /// Whether a binding is about the request.
-    async fn applies(&self, binding: &PolicyBinding) -> Result<bool, Box<Status>> {
+    async fn applies(&self, policy: &ValidatingPolicy, binding: &PolicyBinding) -> Result<bool, MatchError> {
         let Some(resources) = &binding.resources else { return Ok(true) };
-        let matched = self.matcher.resources_match(resources, self.objects, self.surroundings).await?;
+        let resources = (resources, self.objects);
+        let matched = binding_match(self.matcher, &policy.scope, resources, self.surroundings).await?;
         Ok(matched != RuleMatch::No)
     }
 
@@ -155,6 +158,22 @@ impl<S: Surroundings, C: Conversions> PolicyPhase<'_, '_, S, C> {
             _ => expected_form(self.forms, self.attributes, matched).await,
         }
     }
+}
+
+/// How a binding matches a request. If it only may match one, the request ends.
+// threat: unreviewed-write
+pub(super) async fn binding_match<C: Conversions>(
+    matcher: &RequestMatcher<'_, C>,
+    policy: &PolicyScope,
+    (resources, objects): (&MatchResources, &SharedObjects),
+    surroundings: &impl Surroundings,
+) -> Result<RuleMatch, MatchError> {
+    let matched = matcher.resources_match(resources, objects, surroundings).await?;
+    if matched != RuleMatch::Possible {
+        return Ok(matched);
+    }
+    let reason = unknown(&matcher.attributes().resource);
+    Err(MatchError::Request(internal_error(&policy_failure(policy, &format!("of a binding, {reason}")))))
 }
 
 /// The message of a policy that cannot be shown a request.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::MatchError;
 use futures_util::FutureExt;
 use portcullis_cel::{AccessDecision, AccessReview};
 use serde_json::{Value, json};
@@ -134,12 +135,12 @@ impl Surroundings for FakeSurroundings {
         &SPENT
     }
 
-    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, Box<Status>> {
-        Err(crate::review::internal_error("namespaces \"x\" not found"))
+    async fn namespace_labels(&self, _: &str) -> Result<BTreeMap<String, String>, MatchError> {
+        Err(MatchError::Configuration(crate::review::internal_error("namespaces \"x\" not found")))
     }
 
-    async fn namespace(&self, _: &str) -> Result<Value, Box<Status>> {
-        Err(crate::review::internal_error("namespaces \"x\" not found"))
+    async fn namespace(&self, _: &str) -> Result<Value, MatchError> {
+        Err(MatchError::Configuration(crate::review::internal_error("namespaces \"x\" not found")))
     }
 
     async fn authorize(&self, _: &AccessReview) -> Result<AccessDecision, Box<Status>> {

@@ -17,9 +17,10 @@ use std::time::Instant;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
+use document::TOO_LARGE;
 use document::{Compared, Document};
 use portcullis_go::json::raw::{self as json, JsonType};
-use steps::Steps;
+use steps::{DEADLINE_EXCEEDED, Steps};
 
 /// The copies that a patch may make.
 // apiserver: pkg/server/config.go, JSONPatchMaxCopyBytes
@@ -40,6 +41,11 @@ pub struct PatchError(String);
 const TEST_FAILED: &str = ": test failed";
 
 impl PatchError {
+    /// Whether the patch is beyond a bound, which the API server does not have or ends the request at: here, or at its deadline.
+    pub fn is_of_bound(&self) -> bool {
+        [PANIC, DEADLINE_EXCEEDED, TOO_LARGE].contains(&self.0.as_str())
+    }
+
     /// Whether a `test` of the patch does not hold.
     pub fn is_failed_test(&self) -> bool {
         self.0.ends_with(TEST_FAILED)

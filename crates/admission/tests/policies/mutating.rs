@@ -89,6 +89,7 @@ fn evaluate(expression: &Expression, variables: &Variables, bindings: &Bindings)
                     decisions.push((*review, decision));
                 }
                 VariableOutcome::Variable(other) => pending.push(other),
+                VariableOutcome::Unsupported(error) => panic!("{error}"),
             }
             continue;
         }
@@ -105,6 +106,7 @@ fn evaluate(expression: &Expression, variables: &Variables, bindings: &Bindings)
             }
             Outcome::Patch(Err(error)) => return Patched::Misfit(error.to_string()),
             Outcome::Patch(Ok(value)) => return Patched::Value(value, evaluated.cost + spent),
+            Outcome::Unsupported(error) => panic!("{error}"),
             Outcome::Value(value) => panic!("{value:?}"),
         }
     }

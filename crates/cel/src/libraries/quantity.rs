@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use amount::Amount;
 
 use crate::cel_go::Rules;
-use crate::evaluation::{EvalResult, Evaluation, Halt, error};
+use crate::evaluation::{EvalResult, Evaluation, Halt, error, unsupported};
 use crate::library::{Call, Library};
 use crate::native::{Native, unconvertible};
 use crate::number;
@@ -115,8 +115,9 @@ pub fn canonical(text: &str) -> Result<String, QuantityError> {
 fn construct(function: &str, text: &str) -> EvalResult {
     match (function, parse::parse(text)) {
         ("quantity", Ok(amount)) => Ok(Datum::of_native(Quantity::new(amount, false))),
-        // What is too large is one in the reference.
-        ("quantity", Err(problem)) | ("isQuantity", Err(problem @ parse::TOO_LARGE)) => error(problem),
+        // It is one in the reference.
+        ("quantity" | "isQuantity", Err(problem @ parse::TOO_LARGE)) => unsupported(problem),
+        ("quantity", Err(problem)) => error(problem),
         ("isQuantity", parsed) => Ok(Datum::Bool(parsed.is_ok())),
         _ => Err(Halt::Unsuited),
     }

@@ -166,7 +166,10 @@ fn pattern_for(evaluation: &mut Evaluation<'_>, text: &str) -> Result<Arc<Patter
     let compiled = regexp::computed(text);
     let size = compiled.as_ref().map_or(regexp::MAX_COMPUTED, |compiled| compiled.memory_usage());
     evaluation.charge(size / 32)?;
-    let compiled = compiled.map_err(Halt::Error)?;
+    let compiled = compiled.map_err(|refused| {
+        let text = refused.to_string();
+        if refused.is_of_bound() { Halt::Unsupported(text) } else { Halt::Error(text) }
+    })?;
     evaluation.keep_pattern(text, Arc::clone(&compiled));
     Ok(compiled)
 }

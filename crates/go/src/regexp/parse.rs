@@ -6,7 +6,7 @@
 
 use regex_syntax::hir::{Dot, Hir, Look, Repetition};
 
-use super::reader::{Characters, Flags, PatternError, PatternReader, Ranges};
+use super::reader::{Characters, Flags, PatternError, PatternReader, Ranges, TOO_DEEP, TOO_LARGE};
 
 /// Maximum length of a pattern, in bytes; shorter than any pattern that could exceed Go's limit of runes in classes.
 const MAX_LENGTH: usize = 10_000;
@@ -26,7 +26,7 @@ const MAX_INSTRUCTIONS: u64 = 100_000;
 // threat: pattern-other-reading, pattern-exhaustion
 pub(super) fn parse(pattern: &str) -> Result<Hir, PatternError> {
     if pattern.len() > MAX_LENGTH {
-        return Err("expression too large");
+        return Err(TOO_LARGE);
     }
     let group = Group::new(Flags::default(), false);
     let parser = PatternParser {
@@ -248,7 +248,7 @@ impl PatternParser<'_> {
 
     fn begin(&mut self, flags: Flags, captures: bool) -> Result<(), PatternError> {
         if self.outer.len() >= MAX_DEPTH {
-            return Err("expression nests too deeply");
+            return Err(TOO_DEEP);
         }
         let group = Group::new(self.reader.flags, captures);
         self.outer.push(std::mem::replace(&mut self.group, group));
@@ -269,13 +269,9 @@ impl PatternPart {
     fn new(hir: Hir, size: u64, copies: u32, height: usize) -> Result<Self, PatternError> {
         let size = size.max(1);
         if height > MAX_HEIGHT {
-            return Err("expression nests too deeply");
+            return Err(TOO_DEEP);
         }
-        if size > MAX_INSTRUCTIONS {
-            Err("expression too large")
-        } else {
-            Ok(Self { hir, size, copies, height })
-        }
+        if size > MAX_INSTRUCTIONS { Err(TOO_LARGE) } else { Ok(Self { hir, size, copies, height }) }
     }
 
     fn repeated(self, repeat: &Repeat, greedy: bool) -> Result<Self, PatternError> {

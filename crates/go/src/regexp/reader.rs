@@ -8,7 +8,11 @@ use super::unicode;
 /// Maximum number of character ranges in all classes of a pattern; `\pL` has about 650.
 const MAX_RANGES: usize = 100_000;
 
-/// Why a pattern is invalid: Go's error text, except for limits of this crate.
+/// A pattern is beyond a bound. Go has these two texts for bounds of its own, which are higher.
+pub(super) const TOO_LARGE: PatternError = "expression too large";
+pub(super) const TOO_DEEP: PatternError = "expression nests too deeply";
+
+/// Why a pattern is invalid: Go's error text.
 pub(super) type PatternError = &'static str;
 
 /// The rest of a pattern.
@@ -65,7 +69,7 @@ impl Ranges {
 
     fn count(&mut self, more: usize) -> Result<(), PatternError> {
         self.0 = self.0.saturating_add(more);
-        if self.0 > MAX_RANGES { Err("expression too large") } else { Ok(()) }
+        if self.0 > MAX_RANGES { Err(TOO_LARGE) } else { Ok(()) }
     }
 }
 

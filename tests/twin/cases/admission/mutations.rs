@@ -109,6 +109,20 @@ fn maps() -> Vec<Case> {
             .then("GET", &format!("{OWN}-other"))
             .answers(200),
     );
+    let mut generated = map("fixed-name");
+    generated["metadata"]["name"] = Value::Null;
+    generated["metadata"]["generateName"] = json!("{unique}-");
+    generated["data"]["name"] = json!("{unique}");
+    for (what, taken) in [("free", false), ("taken", true)] {
+        let name = format!("mutation fixed-name: instead of a generated one, {what}");
+        let case = if taken {
+            by_admin(&name, "POST", MAPS).json(&map("none").to_string()).answers(201).then("POST", MAPS)
+        } else {
+            by_admin(&name, "POST", MAPS)
+        };
+        let status = if taken { 409 } else { 201 };
+        cases.push(case.json(&generated.to_string()).answers(status).then("GET", OWN).answers(200));
+    }
     let impersonated = by_admin("mutation requests: an impersonated user", "POST", MAPS)
         .header("Impersonate-User", "bob")
         .header("Impersonate-Group", "system:masters");
@@ -224,7 +238,9 @@ fn kinds() -> Vec<Case> {
     }
     let own = format!("{DEPLOYMENTS}/{{unique}}");
     // No API server publishes the schema of a scale in its own group.
-    for (policy, replicas, status) in [("scales", 78, 403), ("scales-patched", 79, 200)] {
+    for (policy, replicas, status) in
+        [("scales", 78, 403), ("scales-patched", 79, 200), ("scales-strict", 77, 500)]
+    {
         cases.push(
             by_admin(&format!("mutation {policy}: of a deployment"), "POST", DEPLOYMENTS)
                 .json(&deployment("none").to_string())
@@ -237,6 +253,17 @@ fn kinds() -> Vec<Case> {
                 .uncompared_reviews(),
         );
     }
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": "{unique}", "labels": {LABEL: "evictions"}}});
+    cases.push(
+        by_admin("mutation evictions: another field", "POST", PODS)
+            .json(&pod("none").to_string())
+            .answers(201)
+            .then("POST", &format!("{PODS}/{{unique}}/eviction"))
+            .json(&eviction.to_string())
+            .answers(500)
+            .uncompared_reviews(),
+    );
     cases.push(
         by_admin("mutation statuses: of a custom resource", "POST", WIDGETS)
             .json(&widget("statuses").to_string())
@@ -328,6 +355,7 @@ fn connections() -> Vec<Case> {
     };
     vec![
         attach("mutation commands: another container", CONNECTING, 400),
+        attach("mutation commands: another field", &format!("{CONNECTING}-strict"), 500).unreviewed(),
         attach("mutation commands: applied", &format!("{CONNECTING}-applied"), 403).unreviewed(),
     ]
 }

@@ -18,10 +18,10 @@ use super::MutatingPhase;
 use super::expected_form;
 use crate::matching::{Expressions, Failure, RequestMatcher, RuleMatch, hold};
 use crate::phases::forms::Forms;
-use crate::phases::policies::{RefusedObject, RequestNamespace, policy_failure};
+use crate::phases::policies::{RefusedObject, RequestNamespace, binding_match, policy_failure};
 use crate::review::{internal_error, timeout};
 use crate::{
-    Attributes, ConditionsOf, Conversions, Event, FailurePolicy, MutatingBinding, MutatingPolicy,
+    Attributes, ConditionsOf, Conversions, Event, FailurePolicy, MatchError, MutatingBinding, MutatingPolicy,
     MutationCheck, ShadowOutcome, Surroundings,
 };
 
@@ -118,7 +118,7 @@ impl<'a, S: Surroundings, C: Conversions> MutatingPhase<'a, S, C> {
             if self.surroundings.is_late() {
                 return Err(timeout());
             }
-            self.select(policy, index, (&mut invocations, &mut errors)).await;
+            self.select(policy, index, (&mut invocations, &mut errors)).await?;
         }
         let mut has_mutated = false;
         for invocation in invocations {
@@ -130,7 +130,7 @@ impl<'a, S: Surroundings, C: Conversions> MutatingPhase<'a, S, C> {
             let runs = self.of_policies.runs(&place, round);
             let end = self.evaluation().run(&invocation, runs).await?;
             for error in end.errors {
-                errors.add(policy, Some(binding), &PolicyError::Evaluation(error));
+                self.fail(&mut errors, policy, Some(binding), &PolicyError::Evaluation(error));
             }
             has_mutated |= end.has_mutated;
             if end.changed {
@@ -149,32 +149,41 @@ impl<'a, S: Surroundings, C: Conversions> MutatingPhase<'a, S, C> {
         errors.refusal(&RefusedObject::of(&self.attributes, self.forms.objects()))
     }
 
-    /// The invocations of a policy.
+    /// The invocations of a policy. Whether a request is about it must be known: the failure policy does not decide that.
+    // threat: unreviewed-write
     async fn select<'p>(
         &self,
         policy: &'p Arc<MutatingPolicy>,
         index: usize,
         (invocations, errors): (&mut Vec<Invocation<'p>>, &mut PolicyErrors),
-    ) {
+    ) -> Result<(), Box<Status>> {
         let (matcher, objects) = (&self.matcher, self.forms.objects());
-        let mut failed = |binding, of, status| {
-            if policy.scope.shadow {
-                let would = ShadowOutcome::Deny(status);
-                self.note_shadow(policy, &would, 0, Instant::now());
-            } else {
-                errors.add(policy, binding, &PolicyError::Configuration(of, status));
-            }
+        let mut failed = |binding, of, error| {
+            let would = match error {
+                MatchError::Request(status) if !policy.scope.shadow => return Err(status),
+                MatchError::Configuration(status) if !policy.scope.shadow => {
+                    self.fail(errors, policy, binding, &PolicyError::Configuration(of, status));
+                    return Ok(());
+                }
+                MatchError::Request(status) => ShadowOutcome::Fail(status.message.unwrap_or_default()),
+                MatchError::Configuration(status) => ShadowOutcome::Deny(status),
+            };
+            self.note_shadow(policy, &would, 0, Instant::now());
+            Ok(())
         };
         let matched =
             match matcher.resources_match(&policy.scope.constraints, objects, self.surroundings).await {
-                Ok(RuleMatch::No) => return,
+                Ok(RuleMatch::No) => return Ok(()),
                 Ok(matched) => matched,
-                Err(status) => return failed(None, "policy", status),
+                Err(error) => return failed(None, "policy", error),
             };
         for (number, binding) in policy.bindings.iter().enumerate() {
             let applies = match &binding.resources {
                 None => Ok(RuleMatch::Exact),
-                Some(resources) => matcher.resources_match(resources, objects, self.surroundings).await,
+                Some(resources) => {
+                    let resources = (resources, objects);
+                    binding_match(matcher, &policy.scope, resources, self.surroundings).await
+                }
             };
             match applies {
                 Ok(RuleMatch::No) => {}
@@ -184,9 +193,25 @@ impl<'a, S: Surroundings, C: Conversions> MutatingPhase<'a, S, C> {
                     place: (index, number),
                     matched: matched.clone(),
                 }),
-                Err(status) => failed(Some(binding), "binding", status),
+                Err(error) => failed(Some(binding), "binding", error)?,
             }
         }
+        Ok(())
+    }
+
+    /// Takes note of an error, which refuses the request unless the failure policy ignores it.
+    fn fail(
+        &self,
+        errors: &mut PolicyErrors,
+        policy: &MutatingPolicy,
+        binding: Option<&MutatingBinding>,
+        error: &PolicyError,
+    ) {
+        if policy.scope.failure_policy == FailurePolicy::Ignore {
+            let error = policy_failure(&policy.scope, &error.text());
+            self.surroundings.note(Event::PolicyIgnored(&policy.scope, &error));
+        }
+        errors.add(policy, binding, error);
     }
 
     fn evaluation(&mut self) -> PolicyRun<'_, 'a, S, C> {

@@ -145,12 +145,14 @@ pub(super) async fn evaluate(
                 AuditValue::Failed(failure(&annotation.value, &error.to_string()), began.elapsed())
             }
             // The type checker permits no others.
-            Outcome::Value(_) | Outcome::Patch(_) | Outcome::Review(_) | Outcome::Variable(_) => {
-                AuditValue::Failed(
-                    failure(&annotation.value, "the evaluation has not ended"),
-                    began.elapsed(),
-                )
-            }
+            Outcome::Value(_)
+            | Outcome::Patch(_)
+            | Outcome::Unsupported(_)
+            | Outcome::Review(_)
+            | Outcome::Variable(_) => AuditValue::Failed(
+                failure(&annotation.value, "the evaluation has not ended"),
+                began.elapsed(),
+            ),
         };
         annotations.push((annotation.key.clone(), value));
     }

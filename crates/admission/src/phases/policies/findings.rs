@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde::Serialize;
 
 use super::decision::{AuditValue, PolicyDecisions, Verdict};
-use super::refuses;
 use super::shared::RefusedObject;
+use super::{policy_failure, refuses};
 use crate::phases::annotations::Annotations;
 use crate::review::encode;
 use crate::{
@@ -70,12 +70,14 @@ impl<'a, S: Surroundings> Findings<'a, S> {
         binding: Option<&PolicyBinding>,
         status: &Status,
     ) {
-        if !refuses(policy) {
-            return;
-        }
         let what = if binding.is_some() { "binding" } else { "policy" };
         let error = status.message.as_deref().unwrap_or_default();
-        self.refuse(policy, binding, &format!("failed to configure {what}: {error}"), Reason::Invalid);
+        let error = format!("failed to configure {what}: {error}");
+        if refuses(policy) {
+            self.refuse(policy, binding, &error, Reason::Invalid);
+        } else {
+            self.ignored(policy, &error);
+        }
     }
 
     /// The decisions of a policy under a binding.
@@ -90,7 +92,10 @@ impl<'a, S: Surroundings> Findings<'a, S> {
             let note = |action, error| self.note((policy, binding), action, error, decision.took);
             match &decision.verdict {
                 Verdict::Admit => {}
-                Verdict::Ignored(message) => note(PolicyAction::Allow, PolicyCheckError::of(message)),
+                Verdict::Ignored(message) => {
+                    note(PolicyAction::Allow, PolicyCheckError::of(message));
+                    self.ignored(policy, message);
+                }
                 Verdict::Deny { message, reason } => {
                     let error = PolicyCheckError::of(message);
                     for action in &binding.actions {
@@ -119,6 +124,14 @@ impl<'a, S: Surroundings> Findings<'a, S> {
                     self.refuse(policy, Some(binding), message, Reason::Invalid);
                 }
             }
+        }
+    }
+
+    /// Takes note of an error that the failure policy ignores.
+    fn ignored(&self, policy: &ValidatingPolicy, error: &str) {
+        if !self.is_shadow {
+            let error = policy_failure(&policy.scope, error);
+            self.surroundings.note(Event::PolicyIgnored(&policy.scope, &error));
         }
     }
 

@@ -7,7 +7,7 @@ use portcullis_go::quote::Quoted;
 use serde_json::Value;
 
 use crate::attributes::is_large;
-use crate::{Attributes, SharedObjects, Surroundings};
+use crate::{Attributes, MatchError, SharedObjects, Surroundings};
 
 /// The namespace of a request, as policies see it.
 #[derive(Debug, Clone, Default)]
@@ -42,7 +42,11 @@ impl RequestNamespace {
         let is_namespace =
             (kind.group.as_str(), kind.version.as_str(), kind.kind.as_str()) == ("", "v1", "Namespace");
         let name = if is_namespace { "" } else { attributes.namespace.as_str() };
-        let object = if name.is_empty() { Value::Null } else { shown(surroundings.namespace(name).await?) };
+        let object = if name.is_empty() {
+            Value::Null
+        } else {
+            shown(surroundings.namespace(name).await.map_err(MatchError::into_status)?)
+        };
         let is_large = is_large(&object);
         Ok(self.0.insert(SeenNamespace { object: Some(Arc::new(object)), is_large }).clone())
     }

@@ -18,6 +18,7 @@ const MAX_NESTING: usize = json::MAX_NESTING;
 const STEPS_PER_OPERATION: usize = 256;
 
 const TOO_DEEP: &str = "exceeded max depth";
+pub(super) const TOO_LARGE: &str = "the patched object is larger than 9437184 bytes";
 
 /// A value of a document: `None` for its `null`s.
 pub(super) type Slot = Option<NodeId>;
@@ -110,7 +111,7 @@ impl Document {
     fn insert(&mut self, raw: Option<Bytes>, content: Content) -> Result<NodeId, String> {
         self.nodes.push(Node { raw, content });
         let number = u32::try_from(self.nodes.len()).ok().and_then(NonZeroU32::new);
-        number.map(NodeId).ok_or_else(|| "the object has too many values".to_owned())
+        number.map(NodeId).ok_or_else(|| TOO_LARGE.to_owned())
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -247,7 +248,7 @@ impl Document {
     pub(super) fn copied_value(&mut self, value: Slot) -> Result<Slot, String> {
         let Some(value) = value else { return Ok(None) };
         let mut text = Vec::new();
-        self.write(&mut text, value, 0, MAX_PATCHED_SIZE)?;
+        self.write(&mut text, value, 0)?;
         self.steps.take(text.len())?;
         self.copied += text.len();
         if self.copied > MAX_COPIED_SIZE {
@@ -262,17 +263,17 @@ impl Document {
     /// The text of the document.
     pub(super) fn into_text(self) -> Result<Vec<u8>, String> {
         let mut text = Vec::new();
-        self.write(&mut text, self.root, 0, MAX_PATCHED_SIZE)?;
+        self.write(&mut text, self.root, 0)?;
         Ok(text)
     }
 
-    fn write(&self, out: &mut Vec<u8>, id: NodeId, depth: usize, limit: usize) -> Result<(), String> {
+    fn write(&self, out: &mut Vec<u8>, id: NodeId, depth: usize) -> Result<(), String> {
         if depth > MAX_NESTING {
             return Err(TOO_DEEP.to_owned());
         }
         let slot = |out: &mut Vec<u8>, slot: Slot| {
             if let Some(id) = slot {
-                return self.write(out, id, depth + 1, limit);
+                return self.write(out, id, depth + 1);
             }
             out.extend_from_slice(b"null");
             Ok(())
@@ -304,8 +305,8 @@ impl Document {
                 out.push(b']');
             }
         }
-        if out.len() > limit {
-            return Err(format!("the patched object is larger than {limit} bytes"));
+        if out.len() > MAX_PATCHED_SIZE {
+            return Err(TOO_LARGE.to_owned());
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 /// The steps between two looks at the clock: some hundred microseconds.
 const STEPS_PER_LOOK: usize = 1 << 20;
 // Go: context, deadlineExceededError
-const DEADLINE_EXCEEDED: &str = "context deadline exceeded";
+pub(super) const DEADLINE_EXCEEDED: &str = "context deadline exceeded";
 
 /// Counts what work reads and moves, in bytes, and ends it at the deadline.
 #[derive(Debug)]

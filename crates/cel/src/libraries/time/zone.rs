@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use portcullis_go::number::atoi;
 
-use crate::evaluation::{Evaluation, Halt, error};
+use crate::evaluation::{Evaluation, Halt, error, unsupported};
 use crate::number;
 use crate::time::{Duration, SECOND};
 
@@ -49,7 +49,7 @@ fn named(evaluation: &mut Evaluation<'_>, name: &str, seconds: i64) -> Result<i6
         return Ok(0);
     }
     if name == "Local" {
-        return error("the time zone 'Local' of an API server is not known here");
+        return unsupported("the time zone 'Local' of an API server is not known here");
     }
     if name.contains("..") || name.starts_with(['/', '\\']) {
         return error("time: invalid location name");
