@@ -3,10 +3,11 @@
 //!
 //! `crates/admission` decides which of them see a request and what follows; `pipeline::admission` obtains
 //! the objects. Here are the calls ([`callers`]), namespaces ([`namespaces`]), what the API servers say of themselves
-//! ([`dry_run`], [`served`], [`schemas`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
+//! ([`dry_run`], [`served`], [`schemas`], [`declarations`]), whether policies fit that ([`type_checks`]), and what it means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod cached_reads;
 mod callers;
+mod declarations;
 mod dry_run;
 mod memory;
 mod namespaces;
@@ -16,6 +17,7 @@ pub(crate) mod settings;
 mod shadow;
 mod surroundings;
 mod trial;
+mod type_checks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +39,7 @@ use crate::telemetry::LogThrottle;
 use cached_reads::DocumentReader;
 pub(crate) use cached_reads::ReadError;
 use callers::Callers;
+use declarations::PublishedDeclarations;
 use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
@@ -45,6 +48,7 @@ use namespaces::{NamespaceUse, Namespaces};
 use schemas::PublishedSchemas;
 use served::ServedResources;
 pub(crate) use served::Strategy;
+use type_checks::{TypeChecks, TypeSources};
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
 pub(crate) use trial::{
@@ -72,8 +76,10 @@ pub(crate) struct ClusterAdmission {
     /// `None` if nothing uses them.
     namespaces: Option<Arc<Namespaces>>,
     dry_runs: DryRunSupport,
-    served: ServedResources,
-    schemas: PublishedSchemas,
+    served: Arc<ServedResources>,
+    schemas: Arc<PublishedSchemas>,
+    /// Ends the checks of this generation with it.
+    type_checks: TypeChecks,
     memory: ClusterReviewMemory,
     compute: ClusterComputePool,
     /// Whether there are expressions, for which objects are copied once more.
@@ -186,6 +192,17 @@ impl ClusterAdmission {
             Some(before) => before.compute.clone(),
             None => place.compute.of_cluster(place.cluster),
         };
+        let served = Arc::new(ServedResources::new(&reader));
+        let schemas = Arc::new(PublishedSchemas::new(&reader, &compute));
+        let sources = TypeSources {
+            cluster: place.cluster.to_owned(),
+            owner: place.owner.of_gateway(),
+            served: Arc::clone(&served),
+            declarations: PublishedDeclarations::new(&reader, &schemas, &compute),
+            compute: compute.clone(),
+        };
+        let checked = before.map(|before| &before.type_checks);
+        let type_checks = TypeChecks::start(&policies, sources, place.runtime, checked);
         Ok(Self {
             cluster: place.cluster.to_owned(),
             release: place.release,
@@ -206,8 +223,9 @@ impl ClusterAdmission {
             )?,
             namespaces,
             dry_runs: DryRunSupport::new(&reader),
-            served: ServedResources::new(&reader),
-            schemas: PublishedSchemas::new(&reader, &compute),
+            served,
+            schemas,
+            type_checks,
             memory: match before {
                 Some(before) => before.memory.clone(),
                 None => place.memory.of_cluster(place.owner),

@@ -26,9 +26,9 @@ const INDEX_TTL: Duration = Duration::from_secs(5);
 /// The largest index: that of Kubernetes has 10 KiB.
 const MAX_INDEX_BYTES: usize = 1 << 20;
 /// The largest document: the largest one of Kubernetes, that of the core group, has 2 MiB.
-const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+pub(super) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// What is kept of the documents of a cluster.
-const MAX_KEPT_BYTES: usize = 16 << 20;
+pub(super) const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// The schemas of a cluster.
 #[derive(Debug)]
@@ -85,19 +85,40 @@ impl PublishedSchemas {
         group: &str,
         version: &str,
     ) -> Result<Option<Arc<Schemas>>, ReadError> {
-        let Some(name) = document_name(group, version) else { return Ok(None) };
-        let is_fresh =
-            |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
-        let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
-        let Some(IndexEntry { url }) = index.paths.get(&name) else { return Ok(None) };
-        let (wanted, url) = (url.clone(), url.clone());
+        let Some(PublishedDocument { path, url }) = self.document(flow, group, version).await? else {
+            return Ok(None);
+        };
+        let wanted = url.clone();
         let is_fresh = |known: &ReadDocument, _| known.url == wanted;
         let (compute, owner) = (self.compute.clone(), owner.clone());
-        let read = move |reader| read_document(reader, format!("/openapi/v3/{name}"), url, (compute, owner));
+        let read = move |reader| read_document(reader, path, url, (compute, owner));
         let document =
             self.documents.get(flow, (group.to_owned(), version.to_owned()), is_fresh, read).await?;
         document.schemas.map(Some).map_err(ReadError::Unreadable)
     }
+
+    /// The document of a group and version, as the index has it.
+    pub(super) async fn document(
+        &self,
+        flow: &str,
+        group: &str,
+        version: &str,
+    ) -> Result<Option<PublishedDocument>, ReadError> {
+        let Some(name) = document_name(group, version) else { return Ok(None) };
+        let is_fresh =
+            |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
+        let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
+        let entry = index.paths.get(&name);
+        Ok(entry.map(|entry| PublishedDocument { path: format!("/openapi/v3/{name}"), url: entry.url.clone() }))
+    }
+}
+
+/// A document that the API servers publish.
+#[derive(Debug, Clone)]
+pub(super) struct PublishedDocument {
+    pub(super) path: String,
+    /// With its hash.
+    pub(super) url: String,
 }
 
 async fn read_index(reader: DocumentReader) -> Result<ReadIndex, String> {
