@@ -48,12 +48,12 @@ use namespaces::{NamespaceUse, Namespaces};
 use schemas::PublishedSchemas;
 use served::ServedResources;
 pub(crate) use served::Strategy;
-use type_checks::{TypeChecks, TypeSources};
 use settings::{AdmissionMode, AdmissionSettings};
 pub(crate) use surroundings::{RequestParts, RequestSurroundings};
 pub(crate) use trial::{
     Explanation, MUTATING_POLICY, NotCalled, NotCalledReason, POLICY, Trial, TrialResult,
 };
+use type_checks::{TypeChecks, TypeSources};
 
 /// Of a resource that no policy sees.
 static NO_POLICIES: Policies = Policies { mutating: Vec::new(), validating: Vec::new() };

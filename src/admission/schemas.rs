@@ -109,7 +109,8 @@ impl PublishedSchemas {
             |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
         let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
         let entry = index.paths.get(&name);
-        Ok(entry.map(|entry| PublishedDocument { path: format!("/openapi/v3/{name}"), url: entry.url.clone() }))
+        Ok(entry
+            .map(|entry| PublishedDocument { path: format!("/openapi/v3/{name}"), url: entry.url.clone() }))
     }
 }
 

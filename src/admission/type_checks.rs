@@ -163,8 +163,8 @@ impl CheckTask {
                     let check = move || policy.borrowed().type_warnings(&[(kind, object)]);
                     // One kind at a time, so that no turn lasts long.
                     let warnings = self.sources.compute.compute(owner.clone(), check).await;
-                    let warnings =
-                        warnings.ok_or_else(|| ReadError::Unreadable("the check was cancelled".to_owned()))?;
+                    let warnings = warnings
+                        .ok_or_else(|| ReadError::Unreadable("the check was cancelled".to_owned()))?;
                     found.extend(warnings.into_iter().map(|warning| (name.clone(), warning)));
                 }
             }
