@@ -14,6 +14,7 @@ use portcullis_admission::{
     AnyPolicy, GroupVersionKind, GroupVersionResource, KindError, Policies, TypeWarning,
 };
 use portcullis_limits::Owner;
+use portcullis_merge::DeclaredType;
 use portcullis_system::sync::lock;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -26,7 +27,7 @@ use crate::tasks::compute::ClusterComputePool;
 
 /// How long what cannot be read is tried again.
 // threat: silent-backend
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_mins(2);
 /// The pauses between tries: the first one, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 /// The most API groups whose kinds are looked for.
@@ -138,13 +139,10 @@ impl CheckTask {
         let kind_of = |resource: &GroupVersionResource| {
             (resource.group == group).then(|| served.kind(&resource.version, &resource.resource)).flatten()
         };
-        let kinds: Vec<(AnyPolicy<'_>, Vec<GroupVersionKind>)> =
-            policies.all().map(|policy| (policy, policy.kinds_to_check(kind_of))).collect();
-        let versions: BTreeSet<(String, String)> = kinds
-            .iter()
-            .flat_map(|(_, kinds)| kinds)
-            .map(|kind| (kind.group.clone(), kind.version.clone()))
-            .collect();
+        let kinds: Vec<Vec<GroupVersionKind>> =
+            policies.all().map(|policy| policy.kinds_to_check(kind_of)).collect();
+        let versions: BTreeSet<(String, String)> =
+            kinds.iter().flatten().map(|kind| (kind.group.clone(), kind.version.clone())).collect();
         for (group, version) in versions {
             let document = self.sources.declarations.document(FLOW, &group, &version).await?;
             let Some(document) = document else { continue };
@@ -155,19 +153,18 @@ impl CheckTask {
             let owner = self.sources.owner.clone();
             let declarations = self.sources.declarations.of((FLOW, &owner), document).await?;
             let mut found = Vec::new();
-            for (policy, kinds) in &kinds {
+            for (number, kinds) in kinds.iter().enumerate() {
                 for kind in kinds.iter().filter(|kind| kind.group == group && kind.version == version) {
                     let Some(object) = declarations.of(&group, &version, &kind.kind) else { continue };
-                    let (policy, kind) = (OwnedPolicy::of(*policy), kind.clone());
-                    let name = policy.name().to_owned();
-                    let check = move || policy.borrowed().type_warnings(&[(kind, object)]);
+                    let (policies, kind) = (policies.clone(), kind.clone());
                     // One kind at a time, so that no turn lasts long.
+                    let check = move || warnings_of(&policies, number, (kind, object));
                     let warnings = self.sources.compute.compute(owner.clone(), check).await;
-                    let warnings = warnings
-                        .ok_or_else(|| ReadError::Unreadable("the check was cancelled".to_owned()))?;
-                    found.extend(warnings.into_iter().map(|warning| (name.clone(), warning)));
+                    let cancelled = || ReadError::Unreadable("the check was cancelled".to_owned());
+                    found.extend(warnings.ok_or_else(cancelled)?);
                 }
             }
+            // Only now, since a check that fails begins again.
             for (policy, warning) in found {
                 self.log.warn(&policy, &warning);
             }
@@ -177,30 +174,15 @@ impl CheckTask {
     }
 }
 
-/// A policy of either kind that work elsewhere can have.
-enum OwnedPolicy {
-    Mutating(Box<portcullis_admission::MutatingPolicy>),
-    Validating(Box<portcullis_admission::ValidatingPolicy>),
-}
-
-impl OwnedPolicy {
-    fn of(policy: AnyPolicy<'_>) -> Self {
-        match policy {
-            AnyPolicy::Mutating(policy) => Self::Mutating(Box::new(policy.clone())),
-            AnyPolicy::Validating(policy) => Self::Validating(Box::new(policy.clone())),
-        }
-    }
-
-    fn borrowed(&self) -> AnyPolicy<'_> {
-        match self {
-            Self::Mutating(policy) => AnyPolicy::Mutating(policy),
-            Self::Validating(policy) => AnyPolicy::Validating(policy),
-        }
-    }
-
-    fn name(&self) -> &str {
-        &self.borrowed().scope().name
-    }
+/// The warnings about one of the policies, with its name.
+fn warnings_of(
+    policies: &Policies,
+    number: usize,
+    kind: (GroupVersionKind, DeclaredType),
+) -> Vec<(String, TypeWarning)> {
+    let Some(policy) = policies.all().nth(number) else { return Vec::new() };
+    let warnings = policy.type_warnings(&[kind]).into_iter();
+    warnings.map(|warning| (policy.scope().name.clone(), warning)).collect()
 }
 
 /// The lines of one load.

@@ -210,7 +210,7 @@ fn judge(documents: &Documents, case: &Case, answer: &Value) -> Compared {
     if ours != theirs {
         let differ = |of: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
             let own = of.iter().filter(|(field, text)| other.get(*field) != Some(text));
-            own.map(|(field, text)| format!("{field}: {text}")).collect::<String>()
+            own.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().concat()
         };
         return Err(format!("ours   {}\n  theirs {}", differ(&ours, &theirs), differ(&theirs, &ours)));
     }

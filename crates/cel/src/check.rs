@@ -273,21 +273,16 @@ impl<'a> Checker<'a> {
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_unknown() => Type::DYN,
-            Type::Named(VARIABLES, _) => match self.variables.get(field).cloned() {
-                Some(found) => found,
-                None => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the variables are: {}", self.variables.names())))?
-                }
-            },
+            Type::Named(VARIABLES, _) => {
+                let variables = self.variables;
+                let fix = || format!("the variables are: {}", variables.names());
+                self.field(variables.get(field).cloned(), (at, field), fix)?
+            }
             Type::Object(_) => Type::DYN,
-            Type::Declared(object) => match object.field(field) {
-                Some(found) => found,
-                None => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the fields of {target} are: {}", object.names())))?
-                }
-            },
+            Type::Declared(object) => {
+                let fix = || format!("the fields of {target} are: {}", object.names());
+                self.field(object.field(field), (at, field), fix)?
+            }
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
                 // It has a type which is none.
@@ -301,8 +296,8 @@ impl<'a> Checker<'a> {
                     Type::DYN
                 }
                 Ok(None) => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))))?
+                    let fix = || format!("the fields of {name} are: {}", field_names(name));
+                    self.field(None, (at, field), fix)?
                 }
                 Err(NotAnObject) => {
                     let text = format!("type '{other}' does not support field selection");
@@ -317,6 +312,19 @@ impl<'a> Checker<'a> {
             Selection::Plain if was_optional => Type::optional(found),
             Selection::Plain => self.solution.solve(&found, false),
         })
+    }
+
+    /// The type of a field, or the error that there is none.
+    fn field(
+        &mut self,
+        found: Option<Type>,
+        (at, name): (usize, &str),
+        fix: impl FnOnce() -> String,
+    ) -> Result<Type, CompileFault> {
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        self.note(CompileFault::new(at, format!("undefined field '{name}'")).with_fix(fix()))
     }
 
     /// The type of an object, whose fields must have the types that it declares.

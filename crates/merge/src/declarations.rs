@@ -164,7 +164,7 @@ impl DeclaredObject {
                     Some(DeclaredType::Object(metadata))
                 }
                 Some(DeclaredType::Anything) => Some(DeclaredType::Anything),
-                _ => Some(DeclaredType::Object(DeclaredObject {
+                _ => Some(DeclaredType::Object(Self {
                     document: self.document.clone(),
                     fields: Arc::new(Fields::of_names()),
                     is_resource: false,

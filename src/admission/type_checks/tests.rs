@@ -85,6 +85,10 @@ fn policies(group: &str, expressions: &[&str]) -> Policies {
 }
 
 /// Starts the checks, and waits until they end.
+#[expect(
+    clippy::used_underscore_binding,
+    reason = "the task is kept to end it, and only a test waits for it"
+)]
 async fn checked(server: &SharedServer, policies: &Policies, before: Option<&TypeChecks>) -> TypeChecks {
     let mut checks = TypeChecks::start(policies, sources(server), &Handle::current(), before);
     if let Some(task) = checks._task.take() {

@@ -99,6 +99,7 @@ fn is_policy(phase: &str) -> bool {
 
 /// What the webhooks and policies would do with each object of a `List`.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct ListReport {
     pub(super) allowed: bool,
     pub(super) items: Vec<AdmitReport>,

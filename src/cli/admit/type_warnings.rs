@@ -19,7 +19,8 @@ impl ExpressionWarningRow {
     /// The errors of the expression, by kind.
     fn table(&self) -> String {
         let lines = self.warning.lines().filter(|line| !line.is_empty());
-        let lines: String = lines.map(|line| format!("  {line}\n")).collect();
+        let lines: Vec<&str> = lines.flat_map(|line| ["  ", line, "\n"]).collect();
+        let lines = lines.concat();
         format!("\n{} {} does not fit the objects of a kind:\n{lines}", self.policy, self.field_ref)
     }
 }

@@ -389,7 +389,7 @@ async fn admit_shows_why_a_policy_refuses() {
 }
 
 /// A policy about objects of which the schema is published.
-fn of_maps(validations: Value) -> Value {
+fn of_maps(validations: &Value) -> Value {
     let constraints = json!({"resourceRules": [
         {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]});
     policy(POLICY, json!({"matchConstraints": constraints, "validations": validations}))
@@ -401,7 +401,7 @@ async fn the_log_warns_of_an_expression_that_does_not_fit() {
     let admitting = Admitting::start(|review| Some(allow(review))).await;
     admitting.lists_core.store(true, Ordering::Relaxed);
     let validations = json!([{"expression": BAD}, {"expression": "!has(object.dat)"}]);
-    admitting.write_policies(&[of_maps(validations), binding(POLICY, &["Deny"])]);
+    admitting.write_policies(&[of_maps(&validations), binding(POLICY, &["Deny"])]);
     let program = env!("CARGO_BIN_EXE_portcullis");
     let process = GatewayProcess::start(program, admitting.flags("pinnedDryRun", &[])).await;
     let message = "an expression of a policy does not fit the objects of this kind";
@@ -434,7 +434,7 @@ async fn no_request_waits_for_the_check_of_expressions() {
     let admitting = Admitting::start(|review| Some(allow(review))).await;
     admitting.lists_core.store(true, Ordering::Relaxed);
     *admitting.published.lock().unwrap() = Published::Silent;
-    admitting.write_policies(&[of_maps(json!([{"expression": BAD}])), binding(POLICY, &["Deny"])]);
+    admitting.write_policies(&[of_maps(&json!([{"expression": BAD}])), binding(POLICY, &["Deny"])]);
     let gateway = admitting.gateway("pinnedDryRun");
     for (body, expected) in [(map(), StatusCode::CREATED), (bad(), StatusCode::UNPROCESSABLE_ENTITY)] {
         let (code, answer) = send(&gateway, Method::POST, MAPS, &[JSON], body).await;
@@ -448,8 +448,8 @@ async fn admit_shows_which_expressions_do_not_fit() {
     let admitting = Admitting::start(|review| Some(allow(review))).await;
     let validations =
         json!([{"expression": "has(object.data)"}, {"expression": "object.data.a == 1 || true"}]);
-    admitting.write_policies(&[of_maps(validations), binding(POLICY, &["Deny"])]);
-    let document = admitting.pki.write("openapi.json", &config_map_schema().to_string());
+    admitting.write_policies(&[of_maps(&validations), binding(POLICY, &["Deny"])]);
+    let document = admitting.pki.write("openapi.json", config_map_schema().to_string());
     let list = json!({"apiVersion": "v1", "kind": "List", "items": [serde_json::from_str::<Value>(&map()).unwrap()]});
     let files = [("map.yaml", map()), ("list.yaml", list.to_string())];
     for (name, text) in files {
