@@ -135,7 +135,7 @@ async fn what_cannot_be_read_is_read_again_until_the_deadline() {
         let before = Instant::now();
         let checks = checked(&server, &policies("g", &["object.absent > 1"]), None).await;
         let took = before.elapsed();
-        assert!((TIMEOUT - PAUSES.1..=TIMEOUT).contains(&took), "{took:?}");
+        assert!(took <= TIMEOUT && TIMEOUT <= took + PAUSES.1, "{took:?}");
         assert!(asked(&server).len() < 40);
         assert!(lock(&checks.checked).documents.is_empty());
     }
