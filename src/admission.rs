@@ -25,6 +25,8 @@ use std::time::Duration;
 use portcullis_admission::matching::{OperationSet, RuleIndex};
 use portcullis_admission::{GroupVersionResource, Policies, Webhook, Webhooks};
 use portcullis_kubernetes::release::{self, Release};
+use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::FairLimiter;
 use portcullis_limits::rate::Rate;
 use portcullis_limits::{ClusterOwner, Owner};
@@ -120,6 +122,10 @@ pub(crate) struct AdmissionPlace<'a> {
     pub(crate) owner: &'a ClusterOwner,
     /// The memory of reviews of all clusters.
     pub(crate) memory: &'a ReviewMemory,
+    /// Counts the texts of documents.
+    pub(crate) ledger: &'a ByteLedger,
+    /// The memory of what is kept of them.
+    pub(crate) caches: &'a CacheShare,
     /// Works on large objects.
     pub(crate) compute: &'a ComputePool,
     /// The metrics.
@@ -192,13 +198,17 @@ impl ClusterAdmission {
             Some(before) => before.compute.clone(),
             None => place.compute.of_cluster(place.cluster),
         };
+        let memory = match before {
+            Some(before) => before.memory.clone(),
+            None => place.memory.of_cluster(place.owner),
+        };
         let served = Arc::new(ServedResources::new(&reader));
-        let schemas = Arc::new(PublishedSchemas::new(&reader, &compute));
+        let schemas = Arc::new(PublishedSchemas::new(&reader, &compute, &memory, place.caches));
         let sources = TypeSources {
             cluster: place.cluster.to_owned(),
             owner: place.owner.of_gateway(),
             served: Arc::clone(&served),
-            declarations: PublishedDeclarations::new(&reader, &schemas, &compute),
+            declarations: PublishedDeclarations::new(&reader, &schemas, place.caches),
             compute: compute.clone(),
         };
         let checked = before.map(|before| &before.type_checks);
@@ -226,10 +236,7 @@ impl ClusterAdmission {
             served,
             schemas,
             type_checks,
-            memory: match before {
-                Some(before) => before.memory.clone(),
-                None => place.memory.of_cluster(place.owner),
-            },
+            memory,
             compute,
             has_expressions,
             shadow_memory: before.map_or_else(

@@ -112,6 +112,7 @@ impl Cluster {
         }
         let owner = settings.owner();
         let dials = deps.dials.of(owner.clone());
+        let caches = dials.caches.clone();
         let authorizer = match &settings.authorization {
             None => None,
             Some(authorization) => {
@@ -141,6 +142,8 @@ impl Cluster {
                     provider,
                     owner: &owner,
                     memory: review_memory,
+                    ledger: deps.dials.ledger(),
+                    caches: &caches,
                     compute: reviewing,
                     metrics,
                 };

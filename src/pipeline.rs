@@ -13,7 +13,6 @@ mod finished;
 pub(crate) mod forward;
 mod forward_error;
 pub(crate) mod health;
-mod held_texts;
 mod post_process;
 mod respond;
 mod scope;

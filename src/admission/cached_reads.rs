@@ -17,9 +17,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 use lru::LruCache;
+use portcullis_http::held_texts::{HeldText, HeldTexts};
+use portcullis_limits::Owner;
+use portcullis_limits::byte_ledger::ByteLedger;
+use portcullis_limits::cache_budget::{CacheMemory, CacheShare};
 use portcullis_limits::fair_limiter::{FairLimiter, Shares};
 use portcullis_system::sync::lock;
 use serde::de::DeserializeOwned;
@@ -32,6 +35,8 @@ use crate::backend::kube_client;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 const TOO_SLOW: &str = "no response in time";
+const GAVE_WAY: &str =
+    "what the gateway holds for this cluster is more than for others, and it needs the memory";
 const MAX_ENTRIES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// Reads of all caches of a cluster.
@@ -45,6 +50,15 @@ pub(super) struct DocumentReader {
     client: kube::Client,
     runtime: Handle,
     shares: FairLimiter<Arc<str>>,
+    /// Where the texts count, and for whom.
+    ledger: ByteLedger,
+    owner: Owner,
+}
+
+/// A document as it is, which counts until this is dropped.
+pub(super) struct DocumentText {
+    pub(super) text: Bytes,
+    _held: (HeldText, HeldTexts),
 }
 
 /// What was read, by key.
@@ -55,8 +69,16 @@ pub(super) struct CachedReads<K, V> {
 
 struct Entries<K, V> {
     by_key: Mutex<LruCache<K, Arc<CacheEntry<V>>>>,
-    /// What is kept, in bytes, and what a value takes of it.
-    kept: Option<(usize, SizeOf<V>)>,
+    /// What may be kept, if it is many bytes.
+    bound: Option<Bound<V>>,
+}
+
+struct Bound<V> {
+    bytes: usize,
+    /// What a value takes of it.
+    size: SizeOf<V>,
+    /// The part of the cluster's share.
+    memory: Mutex<CacheMemory>,
 }
 
 /// What a value takes, in bytes.
@@ -91,13 +113,20 @@ impl DocumentReader {
             let _runtime = place.runtime.enter();
             kube_client::client(place.backend)
         };
-        Self { client, runtime: place.runtime.clone(), shares: FairLimiter::new(SHARES) }
+        Self {
+            client,
+            runtime: place.runtime.clone(),
+            shares: FairLimiter::new(SHARES),
+            ledger: place.ledger.clone(),
+            owner: place.owner.of_gateway(),
+        }
     }
 
     /// Reads by this client on the runtime of a test.
     #[cfg(test)]
     pub(super) fn of_test(client: kube::Client) -> Self {
-        Self { client, runtime: Handle::current(), shares: FairLimiter::new(SHARES) }
+        let (ledger, owner) = (ByteLedger::new(usize::MAX), Owner::Gateway);
+        Self { client, runtime: Handle::current(), shares: FairLimiter::new(SHARES), ledger, owner }
     }
 
     /// A document in JSON of at most `max_bytes`; `None` if there is none.
@@ -106,16 +135,32 @@ impl DocumentReader {
         path: &str,
         max_bytes: usize,
     ) -> Result<Option<T>, String> {
-        let Some(text) = self.read_text(path, max_bytes).await? else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|error| error.to_string())
+        let Some(document) = self.read_text(path, max_bytes).await? else { return Ok(None) };
+        serde_json::from_slice(&document.text).map(Some).map_err(|error| error.to_string())
     }
 
-    /// A document as it is.
-    pub(super) async fn read_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
-        timeout(READ_TIMEOUT, self.response_text(path, max_bytes)).await.map_err(|_| TOO_SLOW.to_owned())?
+    /// A document as it is. The API server of a tenant chooses how much it sends, and how slowly.
+    // threat: published-schemas, buffered-bytes-flood
+    pub(super) async fn read_text(
+        &self,
+        path: &str,
+        max_bytes: usize,
+    ) -> Result<Option<DocumentText>, String> {
+        let texts = HeldTexts::new(&self.ledger, self.owner.clone());
+        let reading = timeout(READ_TIMEOUT, self.response_text(path, &texts, max_bytes));
+        let read = tokio::select! {
+            read = reading => read.map_err(|_| TOO_SLOW.to_owned())??,
+            () = texts.revoked() => return Err(GAVE_WAY.to_owned()),
+        };
+        Ok(read.map(|(text, held)| DocumentText { text, _held: (held, texts) }))
     }
 
-    async fn response_text(&self, path: &str, max_bytes: usize) -> Result<Option<Bytes>, String> {
+    async fn response_text(
+        &self,
+        path: &str,
+        texts: &HeldTexts,
+        max_bytes: usize,
+    ) -> Result<Option<(Bytes, HeldText)>, String> {
         let request = http::Request::get(path).header(http::header::ACCEPT, "application/json");
         let request = request.body(Body::empty()).map_err(|error| error.to_string())?;
         let response = self.client.send(request).await.map_err(|error| error.to_string())?;
@@ -124,24 +169,29 @@ impl DocumentReader {
             StatusCode::NOT_FOUND => return Ok(None),
             status => return Err(format!("status {}", status.as_u16())),
         }
-        let body = Limited::new(response.into_body(), max_bytes).collect().await;
-        body.map(|body| Some(body.to_bytes())).map_err(|error| error.to_string())
+        let read = texts.reader(response.into_body()).read_all(max_bytes).await;
+        read.map(Some).map_err(|error| error.to_string())
     }
 }
 
 impl<K: Hash + Eq + Send + 'static, V: Clone + Send + 'static> CachedReads<K, V> {
     pub(super) fn new(reader: &DocumentReader) -> Self {
-        Self::keeping(reader, None)
+        Self::bounded(reader, None)
     }
 
-    /// Keeps no more than so many bytes, but for the value that was read last.
-    pub(super) fn within(reader: &DocumentReader, bytes: usize, size: SizeOf<V>) -> Self {
-        Self::keeping(reader, Some((bytes, size)))
+    /// Keeps no more than so many bytes, but for the value that was read last, and no more than the share allows.
+    pub(super) fn within(
+        reader: &DocumentReader,
+        (bytes, size): (usize, SizeOf<V>),
+        share: &CacheShare,
+    ) -> Self {
+        let memory = Mutex::new(share.memory());
+        Self::bounded(reader, Some(Bound { bytes, size, memory }))
     }
 
-    fn keeping(reader: &DocumentReader, kept: Option<(usize, SizeOf<V>)>) -> Self {
+    fn bounded(reader: &DocumentReader, bound: Option<Bound<V>>) -> Self {
         let by_key = Mutex::new(LruCache::new(MAX_ENTRIES));
-        Self { reader: reader.clone(), entries: Arc::new(Entries { by_key, kept }) }
+        Self { reader: reader.clone(), entries: Arc::new(Entries { by_key, bound }) }
     }
 
     /// What is known of a key, if it is fresh for a request that comes now, or else what `read` reads. A read that others have begun
@@ -195,12 +245,18 @@ impl<K: Hash + Eq + Send + 'static, V: Clone + Send + 'static> CachedReads<K, V>
 impl<K: Hash + Eq, V> Entries<K, V> {
     /// Forgets what was not used for longest.
     fn forget_beyond_bound(&self) {
-        let Some((bound, size)) = self.kept else { return };
+        let Some(Bound { bytes, size, memory }) = &self.bound else { return };
         let mut entries = lock(&self.by_key);
         let size = |entry: &CacheEntry<V>| lock(&entry.known).as_ref().map_or(0, size);
         let mut kept: usize = entries.iter().map(|(_, entry)| size(entry)).sum();
-        while kept > bound && entries.len() > 1 {
+        while kept > *bytes && entries.len() > 1 {
             kept -= entries.pop_lru().map_or(0, |(_, entry)| size(&entry));
+        }
+        // threat: tenant-caches
+        let mut memory = lock(memory);
+        while !memory.set(kept) {
+            let Some((_, entry)) = entries.pop_lru() else { break };
+            kept -= size(&entry);
         }
     }
 }
@@ -245,6 +301,8 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
+    use portcullis_limits::ClusterOwner;
+    use portcullis_limits::cache_budget::CacheBudget;
 
     use super::*;
 
@@ -332,7 +390,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_was_not_used_for_longest_is_forgotten() {
-        let keeping = |bytes| Reads::within(&reads().reader, bytes, |_| 1);
+        let keeping = |bytes| Reads::within(&reads().reader, (bytes, |_| 1), &CacheShare::UNBOUNDED);
         let reads = keeping(2);
         for key in ["a", "b", "a", "c"] {
             ask(&reads, "flow", key, Duration::ZERO).await.unwrap();
@@ -342,6 +400,16 @@ mod tests {
         let reads = keeping(0);
         ask(&reads, "flow", "large", Duration::ZERO).await.unwrap();
         assert_eq!(lock(&reads.entries.by_key).len(), 1, "that of the request itself");
+        // A tenant's share holds two of its four values of one byte.
+        let budget = CacheBudget::new();
+        budget.set_bytes_of_tenants(2, 2, 1);
+        let share = budget.of(&ClusterOwner::tenant("t"));
+        let reads = Reads::within(&reads.reader, (4, |_| 1), &share);
+        for key in ["a", "b", "c", "d"] {
+            ask(&reads, "flow", key, Duration::ZERO).await.unwrap();
+        }
+        let keys: Vec<_> = lock(&reads.entries.by_key).iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, ["d", "c"]);
     }
 
     #[tokio::test(start_paused = true)]

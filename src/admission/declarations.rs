@@ -1,23 +1,22 @@
 //! The types of the kinds that the API servers of a cluster publish, for the checks of the expressions of policies.
 //!
-//! They are read as [`PublishedSchemas`] reads the same documents: within the same bounds, in turns of the same pool. What is kept
-//! ends with the checks.
+//! They are read as [`PublishedSchemas`] reads the same documents: within the same bounds of texts, of the memory to read them and of
+//! what is kept, in turns of the same pool. What is kept ends with the checks.
 // threat: published-schemas
 
 use std::sync::Arc;
 
 use portcullis_limits::Owner;
+use portcullis_limits::cache_budget::CacheShare;
 use portcullis_merge::Declarations;
 
 use super::cached_reads::{CachedReads, DocumentReader, ReadError};
-use super::schemas::{MAX_DOCUMENT_BYTES, MAX_KEPT_BYTES, PublishedDocument, PublishedSchemas};
-use crate::tasks::compute::ClusterComputePool;
+use super::schemas::{MAX_DOCUMENT_BYTES, MAX_KEPT_BYTES, Parser, PublishedDocument, PublishedSchemas};
 
 /// The types of a cluster's kinds.
 #[derive(Debug)]
 pub(super) struct PublishedDeclarations {
     schemas: Arc<PublishedSchemas>,
-    compute: ClusterComputePool,
     /// By the path of the document.
     documents: CachedReads<String, ReadDeclarations>,
 }
@@ -37,13 +36,9 @@ impl ReadDeclarations {
 }
 
 impl PublishedDeclarations {
-    pub(super) fn new(
-        reader: &DocumentReader,
-        schemas: &Arc<PublishedSchemas>,
-        compute: &ClusterComputePool,
-    ) -> Self {
-        let documents = CachedReads::within(reader, MAX_KEPT_BYTES, ReadDeclarations::size);
-        Self { schemas: Arc::clone(schemas), compute: compute.clone(), documents }
+    pub(super) fn new(reader: &DocumentReader, schemas: &Arc<PublishedSchemas>, caches: &CacheShare) -> Self {
+        let documents = CachedReads::within(reader, (MAX_KEPT_BYTES, ReadDeclarations::size), caches);
+        Self { schemas: Arc::clone(schemas), documents }
     }
 
     /// What the API servers publish of a group and version.
@@ -64,9 +59,9 @@ impl PublishedDeclarations {
     ) -> Result<Declarations, ReadError> {
         let wanted = url.clone();
         let is_fresh = |known: &ReadDeclarations, _| known.url == wanted;
-        let (compute, owner) = (self.compute.clone(), owner.clone());
+        let (parser, owner) = (self.schemas.parser(), owner.clone());
         let key = path.clone();
-        let read = move |reader| read_declarations(reader, PublishedDocument { path, url }, (compute, owner));
+        let read = move |reader| read_declarations(reader, PublishedDocument { path, url }, (parser, owner));
         let read = self.documents.get(flow, key, is_fresh, read).await?;
         read.declarations.map_err(ReadError::Unreadable)
     }
@@ -75,17 +70,9 @@ impl PublishedDeclarations {
 async fn read_declarations(
     reader: DocumentReader,
     PublishedDocument { path, url }: PublishedDocument,
-    (compute, owner): (ClusterComputePool, Owner),
+    (parser, owner): (Parser, Owner),
 ) -> Result<ReadDeclarations, String> {
-    let text = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
-    let declarations = compute.compute(owner, move || declarations_of(&text)).await;
-    Ok(ReadDeclarations { url, declarations: declarations.ok_or("the work on it was cancelled")? })
-}
-
-fn declarations_of(text: &[u8]) -> Result<Declarations, String> {
-    let declarations = Declarations::read(text).map_err(|error| error.to_string())?;
-    if declarations.size() > MAX_KEPT_BYTES {
-        return Err(format!("its types take more than {} MiB", MAX_KEPT_BYTES >> 20));
-    }
-    Ok(declarations)
+    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
+    let declarations = parser.parse(owner, document, Declarations::read).await?;
+    Ok(ReadDeclarations { url, declarations })
 }

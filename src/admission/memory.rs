@@ -6,7 +6,7 @@
 //! administrators and nodes of the operator's clusters.
 //!
 //! The texts themselves are not counted here but among the bytes in buffers, whose largest owner gives way: see
-//! `pipeline/held_texts.rs`.
+//! `portcullis_http::held_texts`.
 // threat: review-memory
 
 use std::sync::Arc;
@@ -31,7 +31,12 @@ pub(crate) struct ReviewMemory {
     small: FairLimiter,
     large: FairLimiter,
     reserve: FairLimiter,
+    documents: FairLimiter<Arc<str>>,
 }
+
+/// What documents of API servers take while they are turned into types, in KiB: of all clusters, and of one. So there is one of the
+/// largest documents at a time, and clusters take turns.
+const DOCUMENTS: Shares = Shares::new(176 << 10, 152 << 10).with_queue(1024, 64);
 
 /// How the memory is divided, in KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +70,7 @@ impl Default for ReviewMemory {
             small: FairLimiter::new(small),
             large: FairLimiter::new(large),
             reserve: FairLimiter::new(reserve),
+            documents: FairLimiter::new(DOCUMENTS),
         }
     }
 }
@@ -88,13 +94,14 @@ impl ReviewMemory {
             UserShares { limiter: FairLimiter::new(shares), of: limiter.clone() }
         };
         let users = cluster.is_of_tenant().then(|| [of_users(&self.small), of_users(&self.large)]);
-        ClusterReviewMemory { process: self.clone(), users }
+        ClusterReviewMemory { cluster: Arc::clone(cluster.cluster()), process: self.clone(), users }
     }
 }
 
 /// The memory of the reviews of one cluster. Cheap to clone: a clone is the same.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterReviewMemory {
+    cluster: Arc<str>,
     process: ReviewMemory,
     /// The shares of a tenant's users, of small and of large reviews.
     users: Option<[UserShares; 2]>,
@@ -153,6 +160,14 @@ pub(crate) enum NoMemory {
 }
 
 impl ClusterReviewMemory {
+    /// Waits for the bytes that turning a document of an API server into types takes.
+    // threat: published-schemas
+    pub(super) async fn reserve_for_document(&self, bytes: usize) -> Result<Permit<Arc<str>>, Refused> {
+        let weight = bytes.div_ceil(1 << 10).max(1);
+        let until = Instant::now() + QUEUE_TIMEOUT;
+        self.process.documents.acquire(Arc::clone(&self.cluster), weight, until).await
+    }
+
     /// Waits for so many bytes. With `at_once` it does not wait: a review that holds memory must not wait for more of it, or two of
     /// them would wait for each other.
     pub(crate) async fn reserve(
@@ -280,6 +295,30 @@ mod tests {
         assert!(matches!(refused, NoMemory::TooLarge { limit } if limit < 100 * MIB), "{refused:?}");
         memory.set_total(1 << 30);
         prod.reserve(of(&bob, "bob", false), 100 * MIB, true).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_with_many_documents_leaves_turns_to_others() {
+        let memory = ReviewMemory::default();
+        let [tenant, other] = ["t", "u"].map(|name| memory.of_cluster(&ClusterOwner::tenant(name)));
+        let largest = 151 * MIB;
+        let held = tenant.reserve_for_document(largest).await.unwrap();
+        let waiting = tokio::spawn({
+            let tenant = tenant.clone();
+            async move {
+                while let Ok(held) = tenant.reserve_for_document(largest).await {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    drop(held);
+                }
+            }
+        });
+        tokio::task::yield_now().await;
+        // Small ones find room beside it, large ones are next.
+        drop(other.reserve_for_document(16 * MIB).await.unwrap());
+        let ((), large) = tokio::join!(async { drop(held) }, other.reserve_for_document(largest));
+        drop(large.unwrap());
+        assert!(tenant.reserve_for_document(200 * MIB).await.is_err());
+        waiting.abort();
     }
 
     #[test]

@@ -2,9 +2,12 @@
 //! policy is merged into an object.
 //!
 //! They are read as the gateway, when a policy first needs them, and again when the index of the API server gives a document another
-//! hash. Turning a document into schemas takes its turn among the work on large objects: an odd one takes half a second, and some
-//! hundred megabytes for that time. The index counts for [`INDEX_TTL`], as in kube-apiserver. What is kept of all documents of a cluster is bounded by
-//! [`MAX_KEPT_BYTES`]: then the ones that were not used for longest are read again.
+//! hash. The index counts for [`INDEX_TTL`], as in kube-apiserver.
+//!
+//! A tenant chooses what its API server publishes. A text counts among the bytes in buffers as it arrives. What it takes to turn it into
+//! schemas is reserved before, within the memory that documents of all clusters have for it; so the largest ones, which take half a
+//! second, are read one after the other, in turns of clusters. What is kept of all documents of a cluster is bounded by
+//! [`MAX_KEPT_BYTES`], and by the share of its caches: the ones that were not used for longest are read again.
 // threat: published-schemas
 // apiserver: pkg/admission/plugin/policy/mutating/patch/typeconverter.go
 
@@ -13,11 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portcullis_limits::Owner;
-use portcullis_merge::Schemas;
+use portcullis_limits::cache_budget::CacheShare;
+use portcullis_merge::{MAX_SIZE, SchemaError, Schemas};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::cached_reads::{CachedReads, DocumentReader, ReadError};
+use super::cached_reads::{CachedReads, DocumentReader, DocumentText, ReadError};
+use super::memory::ClusterReviewMemory;
 use super::served::is_segment;
 use crate::tasks::compute::ClusterComputePool;
 
@@ -28,12 +33,12 @@ const MAX_INDEX_BYTES: usize = 1 << 20;
 /// The largest document: the largest one of Kubernetes, that of the core group, has 2 MiB.
 pub(super) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// What is kept of the documents of a cluster.
-pub(super) const MAX_KEPT_BYTES: usize = 16 << 20;
+pub(super) const MAX_KEPT_BYTES: usize = MAX_SIZE;
 
 /// The schemas of a cluster.
 #[derive(Debug)]
 pub(super) struct PublishedSchemas {
-    compute: ClusterComputePool,
+    parser: Parser,
     index: CachedReads<(), ReadIndex>,
     documents: CachedReads<(String, String), ReadDocument>,
 }
@@ -42,6 +47,13 @@ pub(super) struct PublishedSchemas {
 struct ReadIndex {
     read: Instant,
     index: Arc<Index>,
+}
+
+/// Turns documents into schemas, or into types.
+#[derive(Debug, Clone)]
+pub(super) struct Parser {
+    compute: ClusterComputePool,
+    memory: ClusterReviewMemory,
 }
 
 /// What the index says of each document, by its path without `/openapi/v3/`.
@@ -73,9 +85,15 @@ impl ReadDocument {
 }
 
 impl PublishedSchemas {
-    pub(super) fn new(reader: &DocumentReader, compute: &ClusterComputePool) -> Self {
-        let documents = CachedReads::within(reader, MAX_KEPT_BYTES, ReadDocument::size);
-        Self { compute: compute.clone(), index: CachedReads::new(reader), documents }
+    pub(super) fn new(
+        reader: &DocumentReader,
+        compute: &ClusterComputePool,
+        memory: &ClusterReviewMemory,
+        caches: &CacheShare,
+    ) -> Self {
+        let documents = CachedReads::within(reader, (MAX_KEPT_BYTES, ReadDocument::size), caches);
+        let parser = Parser { compute: compute.clone(), memory: memory.clone() };
+        Self { parser, index: CachedReads::new(reader), documents }
     }
 
     /// The schemas of a group and version; `None` if the API server does not publish any.
@@ -90,11 +108,16 @@ impl PublishedSchemas {
         };
         let wanted = url.clone();
         let is_fresh = |known: &ReadDocument, _| known.url == wanted;
-        let (compute, owner) = (self.compute.clone(), owner.clone());
-        let read = move |reader| read_document(reader, path, url, (compute, owner));
+        let (parser, owner) = (self.parser.clone(), owner.clone());
+        let read = move |reader| read_document(reader, path, url, (parser, owner));
         let document =
             self.documents.get(flow, (group.to_owned(), version.to_owned()), is_fresh, read).await?;
         document.schemas.map(Some).map_err(ReadError::Unreadable)
+    }
+
+    /// What turns documents into schemas.
+    pub(super) fn parser(&self) -> Parser {
+        self.parser.clone()
     }
 
     /// The document of a group and version, as the index has it.
@@ -132,19 +155,34 @@ async fn read_document(
     reader: DocumentReader,
     path: String,
     url: String,
-    (compute, owner): (ClusterComputePool, Owner),
+    (parser, owner): (Parser, Owner),
 ) -> Result<ReadDocument, String> {
-    let text = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
-    let schemas = compute.compute(owner, move || schemas_of(&text)).await;
-    Ok(ReadDocument { url, schemas: schemas.ok_or("the work on it was cancelled")? })
+    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
+    let schemas = parser.parse(owner, document, |text| Schemas::read(text).map(Arc::new)).await?;
+    Ok(ReadDocument { url, schemas })
 }
 
-fn schemas_of(text: &[u8]) -> Result<Arc<Schemas>, String> {
-    let schemas = Schemas::read(text).map_err(|error| error.to_string())?;
-    if schemas.size() > MAX_KEPT_BYTES {
-        return Err(format!("its schemas take more than {} MiB", MAX_KEPT_BYTES >> 20));
+impl Parser {
+    /// What is in a document; why it has none, or, as the outer error, why that is not known now.
+    pub(super) async fn parse<T: Send + 'static>(
+        &self,
+        owner: Owner,
+        document: DocumentText,
+        read: fn(&[u8]) -> Result<T, SchemaError>,
+    ) -> Result<Result<T, String>, String> {
+        let bytes = match Schemas::memory_to_read(&document.text) {
+            Ok(bytes) => bytes + MAX_SIZE,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let reserved = self.memory.reserve_for_document(bytes).await;
+        let reserved = reserved.map_err(|refused| format!("no memory is free for it: {refused}"))?;
+        let read = move || {
+            let found = read(&document.text);
+            drop((document, reserved));
+            found.map_err(|error| error.to_string())
+        };
+        self.compute.compute(owner, read).await.ok_or_else(|| "the work on it was cancelled".to_owned())
     }
-    Ok(Arc::new(schemas))
 }
 
 /// The name of a document in the index. A group that would name another path has none.
@@ -163,11 +201,13 @@ mod tests {
 
     use http::{Request, Response};
     use kube::client::Body;
+    use portcullis_limits::ClusterOwner;
     use portcullis_system::sync::lock;
     use serde_json::json;
     use tower::service_fn;
 
     use super::*;
+    use crate::admission::memory::ReviewMemory;
     use crate::tasks::compute::ComputePool;
 
     /// The paths that an API server was asked for, and what it says in the index, and of the group.
@@ -195,7 +235,13 @@ mod tests {
             std::future::ready(Ok::<_, Infallible>(Response::new(Body::from(text.into_bytes()))))
         });
         let reader = DocumentReader::of_test(kube::Client::new(service, "default"));
-        PublishedSchemas::new(&reader, &ComputePool::of_test().of_cluster("c"))
+        let memory = ReviewMemory::default().of_cluster(&ClusterOwner::operator("c"));
+        PublishedSchemas::new(
+            &reader,
+            &ComputePool::of_test().of_cluster("c"),
+            &memory,
+            &CacheShare::UNBOUNDED,
+        )
     }
 
     async fn ask(schemas: &PublishedSchemas, group: &str) -> Result<bool, ReadError> {

@@ -141,7 +141,7 @@ impl WebhookAuthorizer {
         spec: &SubjectAccessReviewSpec,
     ) -> Result<Result<bool, String>, ReviewError> {
         if !self.conditions.may_take_long(spec) {
-            return Ok(self.conditions.match_request(spec));
+            return self.conditions.match_request(spec);
         }
         let until = Instant::now() + QUEUE_TIMEOUT;
         let permit =
@@ -152,9 +152,8 @@ impl WebhookAuthorizer {
             let _permit = permit;
             conditions.match_request(&spec)
         });
-        matching
-            .await
-            .map_err(|_| ReviewError::Unavailable("matching the conditions was cancelled".to_owned()))
+        let cancelled = |_| ReviewError::Unavailable("matching the conditions was cancelled".to_owned());
+        matching.await.map_err(cancelled)?
     }
 
     /// The decision of the `failurePolicy`.

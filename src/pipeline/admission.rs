@@ -44,12 +44,12 @@ use http::Response;
 use http::StatusCode;
 use http::uri::PathAndQuery;
 use portcullis_http::body::Body;
+use portcullis_http::held_texts::HeldTexts;
 use tokio::time::sleep;
 
 use super::Gateway;
 use super::error_map::Refusal;
 use super::forward::RehearsalError;
-use super::held_texts::HeldTexts;
 use super::scope::RequestScope;
 use super::stages::{Admitted, Authorized, within};
 use crate::admission::settings::AdmissionMode;

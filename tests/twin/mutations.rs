@@ -205,7 +205,7 @@ fn policies() -> Vec<Policy> {
                 "matchConditions": [{"name": "c", "expression": "object.spec.replicas == 79"}]})),
         of("scales-strict", vec![patched("[JSONPatch{op: 'add', path: '/spec/absent', value: 5}]")],
             json!({"matchConstraints": {"resourceRules": [rule(&["UPDATE"], "apps", "v1", "deployments/scale")]},
-                "matchConditions": [{"name": "c", "expression": "object.spec.replicas == 77"}]})),
+                "matchConditions": [{"name": "c", "expression": "object.spec.replicas == 76"}]})),
         of("evictions", vec![patched("[JSONPatch{op: 'add', path: '/extra', value: 'x'}]")],
             json!({"matchConstraints": constraints("evictions", rule(&["CREATE"], "", "v1", "pods/eviction"))})),
         of("statuses", vec![patched("[JSONPatch{op: 'add', path: '/status/phase', value: 'Mutated'}]")],

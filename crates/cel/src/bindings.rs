@@ -6,16 +6,12 @@ use std::sync::Arc;
 use super::access::ResourceTarget;
 use super::environment::VARIABLES;
 use super::libraries::authorizer;
-use super::value::{Datum, Numbers, RootVariable};
+use super::value::{Datum, MAX_DEPTH, Numbers, RootVariable};
 
 const AUTHORIZER: [&str; 2] = ["authorizer", "authorizer.requestResource"];
-/// The most levels of the values of variables, and of what an expression of a mutation gives. The reference has no bound but that of Go for
-/// JSON, 10,000 levels.
-pub(super) const MAX_DEPTH: usize = 250;
-
 /// The values of an environment's variables; build them once for many expressions.
 ///
-/// A value of more than 250 levels is not bound: an evaluation that uses the variable ends with
+/// A value of more than 250 levels is not read: an evaluation that uses the variable ends with
 /// [`Outcome::Unsupported`](crate::Outcome::Unsupported).
 #[derive(Debug, Clone, Default)]
 pub struct Bindings(pub(super) Vec<(&'static str, Datum)>);
@@ -24,7 +20,7 @@ impl Bindings {
     /// The variable of [`Environment::CLAIMS`](crate::Environment::CLAIMS).
     pub fn claims(claims: &serde_json::Map<String, serde_json::Value>) -> Self {
         if claims.values().any(is_too_deep) {
-            return Self::default();
+            return Self(vec![("claims", unread("claims"))]);
         }
         let read = |value| Datum::from_json(value, Numbers::Doubles);
         let fields = claims.iter().map(|(name, value)| (name.clone(), read(value))).collect();
@@ -49,9 +45,8 @@ impl Bindings {
     #[must_use]
     pub fn with(mut self, name: &'static str, value: &serde_json::Value) -> Self {
         self.0.retain(|(known, _)| *known != name);
-        if !is_too_deep(value) {
-            self.0.push((name, Datum::from_json(value, Numbers::Integers)));
-        }
+        let read = if is_too_deep(value) { unread(name) } else { Datum::from_json(value, Numbers::Integers) };
+        self.0.push((name, read));
         self
     }
 
@@ -87,6 +82,11 @@ impl Bindings {
         self.0.extend(AUTHORIZER.into_iter().zip(authorizer::variables(request)));
         self
     }
+}
+
+/// The value of a variable that is not read.
+fn unread(name: &str) -> Datum {
+    Datum::Failed(format!("{name} has more than {MAX_DEPTH} levels, which are not read here").into())
 }
 
 /// Whether a value is deeper than evaluation may recurse.

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use portcullis_go::quote::Quoted;
 
 use super::access::{AccessDecision, AccessReview};
-use super::bindings::MAX_DEPTH;
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::environment::VARIABLES;
@@ -297,14 +296,16 @@ impl<'a> Evaluator<'a> {
 
     fn name(&self, name: &str) -> EvalResult {
         // With a leading dot, a variable of the environment, also where a macro has one of the same name.
+        let mut scope = self.scope.iter().enumerate();
         let found = match name.strip_prefix('.') {
-            Some(global) => self.scope.iter().take(self.globals).find(|(known, _)| *known == global),
-            None => self.scope.iter().rev().find(|(known, _)| *known == name),
+            Some(global) => scope.take(self.globals).find(|(_, (known, _))| *known == global),
+            None => scope.rfind(|(_, (known, _))| *known == name),
         };
         match found {
-            Some((_, value)) => Ok(value.clone()),
-            // Those of the environment are all bound, but for values that are too deep.
-            None => unsupported(format!("{name} has more than {MAX_DEPTH} levels, which are not read here")),
+            // One that is not read: see `Bindings::with`.
+            Some((place, (_, Datum::Failed(text)))) if place < self.globals => unsupported(&**text),
+            Some((_, (_, value))) => Ok(value.clone()),
+            None => error(format!("no such attribute(s): {name}")),
         }
     }
 

@@ -10,11 +10,10 @@ use portcullis_go::base64;
 use portcullis_go::quote::Quoted;
 use serde_json::{Map, Number, Value as Json};
 
-use super::bindings::MAX_DEPTH;
 use super::evaluation::{COST_LIMIT, Halt};
 use super::go_form::{Converter, GoValue, Unconverted};
 use super::native::Native;
-use super::value::{Datum, GoForm, MapKey, Message, MessageKind};
+use super::value::{Datum, GoForm, MAX_DEPTH, MapKey, Message, MessageKind};
 
 /// The largest integer that every reader of JSON reads as it is.
 // cel-go: common/types/int.go — maxIntJSON

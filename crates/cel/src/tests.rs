@@ -499,7 +499,7 @@ fn what_is_beyond_a_bound_is_no_error_of_the_input() {
     // The value is deeper than what it is made of.
     for (text, result) in [
         ("[JSONPatch{op: 'add', path: '/a', value: {'a': {'a': object}}}]", ResultType::JsonPatch),
-        ("Object{a: Object.a{b: {'a': {'a': object}}}}", ResultType::ApplyConfiguration),
+        ("Object{a: Object.a{b: Object.a.b{c: object}}}", ResultType::ApplyConfiguration),
     ] {
         assert!(matches!(outcome(text, result, &nested(100)), Outcome::Patch(Ok(_))), "{text}");
         let found = outcome(text, result, &nested(249));

@@ -12,6 +12,10 @@ use super::native::{Native, unconvertible};
 use super::number;
 use super::time::{Duration, Timestamp};
 
+/// The most levels of the values of variables, and of what an expression of a mutation gives. The reference has no bound but that of Go for
+/// JSON, 10,000 levels.
+pub(super) const MAX_DEPTH: usize = 250;
+
 /// A value.
 #[derive(Debug, Clone)]
 pub(super) enum Datum {

@@ -6,6 +6,7 @@
 pub mod body;
 pub mod client_tls;
 pub mod connector;
+pub mod held_texts;
 pub mod hop_by_hop;
 pub mod https_client;
 pub mod identity;

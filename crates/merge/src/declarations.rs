@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::document::openapi::{AdditionalProperties, Items, Schema, value};
 use crate::document::walk::{Sink, walk};
 use crate::document::{Kinds, kinds};
-use crate::errors::SchemaError;
+use crate::errors::{MAX_SIZE, SchemaError, TOO_MANY_TYPES};
 
 /// The format of values that are integers or strings.
 // apimachinery: pkg/util/intstr/intstr.go — OpenAPISchemaFormat
@@ -219,11 +219,14 @@ struct Reader {
 impl Sink for Reader {
     fn add(&mut self, name: &str, schema: Schema) -> Result<(), String> {
         let number = self.number(name);
-        for kind in kinds(value(schema.kinds.as_deref())) {
+        for kind in kinds(value(schema.kinds.as_deref()).as_ref()) {
             let kind = kind.map(|part| self.text(part));
             self.kinds.insert(kind, number);
         }
         let node = self.node(&schema);
+        if self.size > MAX_SIZE {
+            return Err(TOO_MANY_TYPES.to_owned());
+        }
         match self.named.get_mut(number) {
             Some(named) if named.is_none() => *named = Some(node),
             _ => return Err(format!("duplicate schema {name}")),
@@ -260,7 +263,7 @@ impl Reader {
         }
         let format = schema.format.as_deref().unwrap_or_default();
         let keeps_unknown_fields =
-            value(schema.preserve_unknown_fields.as_deref()) == Some(&Value::Bool(true));
+            value(schema.preserve_unknown_fields.as_deref()) == Some(Value::Bool(true));
         if schema.int_or_string || format == INT_OR_STRING || keeps_unknown_fields {
             return Node::Anything;
         }

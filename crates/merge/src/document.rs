@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::errors::SchemaError;
+use crate::errors::{MAX_SIZE, SchemaError, TOO_MANY_TYPES};
 use crate::schema::{Atom, Field, List, Map, NamedType, Relationship, Scalar, Size as _, TypeRef, Types};
 use crate::text::{Plain, Syntax};
 
-use self::openapi::{AdditionalProperties, Items, Schema, value};
+use self::openapi::{AdditionalProperties, Items, MAX_DEFAULT, Schema, value};
 use self::walk::{Sink, walk};
 
 /// The most bytes of problems of a document that are told.
@@ -23,9 +23,6 @@ const MAX_PROBLEMS: usize = 64 << 10;
 
 /// The most keys that identify an element of a list. Real lists have at most three; each element costs this many look-ups.
 const MAX_KEYS: usize = 64;
-
-/// The largest default that is kept, in bytes. A default matters for keys alone, and is compared with each element of a list.
-const MAX_DEFAULT: usize = 1 << 10;
 
 /// Types that are not what their schemas say.
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
@@ -81,6 +78,8 @@ struct Reader {
     deduced: usize,
     /// Types without a name that many schemas have: one for each kind of scalar.
     scalars: [(Scalar, usize); 4],
+    /// Bytes of the types so far, without the texts.
+    size: usize,
 }
 
 impl Reader {
@@ -96,6 +95,7 @@ impl Reader {
             untyped: 0,
             deduced: 0,
             scalars: [(Scalar::Untyped, 0); 4],
+            size: 0,
         };
         for (number, scalar) in scalars.into_iter().enumerate() {
             let atom = Some(Atom { scalar: Some(scalar), ..Atom::default() });
@@ -150,7 +150,7 @@ impl Reader {
         if self.types.0.get(number).is_some_and(|named| named.atom.is_some()) {
             return Err(format!("duplicate schema {name}"));
         }
-        for kind in kinds(value(schema.kinds.as_deref())) {
+        for kind in kinds(value(schema.kinds.as_deref()).as_ref()) {
             let kind = kind.map(|part| self.text(part));
             self.kinds.insert(kind, number);
         }
@@ -163,6 +163,10 @@ impl Reader {
             RAW_EXTENSION => self.anything(self.untyped, Relationship::Atomic),
             _ => self.atom(schema, At { name, depth: 0, keeps_unknown_fields: false }),
         };
+        self.size += size_of::<NamedType>() + atom.size();
+        if self.size > MAX_SIZE {
+            return Err(TOO_MANY_TYPES.to_owned());
+        }
         self.define(number, atom);
         Ok(())
     }
@@ -201,7 +205,7 @@ impl Reader {
     }
 
     fn atom(&mut self, schema: &Schema, mut at: At<'_>) -> Atom {
-        if value(schema.preserve_unknown_fields.as_deref()) == Some(&Value::Bool(true)) {
+        if value(schema.preserve_unknown_fields.as_deref()) == Some(Value::Bool(true)) {
             at.keeps_unknown_fields = true;
         }
         match schema.kind.as_deref().unwrap_or_default() {
@@ -249,7 +253,7 @@ impl Reader {
                 kind: self.type_ref(schema, at),
                 default: value(schema.default.as_deref())
                     .filter(|default| !default.is_null() && default.size() <= MAX_DEFAULT)
-                    .map(|default| Box::new(default.clone())),
+                    .map(Box::new),
             })
             .collect();
         let element = match &schema.additional_properties {
@@ -267,7 +271,7 @@ impl Reader {
             Value::String(kind) if kind == "atomic" => Some(Relationship::Atomic),
             Value::String(kind) if kind == "granular" => Some(Relationship::Separable),
             other => {
-                self.report(at, &format!("unknown map type {}", Plain(other)));
+                self.report(at, &format!("unknown map type {}", Plain(&other)));
                 None
             }
         }
@@ -275,16 +279,17 @@ impl Reader {
 
     fn list(&mut self, schema: &Schema, at: At<'_>) -> List {
         let (relationship, keys) = match list_relationship(schema) {
+            Ok((_, keys)) if keys.len() > MAX_KEYS => {
+                self.report(at, &format!("more than {MAX_KEYS} map keys"));
+                (Relationship::Atomic, Vec::new())
+            }
             Ok(known) => known,
             Err(problem) => {
                 self.report(at, &problem);
                 (Relationship::Atomic, Vec::new())
             }
         };
-        if keys.len() > MAX_KEYS {
-            self.report(at, &format!("more than {MAX_KEYS} map keys"));
-        }
-        let keys = keys.into_iter().map(|key| self.text(key)).collect();
+        let keys = keys.iter().map(|key| self.text(key)).collect();
         let element = match &schema.items {
             Some(Items::One(schema)) => self.type_ref(schema, at),
             Some(Items::Other) => {
@@ -314,7 +319,7 @@ fn scalar(kind: &str, format: &str) -> Option<Scalar> {
 }
 
 /// How the elements of a list relate, and the keys that identify them.
-fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), String> {
+fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<String>), String> {
     if let Some(kind) = value(schema.list_type.as_deref()) {
         return match kind.as_str() {
             Some("atomic") => Ok((Relationship::Atomic, Vec::new())),
@@ -322,11 +327,12 @@ fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), Strin
             Some("map") => match value(schema.list_map_keys.as_deref()) {
                 None => Err("missing map keys".to_owned()),
                 Some(Value::Array(keys)) => {
-                    Ok((Relationship::Associative, keys.iter().filter_map(Value::as_str).collect()))
+                    let keys = keys.iter().filter_map(Value::as_str).map(str::to_owned);
+                    Ok((Relationship::Associative, keys.collect()))
                 }
-                Some(other) => Err(uninterpreted("map keys", other)),
+                Some(other) => Err(uninterpreted("map keys", &other)),
             },
-            _ => Err(format!("unknown list type {}", Plain(kind))),
+            _ => Err(format!("unknown list type {}", Plain(&kind))),
         };
     }
     let Some(strategy) = value(schema.patch_strategy.as_deref()) else {
@@ -336,10 +342,10 @@ fn list_relationship(schema: &Schema) -> Result<(Relationship, Vec<&str>), Strin
         Some("merge" | "merge,retainKeys") => match value(schema.patch_merge_key.as_deref()) {
             None => Ok((Relationship::Associative, Vec::new())),
             Some(Value::String(key)) => Ok((Relationship::Associative, vec![key])),
-            Some(other) => Err(uninterpreted("merge key", other)),
+            Some(other) => Err(uninterpreted("merge key", &other)),
         },
         Some("retainKeys") => Ok((Relationship::Atomic, Vec::new())),
-        _ => Err(format!("unknown patch strategy {}", Plain(strategy))),
+        _ => Err(format!("unknown patch strategy {}", Plain(&strategy))),
     }
 }
 

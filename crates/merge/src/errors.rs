@@ -9,6 +9,10 @@ const MAX_BYTES: usize = 1 << 20;
 /// other errors must not ignore [`MergeError::TooDeep`].
 pub const MAX_DEPTH: usize = 256;
 
+/// The most memory that the types of a document take, approximately, in bytes. Those of Kubernetes' core take 2 MiB.
+pub const MAX_SIZE: usize = 16 << 20;
+pub(crate) const TOO_MANY_TYPES: &str = "the types of the OpenAPI document take more than 16 MiB";
+
 /// The document is none that values can be merged by.
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
@@ -16,7 +20,7 @@ pub enum SchemaError {
     #[error("failed to unmarshal schema: {0}")]
     Syntax(#[from] serde_json::Error),
     /// It has more members than are read.
-    #[error("the OpenAPI document has more than a million members")]
+    #[error("the OpenAPI document has more than 250,000 members")]
     TooLarge,
     /// A schema in it is not structural.
     #[error("failed to create type converter: failed to convert models to schema: {0}")]

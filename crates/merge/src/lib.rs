@@ -49,5 +49,5 @@ mod undeclared;
 mod validation;
 
 pub use declarations::{Declarations, DeclaredObject, DeclaredType};
-pub use errors::{Faults, MAX_DEPTH, MergeError, SchemaError};
+pub use errors::{Faults, MAX_DEPTH, MAX_SIZE, MergeError, SchemaError};
 pub use schemas::Schemas;

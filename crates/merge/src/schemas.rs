@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::document::{self, Kinds};
+use crate::document::{self, Kinds, walk};
 use crate::errors::{Faults, MAX_DEPTH, MergeError, SchemaError};
 use crate::merging::{self, Pair};
 use crate::schema::{TypeRef, Types};
@@ -31,6 +31,11 @@ impl Schemas {
         let contents = document::read(document)?;
         let size = size_of::<Self>() + contents.size;
         Ok(Self { types: contents.types, kinds: contents.kinds, size })
+    }
+
+    /// How much memory [`Self::read`] takes at most for a document, in bytes, beside its text and the result.
+    pub fn memory_to_read(document: &[u8]) -> Result<usize, SchemaError> {
+        walk::memory(document)
     }
 
     /// How many bytes of memory the schemas take, approximately.

@@ -7,11 +7,14 @@ use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use portcullis_admission::configuration::manifest::Manifests;
 use portcullis_kubernetes::release::Release;
+use portcullis_limits::ClusterOwner;
+use portcullis_limits::cache_budget::CacheShare;
 use serde_json::{Value, json};
 use tower::service_fn;
 
 use super::*;
 use crate::admission::cached_reads::DocumentReader;
+use crate::admission::memory::ReviewMemory;
 use crate::admission::schemas::PublishedSchemas;
 use crate::tasks::compute::ComputePool;
 
@@ -60,12 +63,14 @@ fn sources(server: &SharedServer) -> TypeSources {
     });
     let reader = DocumentReader::of_test(kube::Client::new(service, "default"));
     let compute = ComputePool::of_test().of_cluster("c");
-    let schemas = Arc::new(PublishedSchemas::new(&reader, &compute));
+    let memory = ReviewMemory::default().of_cluster(&ClusterOwner::operator("c"));
+    let caches = CacheShare::UNBOUNDED;
+    let schemas = Arc::new(PublishedSchemas::new(&reader, &compute, &memory, &caches));
     TypeSources {
         cluster: "c".to_owned(),
         owner: Owner::Gateway,
         served: Arc::new(ServedResources::new(&reader)),
-        declarations: PublishedDeclarations::new(&reader, &schemas, &compute),
+        declarations: PublishedDeclarations::new(&reader, &schemas, &caches),
         compute,
     }
 }

@@ -5,10 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
-use portcullis_cel::{Bindings, Expression, Value as CelValue};
+use portcullis_cel::{Bindings, Expression, Outcome, Value as CelValue};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use crate::authz::ReviewError;
 use crate::authz::authorizer::aggregate;
 use crate::metrics::Metrics;
 
@@ -39,41 +40,51 @@ impl MatchConditions {
         !self.all.is_empty() && (is_large(spec) || self.all.iter().any(Expression::needs_thread))
     }
 
-    /// Whether all conditions hold. One that is false decides, whatever the errors of others.
+    /// Whether all conditions hold. One that is false decides, whatever the errors of others. What is beyond a bound of the gateway is no
+    /// error of a condition, which the `failurePolicy` could ignore: a client may cause it.
     // matcher.go, Eval
-    pub(super) fn match_request(&self, spec: &SubjectAccessReviewSpec) -> Result<bool, String> {
+    pub(super) fn match_request(
+        &self,
+        spec: &SubjectAccessReviewSpec,
+    ) -> Result<Result<bool, String>, ReviewError> {
         if self.all.is_empty() {
-            return Ok(true);
+            return Ok(Ok(true));
         }
         let metrics = &self.metrics.authorization;
         let began = Instant::now();
         let mut errors = Vec::new();
         let request = request(spec, self.uses_selectors);
-        let matched = self.evaluate(&Bindings::default().with("request", &request), &mut errors);
+        let matched = self.evaluate(&Bindings::default().with("request", &request), &mut errors)?;
         metrics.conditions_evaluated(&self.webhook, began.elapsed());
         if !errors.is_empty() {
             metrics.conditions_failed(&self.webhook);
         }
         if !matched {
             metrics.excluded_by_conditions(&self.webhook);
-            return Ok(false);
+            return Ok(Ok(false));
         }
-        aggregate(&errors).map_or(Ok(true), Err)
+        Ok(aggregate(&errors).map_or(Ok(true), Err))
     }
 
     /// Whether no condition is false. Collects the errors of the others.
-    fn evaluate(&self, bindings: &Bindings, errors: &mut Vec<String>) -> bool {
+    fn evaluate(&self, bindings: &Bindings, errors: &mut Vec<String>) -> Result<bool, ReviewError> {
         for condition in &*self.all {
-            let problem = match condition.evaluate(bindings) {
-                Ok(CelValue::Bool(true)) => continue,
-                Ok(CelValue::Bool(false)) => return false,
-                Ok(_) => "its result is not a bool".to_owned(),
-                Err(error) => error.to_string(),
-            };
             let text = condition.text();
+            let problem = match condition.evaluate_with(bindings, &[]).outcome {
+                Outcome::Value(CelValue::Bool(true)) => continue,
+                Outcome::Value(CelValue::Bool(false)) => return Ok(false),
+                Outcome::Unsupported(error) => {
+                    return Err(ReviewError::Unavailable(format!("cannot evaluate '{text}': {error}")));
+                }
+                Outcome::Error(error) => error.to_string(),
+                // The type checker permits no others, and these expressions have no authorizer and no variables.
+                Outcome::Value(_) | Outcome::Patch(_) | Outcome::Review(_) | Outcome::Variable(_) => {
+                    "its result is not a bool".to_owned()
+                }
+            };
             errors.push(format!("cel evaluation error: expression '{text}' resulted in error: {problem}"));
         }
-        true
+        Ok(true)
     }
 }
 

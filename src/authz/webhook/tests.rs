@@ -404,6 +404,21 @@ async fn conditions_on_large_users_hold_as_well() {
 }
 
 #[tokio::test]
+async fn a_condition_beyond_a_bound_of_the_gateway_is_not_ignored() {
+    let service = Service::start().await;
+    // A pattern that Go compiles, and that the client has sent.
+    let (user, limit) = ("a".repeat(10_001), "'a'.matches(request.user)");
+    for (expressions, excluded) in [(&[limit][..], false), (&["false", limit], true)] {
+        let match_conditions = conditions(expressions);
+        let authorizer = only(AuthorizationWebhook { match_conditions, ..service.webhook() });
+        let decided = authorizer.authorize("flow", &on_path(&user, "get"), &NO_TRACE).await;
+        let is_undecided = matches!(decided, Err(AccessError::Undecided(ReviewError::Unavailable(_))));
+        assert_eq!(is_undecided, !excluded, "{decided:?}");
+        assert!(service.take().is_empty());
+    }
+}
+
+#[tokio::test]
 async fn webhook_responses_decide_as_in_kube_apiserver() {
     let service = Service::start().await;
     let contradiction = "webhook subject access review returned both allow and deny response";

@@ -9,6 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::EXPECT;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use portcullis_http::body::Body;
+use portcullis_http::held_texts::{HeldText, ReadError, TextReader};
 use portcullis_http::transport::BodyError;
 use tokio::time::timeout;
 
@@ -16,7 +18,6 @@ use super::reviewer::Reviewer;
 use crate::authz::AccessRefusal;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward_error::ForwardError;
-use crate::pipeline::held_texts::{HeldText, ReadError, TextReader};
 use crate::pipeline::stages::Authorized;
 
 /// The largest body of a request.
@@ -43,7 +44,11 @@ impl Reviewer<'_> {
     }
 
     /// Whether the body is small and has come with the header.
-    async fn has_come(&self, authorized: &Authorized, reader: &mut TextReader) -> Result<bool, Refusal> {
+    async fn has_come(
+        &self,
+        authorized: &Authorized,
+        reader: &mut TextReader<Body>,
+    ) -> Result<bool, Refusal> {
         // A client that waits for a 100 sends nothing before.
         if authorized.request().headers().contains_key(EXPECT) || reader.is_larger_than(MAX_EARLY_BYTES) {
             return Ok(false);

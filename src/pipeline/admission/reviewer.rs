@@ -13,6 +13,7 @@ use portcullis_admission::{
 use portcullis_go::quote::Quoted;
 use portcullis_go::url::query;
 use portcullis_http::body::Body;
+use portcullis_http::held_texts::HeldTexts;
 use portcullis_http::warning;
 use portcullis_system::sync::lock;
 use serde_json::Value;
@@ -33,7 +34,6 @@ use crate::pipeline::Gateway;
 use crate::pipeline::error_map::Refusal;
 use crate::pipeline::forward::{Rehearsal, RehearsalResponse, rehearse};
 use crate::pipeline::forward_error::ForwardError;
-use crate::pipeline::held_texts::HeldTexts;
 use crate::pipeline::scope::RequestScope;
 use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 

@@ -15,6 +15,7 @@ use http::uri::PathAndQuery;
 use http::{Method, Response, StatusCode};
 use portcullis_go::url::{decode_path, query};
 use portcullis_http::body::Body;
+use portcullis_http::held_texts::{HeldText, HeldTexts, ReadError};
 use portcullis_http::hop_by_hop;
 use serde_json::{Map, Value};
 
@@ -22,7 +23,6 @@ use super::prepare::prepare_parts;
 use super::{ForwardContext, Tunnel, send};
 use crate::backend::pools::Pools;
 use crate::pipeline::forward_error::{ForwardError, PrepareError};
-use crate::pipeline::held_texts::{HeldText, HeldTexts, ReadError};
 use crate::pipeline::stages::{Authorized, JSON, ReviewedWrite};
 use crate::request::info::RequestInfo;
 

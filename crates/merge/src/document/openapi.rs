@@ -8,7 +8,14 @@ use portcullis_go::json::{JsonValue, Object};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
+use serde_json::value::RawValue;
 use serde_json::{Number, Value};
+
+/// The largest value of an extension, in bytes of text. A schema with the kinds of all groups has some thousand.
+const MAX_EXTENSION: usize = 64 << 10;
+
+/// The largest default that is kept, in bytes. A default matters for keys alone, and is compared with each element of a list.
+pub(super) const MAX_DEFAULT: usize = 1 << 10;
 
 /// What matters of a schema. What is rare is behind a pointer: a hostile document has many small schemas.
 #[derive(Debug, Default, Deserialize)]
@@ -18,8 +25,8 @@ pub(crate) struct Schema {
     #[serde(rename = "type", default, deserialize_with = "first_text")]
     pub(crate) kind: Option<Box<str>>,
     pub(crate) format: Option<Box<str>>,
-    #[serde(default, deserialize_with = "present")]
-    pub(crate) default: Option<Box<JsonValue>>,
+    #[serde(default, deserialize_with = "brief")]
+    pub(crate) default: Option<Box<RawValue>>,
     pub(crate) items: Option<Items>,
     #[serde(rename = "allOf")]
     all_of: Option<AllOf>,
@@ -31,23 +38,31 @@ pub(crate) struct Schema {
     #[serde(rename = "x-kubernetes-embedded-resource", default, deserialize_with = "is_true")]
     pub(crate) embedded_resource: bool,
     #[serde(rename = "x-kubernetes-preserve-unknown-fields", default, deserialize_with = "present")]
-    pub(crate) preserve_unknown_fields: Option<Box<JsonValue>>,
+    pub(crate) preserve_unknown_fields: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-list-type", default, deserialize_with = "present")]
-    pub(crate) list_type: Option<Box<JsonValue>>,
+    pub(crate) list_type: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-list-map-keys", default, deserialize_with = "present")]
-    pub(crate) list_map_keys: Option<Box<JsonValue>>,
+    pub(crate) list_map_keys: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-patch-strategy", default, deserialize_with = "present")]
-    pub(crate) patch_strategy: Option<Box<JsonValue>>,
+    pub(crate) patch_strategy: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-patch-merge-key", default, deserialize_with = "present")]
-    pub(crate) patch_merge_key: Option<Box<JsonValue>>,
+    pub(crate) patch_merge_key: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-map-type", default, deserialize_with = "present")]
-    pub(crate) map_type: Option<Box<JsonValue>>,
+    pub(crate) map_type: Option<Box<RawValue>>,
     #[serde(rename = "x-kubernetes-group-version-kind", default, deserialize_with = "present")]
-    pub(crate) kinds: Option<Box<JsonValue>>,
+    pub(crate) kinds: Option<Box<RawValue>>,
 }
 
-pub(crate) fn value(of: Option<&JsonValue>) -> Option<&Value> {
-    of.map(|JsonValue(value)| value)
+/// The value of a key, if it is there. Its text has been read before, and is kept instead of a value, which takes many times as much.
+pub(crate) fn value(of: Option<&RawValue>) -> Option<Value> {
+    read(of?).ok()
+}
+
+/// A value as kube-openapi reads it.
+fn read(raw: &RawValue) -> Result<Value, serde_json::Error> {
+    let JsonValue(mut value) = serde_json::from_str(raw.get())?;
+    make_doubles(&mut value);
+    Ok(value)
 }
 
 impl Schema {
@@ -94,22 +109,42 @@ impl Schema {
 
 /// A reference that is no text is none.
 fn text<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<str>>, D::Error> {
-    Ok(match JsonValue::deserialize(from)? {
-        JsonValue(Value::String(text)) => Some(text.into()),
-        JsonValue(_) => None,
-    })
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if !raw.get().starts_with('"') {
+        return Ok(None);
+    }
+    match read(&raw).map_err(de::Error::custom)? {
+        Value::String(text) => Ok(Some(text.into())),
+        _ => Ok(None),
+    }
 }
 
 /// A key that is there, whatever its value.
-fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<JsonValue>>, D::Error> {
-    let mut value = JsonValue::deserialize(from)?;
-    make_doubles(&mut value.0);
-    Ok(Some(Box::new(value)))
+fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if raw.get().len() > MAX_EXTENSION {
+        return Err(de::Error::custom(format_args!(
+            "an extension has more than {} KiB",
+            MAX_EXTENSION >> 10
+        )));
+    }
+    read(&raw).map_err(de::Error::custom)?;
+    Ok(Some(raw))
+}
+
+/// The same of a value that is not kept if it is long.
+fn brief<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    let raw = Box::<RawValue>::deserialize(from)?;
+    if raw.get().len() > MAX_DEFAULT {
+        return Ok(None);
+    }
+    read(&raw).map_err(de::Error::custom)?;
+    Ok(Some(raw))
 }
 
 /// An extension that is on, or not there; any other value is as if it were not there.
 fn is_true<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
-    Ok(JsonValue::deserialize(from)?.0 == Value::Bool(true))
+    Ok(Box::<RawValue>::deserialize(from)?.get() == "true")
 }
 
 /// Turns numbers into doubles, as kube-openapi reads them all.

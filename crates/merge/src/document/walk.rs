@@ -10,7 +10,21 @@ use super::openapi::Schema;
 use crate::errors::SchemaError;
 
 /// The most members of objects in a document, or colons in it. That of Kubernetes' core has 28,000.
-const MAX_MEMBERS: usize = 1_000_000;
+const MAX_MEMBERS: usize = 250_000;
+
+/// What each of them takes at most while a schema is read and turned into a type, in bytes.
+const BYTES_PER_MEMBER: usize = 500;
+
+/// How much memory it takes to read a document, at most, in bytes, beside its text and the types.
+#[expect(clippy::naive_bytecount, reason = "one pass of many over the document is worth no dependency")]
+pub(crate) fn memory(document: &[u8]) -> Result<usize, SchemaError> {
+    // Each schema is at least a member of an object, and what else may be long is kept as text.
+    let members = document.iter().filter(|byte| **byte == b':').count();
+    if members > MAX_MEMBERS {
+        return Err(SchemaError::TooLarge);
+    }
+    Ok(members * BYTES_PER_MEMBER + document.len())
+}
 
 /// Takes the schemas of a document.
 pub(crate) trait Sink {
@@ -19,12 +33,8 @@ pub(crate) trait Sink {
 }
 
 /// Reads a document into a sink.
-#[expect(clippy::naive_bytecount, reason = "one pass of many over the document is worth no dependency")]
 pub(crate) fn walk(document: &[u8], sink: &mut dyn Sink) -> Result<(), SchemaError> {
-    // Each schema takes some hundred bytes and is at least a member of an object: this is what bounds memory.
-    if document.iter().filter(|byte| **byte == b':').count() > MAX_MEMBERS {
-        return Err(SchemaError::TooLarge);
-    }
+    memory(document)?;
     let mut json = serde_json::Deserializer::from_slice(document);
     Part::Document.of(sink).deserialize(&mut json)?;
     Ok(json.end()?)

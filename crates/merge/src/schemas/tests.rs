@@ -224,18 +224,25 @@ fn read(document: &str) -> Result<Schemas, SchemaError> {
 #[test]
 fn hostile_documents_are_read_or_refused() {
     let of = |schema: &str| format!(r#"{{"components": {{"schemas": {{"A": {schema}}}}}}}"#);
-    for (open, close) in [
-        (r#"{"items":"#, "}"),
-        (r#"{"additionalProperties":"#, "}"),
-        (r#"{"properties":{"a":"#, "}}"),
-        (r#"{"default":["#, "]}"),
-    ] {
+    for (open, close) in
+        [(r#"{"items":"#, "}"), (r#"{"additionalProperties":"#, "}"), (r#"{"properties":{"a":"#, "}}")]
+    {
         let nested = of(&format!("{}{{}}{}", open.repeat(100_000), close.repeat(100_000)));
         assert!(matches!(read(&nested), Err(SchemaError::Syntax(_))), "{open}");
     }
     // What is not looked at is skipped.
-    let nested = of(&format!("{}{{}}{}", r#"{"allOf":["#.repeat(100_000), "]}".repeat(100_000)));
-    assert!(read(&nested).is_ok());
+    for open in [r#"{"allOf":["#, r#"{"default":["#] {
+        let nested = of(&format!("{}{{}}{}", open.repeat(100_000), "]}".repeat(100_000)));
+        assert!(read(&nested).is_ok(), "{open}");
+    }
+    let extension = of(&format!(r#"{{"x-kubernetes-map-type": [{}0]}}"#, "0,".repeat(100_000)));
+    let error = read(&extension).unwrap_err().to_string();
+    assert!(error.contains("an extension has more than 64 KiB"), "{error}");
+    // The last schema is one too many.
+    let fields: Vec<_> = (0..124_000).map(|number| format!(r#""f{number}":{{"items":{{}}}}"#)).collect();
+    let many = of(&format!(r#"{{"properties": {{{}}}}}"#, fields.join(",")));
+    let error = read(&many).map(|schemas| schemas.size()).unwrap_err().to_string();
+    assert!(error.contains("take more than 16 MiB"), "{error}");
     let enumeration =
         of(&format!(r#"{{"enum": [{}1], "anyOf": [{}{{}}]}}"#, "1,".repeat(300_000), "{},".repeat(300_000)));
     assert!(read(&enumeration).unwrap().size() < 10_000);

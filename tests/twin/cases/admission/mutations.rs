@@ -121,7 +121,9 @@ fn maps() -> Vec<Case> {
             by_admin(&name, "POST", MAPS)
         };
         let status = if taken { 409 } else { 201 };
-        cases.push(case.json(&generated.to_string()).answers(status).then("GET", OWN).answers(200));
+        // The gateway's dry run finds the conflict before the validating webhooks are asked.
+        let case = case.json(&generated.to_string()).answers(status).then("GET", OWN).answers(200);
+        cases.push(if taken { case.uncompared_reviews() } else { case });
     }
     let impersonated = by_admin("mutation requests: an impersonated user", "POST", MAPS)
         .header("Impersonate-User", "bob")
@@ -239,7 +241,7 @@ fn kinds() -> Vec<Case> {
     let own = format!("{DEPLOYMENTS}/{{unique}}");
     // No API server publishes the schema of a scale in its own group.
     for (policy, replicas, status) in
-        [("scales", 78, 403), ("scales-patched", 79, 200), ("scales-strict", 77, 500)]
+        [("scales", 78, 403), ("scales-patched", 79, 200), ("scales-strict", 76, 500)]
     {
         cases.push(
             by_admin(&format!("mutation {policy}: of a deployment"), "POST", DEPLOYMENTS)

@@ -1,23 +1,21 @@
-//! The texts that a request under review holds: its body, and the responses to its rehearsals. They count among the bytes in
-//! buffers as they arrive, for the owner of the request; beyond the limit of all, the owner with the most gives way. So a body
-//! that is sent slowly, or not at all, takes nothing from other clients.
+//! Bodies that are held as a whole: of a request under review and of the responses to its rehearsals, and documents of API servers.
+//! They count among the bytes in buffers as they arrive, for their owner; beyond the limit of all, the owner with the most gives way.
+//! So a body that is sent slowly, or not at all, takes nothing from other owners.
 // threat: buffered-bytes-flood, review-memory
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use http_body::Body as _;
+use http_body::Body as HttpBody;
 use http_body_util::BodyExt as _;
-use portcullis_http::body::Body;
-use portcullis_http::transport::BodyError;
 use portcullis_limits::Owner;
 use portcullis_limits::byte_ledger::{ByteLedger, Holder, Registration};
 use tokio::sync::Notify;
 
-/// The texts of one request, counted until this is dropped.
+/// The texts of one request, counted until this is dropped, and given up together.
 #[derive(Debug)]
-pub(crate) struct HeldTexts {
+pub struct HeldTexts {
     count: Arc<TextCount>,
     _registration: Registration,
 }
@@ -43,20 +41,20 @@ impl Holder for TextCount {
 
 impl HeldTexts {
     /// Nothing yet.
-    pub(super) fn new(ledger: &ByteLedger, owner: Owner) -> Self {
+    pub fn new(ledger: &ByteLedger, owner: Owner) -> Self {
         let count = Arc::default();
         let registration = ledger.register(owner, &count);
         Self { count, _registration: registration }
     }
 
     /// Reads a body.
-    pub(super) fn reader(&self, body: Body) -> TextReader {
+    pub fn reader<B>(&self, body: B) -> TextReader<B> {
         let held = HeldText { count: Arc::clone(&self.count), bytes: 0 };
         TextReader { body, read: BytesMut::new(), whole: None, held }
     }
 
     /// Completes when the request is to be given up, because its owner holds more memory than any other.
-    pub(super) async fn revoked(&self) {
+    pub async fn revoked(&self) {
         let notified = self.count.revoked.notified();
         // Begun before the look, so that no notification is missed.
         if !self.count.is_revoked.load(Ordering::Acquire) {
@@ -67,7 +65,7 @@ impl HeldTexts {
 
 /// A text that counts until this is dropped.
 #[derive(Debug)]
-pub(crate) struct HeldText {
+pub struct HeldText {
     count: Arc<TextCount>,
     bytes: usize,
 }
@@ -87,8 +85,9 @@ impl Drop for HeldText {
 }
 
 /// Reads a body, and counts what is there of it.
-pub(crate) struct TextReader {
-    body: Body,
+#[derive(Debug)]
+pub struct TextReader<B> {
+    body: B,
     read: BytesMut,
     /// The whole body, if it has come in one piece.
     whole: Option<Bytes>,
@@ -96,23 +95,25 @@ pub(crate) struct TextReader {
 }
 
 /// Why a body is not read.
-#[derive(Debug)]
-pub(crate) enum ReadError {
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError<E> {
     /// It has more bytes than are read.
+    #[error("length limit exceeded")]
     TooLarge,
     /// It ended with an error.
-    Body(BodyError),
+    #[error("{0}")]
+    Body(E),
 }
 
-impl TextReader {
+impl<B: HttpBody<Data = Bytes> + Unpin> TextReader<B> {
     /// Whether the body is known to have more bytes.
-    pub(super) fn is_larger_than(&self, limit: usize) -> bool {
+    pub fn is_larger_than(&self, limit: usize) -> bool {
         u64::try_from(limit).is_ok_and(|limit| self.body.size_hint().lower() > limit)
     }
 
     /// Reads on, until the end or until more than `limit` bytes are there. Whether it is the end. Nothing is lost if the future is
     /// dropped.
-    pub(super) async fn read_to(&mut self, limit: usize) -> Result<bool, BodyError> {
+    pub async fn read_to(&mut self, limit: usize) -> Result<bool, B::Error> {
         while self.read.len() <= limit && self.whole.is_none() {
             let Some(frame) = self.body.frame().await.transpose()? else { return Ok(true) };
             // The rest is trailers.
@@ -130,13 +131,13 @@ impl TextReader {
     }
 
     /// Reads the whole body, which must not be larger.
-    pub(super) async fn read_all(mut self, limit: usize) -> Result<(Bytes, HeldText), ReadError> {
+    pub async fn read_all(mut self, limit: usize) -> Result<(Bytes, HeldText), ReadError<B::Error>> {
         let is_larger = self.is_larger_than(limit) || !self.read_to(limit).await.map_err(ReadError::Body)?;
         if is_larger { Err(ReadError::TooLarge) } else { Ok(self.finish()) }
     }
 
     /// What has been read.
-    pub(super) fn finish(self) -> (Bytes, HeldText) {
+    pub fn finish(self) -> (Bytes, HeldText) {
         (self.whole.unwrap_or_else(|| self.read.freeze()), self.held)
     }
 }
@@ -146,6 +147,7 @@ mod tests {
     use futures_util::FutureExt as _;
 
     use super::*;
+    use crate::body::Body;
 
     fn owner(name: &str) -> Owner {
         Owner::flow("prod", name)
