@@ -3,10 +3,11 @@
 //!
 //! `crates/admission` decides which of them see a request and what follows; `pipeline::admission` obtains
 //! the objects. Here are the calls ([`callers`]), namespaces ([`namespaces`]), what the API servers say of themselves
-//! ([`dry_run`], [`served`], [`schemas`]), and what that means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
+//! ([`dry_run`], [`served`], [`schemas`], [`declarations`]), whether policies fit that ([`type_checks`]), and what it means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod cached_reads;
 mod callers;
+mod declarations;
 mod dry_run;
 mod memory;
 mod namespaces;
@@ -16,6 +17,7 @@ pub(crate) mod settings;
 mod shadow;
 mod surroundings;
 mod trial;
+mod type_checks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,7 @@ use crate::telemetry::LogThrottle;
 use cached_reads::DocumentReader;
 pub(crate) use cached_reads::ReadError;
 use callers::Callers;
+use declarations::PublishedDeclarations;
 use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
@@ -52,6 +55,7 @@ pub(crate) use surroundings::{RequestParts, RequestSurroundings};
 pub(crate) use trial::{
     Explanation, MUTATING_POLICY, NotCalled, NotCalledReason, POLICY, Trial, TrialResult,
 };
+use type_checks::{TypeChecks, TypeSources};
 
 /// Of a resource that no policy sees.
 static NO_POLICIES: Policies = Policies { mutating: Vec::new(), validating: Vec::new() };
@@ -74,8 +78,10 @@ pub(crate) struct ClusterAdmission {
     /// `None` if nothing uses them.
     namespaces: Option<Arc<Namespaces>>,
     dry_runs: DryRunSupport,
-    served: ServedResources,
-    schemas: PublishedSchemas,
+    served: Arc<ServedResources>,
+    schemas: Arc<PublishedSchemas>,
+    /// Ends the checks of this generation with it.
+    type_checks: TypeChecks,
     memory: ClusterReviewMemory,
     compute: ClusterComputePool,
     /// Whether there are expressions, for which objects are copied once more.
@@ -196,6 +202,17 @@ impl ClusterAdmission {
             Some(before) => before.memory.clone(),
             None => place.memory.of_cluster(place.owner),
         };
+        let served = Arc::new(ServedResources::new(&reader));
+        let schemas = Arc::new(PublishedSchemas::new(&reader, &compute, &memory, place.caches));
+        let sources = TypeSources {
+            cluster: place.cluster.to_owned(),
+            owner: place.owner.of_gateway(),
+            served: Arc::clone(&served),
+            declarations: PublishedDeclarations::new(&reader, &schemas, place.caches),
+            compute: compute.clone(),
+        };
+        let checked = before.map(|before| &before.type_checks);
+        let type_checks = TypeChecks::start(&policies, sources, place.runtime, checked);
         Ok(Self {
             cluster: place.cluster.to_owned(),
             release: place.release,
@@ -216,8 +233,9 @@ impl ClusterAdmission {
             )?,
             namespaces,
             dry_runs: DryRunSupport::new(&reader),
-            served: ServedResources::new(&reader),
-            schemas: PublishedSchemas::new(&reader, &compute, &memory, place.caches),
+            served,
+            schemas,
+            type_checks,
             memory,
             compute,
             has_expressions,

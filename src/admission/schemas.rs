@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use portcullis_limits::Owner;
 use portcullis_limits::cache_budget::CacheShare;
-use portcullis_merge::{MAX_SIZE, Schemas};
+use portcullis_merge::{MAX_SIZE, SchemaError, Schemas};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -31,9 +31,9 @@ const INDEX_TTL: Duration = Duration::from_secs(5);
 /// The largest index: that of Kubernetes has 10 KiB.
 const MAX_INDEX_BYTES: usize = 1 << 20;
 /// The largest document: the largest one of Kubernetes, that of the core group, has 2 MiB.
-const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+pub(super) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// What is kept of the documents of a cluster.
-const MAX_KEPT_BYTES: usize = MAX_SIZE;
+pub(super) const MAX_KEPT_BYTES: usize = MAX_SIZE;
 
 /// The schemas of a cluster.
 #[derive(Debug)]
@@ -49,9 +49,9 @@ struct ReadIndex {
     index: Arc<Index>,
 }
 
-/// Turns documents into schemas.
+/// Turns documents into schemas, or into types.
 #[derive(Debug, Clone)]
-struct Parser {
+pub(super) struct Parser {
     compute: ClusterComputePool,
     memory: ClusterReviewMemory,
 }
@@ -103,19 +103,46 @@ impl PublishedSchemas {
         group: &str,
         version: &str,
     ) -> Result<Option<Arc<Schemas>>, ReadError> {
-        let Some(name) = document_name(group, version) else { return Ok(None) };
-        let is_fresh =
-            |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
-        let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
-        let Some(IndexEntry { url }) = index.paths.get(&name) else { return Ok(None) };
-        let (wanted, url) = (url.clone(), url.clone());
+        let Some(PublishedDocument { path, url }) = self.document(flow, group, version).await? else {
+            return Ok(None);
+        };
+        let wanted = url.clone();
         let is_fresh = |known: &ReadDocument, _| known.url == wanted;
         let (parser, owner) = (self.parser.clone(), owner.clone());
-        let read = move |reader| read_document(reader, format!("/openapi/v3/{name}"), url, (parser, owner));
+        let read = move |reader| read_document(reader, path, url, (parser, owner));
         let document =
             self.documents.get(flow, (group.to_owned(), version.to_owned()), is_fresh, read).await?;
         document.schemas.map(Some).map_err(ReadError::Unreadable)
     }
+
+    /// What turns documents into schemas.
+    pub(super) fn parser(&self) -> Parser {
+        self.parser.clone()
+    }
+
+    /// The document of a group and version, as the index has it.
+    pub(super) async fn document(
+        &self,
+        flow: &str,
+        group: &str,
+        version: &str,
+    ) -> Result<Option<PublishedDocument>, ReadError> {
+        let Some(name) = document_name(group, version) else { return Ok(None) };
+        let is_fresh =
+            |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
+        let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
+        let entry = index.paths.get(&name);
+        Ok(entry
+            .map(|entry| PublishedDocument { path: format!("/openapi/v3/{name}"), url: entry.url.clone() }))
+    }
+}
+
+/// A document that the API servers publish.
+#[derive(Debug, Clone)]
+pub(super) struct PublishedDocument {
+    pub(super) path: String,
+    /// With its hash.
+    pub(super) url: String,
 }
 
 async fn read_index(reader: DocumentReader) -> Result<ReadIndex, String> {
@@ -131,16 +158,18 @@ async fn read_document(
     (parser, owner): (Parser, Owner),
 ) -> Result<ReadDocument, String> {
     let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
-    Ok(ReadDocument { url, schemas: parser.schemas(owner, document).await? })
+    let schemas = parser.parse(owner, document, |text| Schemas::read(text).map(Arc::new)).await?;
+    Ok(ReadDocument { url, schemas })
 }
 
 impl Parser {
-    /// The schemas in a document; why it has none, or, as the outer error, why that is not known now.
-    async fn schemas(
+    /// What is in a document; why it has none, or, as the outer error, why that is not known now.
+    pub(super) async fn parse<T: Send + 'static>(
         &self,
         owner: Owner,
         document: DocumentText,
-    ) -> Result<Result<Arc<Schemas>, String>, String> {
+        read: fn(&[u8]) -> Result<T, SchemaError>,
+    ) -> Result<Result<T, String>, String> {
         let bytes = match Schemas::memory_to_read(&document.text) {
             Ok(bytes) => bytes + MAX_SIZE,
             Err(error) => return Ok(Err(error.to_string())),
@@ -148,9 +177,9 @@ impl Parser {
         let reserved = self.memory.reserve_for_document(bytes).await;
         let reserved = reserved.map_err(|refused| format!("no memory is free for it: {refused}"))?;
         let read = move || {
-            let schemas = Schemas::read(&document.text);
+            let found = read(&document.text);
             drop((document, reserved));
-            schemas.map(Arc::new).map_err(|error| error.to_string())
+            found.map_err(|error| error.to_string())
         };
         self.compute.compute(owner, read).await.ok_or_else(|| "the work on it was cancelled".to_owned())
     }

@@ -61,7 +61,7 @@ impl<T> Dated<T> {
 
 /// The versions of a group in the API server's order, with the kinds of their resources.
 #[derive(Debug, Default)]
-struct ServedGroup(Vec<(String, HashMap<String, GroupVersionKind>)>);
+pub(super) struct ServedGroup(Vec<(String, HashMap<String, GroupVersionKind>)>);
 
 /// `APIVersions` of the core group.
 #[derive(Debug, Deserialize)]
@@ -131,7 +131,8 @@ impl ServedResources {
         Ok(is_listed.then_some(served))
     }
 
-    async fn group(&self, flow: &str, group: &str) -> Result<Arc<ServedGroup>, ReadError> {
+    /// What is served of a group.
+    pub(super) async fn group(&self, flow: &str, group: &str) -> Result<Arc<ServedGroup>, ReadError> {
         // In a path, it could name another document.
         if !group.is_empty() && !is_segment(group) {
             return Ok(Arc::default());
@@ -166,6 +167,12 @@ impl ServedResources {
 }
 
 impl ServedGroup {
+    /// The kind of a resource.
+    pub(super) fn kind(&self, version: &str, resource: &str) -> Option<GroupVersionKind> {
+        let (_, kinds) = self.0.iter().find(|(known, _)| known == version)?;
+        kinds.get(resource).cloned()
+    }
+
     /// The resource in each version that has it.
     fn serving(&self, group: &str, resource: &str, subresource: &str) -> Vec<ServedResource> {
         let name =

@@ -1,6 +1,7 @@
 //! `portcullis admit`: shows a manifest, or a recorded review, to the configured admission webhooks and policies, without a cluster.
 
 mod report;
+mod type_warnings;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -13,12 +14,13 @@ use portcullis_admission::{
     Attributes, GroupVersionKind, GroupVersionResource, Objects, Operation, UserInfo,
 };
 use portcullis_kubernetes::yaml;
-use portcullis_merge::Schemas;
+use portcullis_merge::{Declarations, SchemaError, Schemas};
 use portcullis_tools::output::{Output, print};
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde_json::{Value, json};
 
 use self::report::{AdmitReport, ListReport};
+use self::type_warnings::expression_warnings;
 use super::{failed, misconfigured};
 use crate::admission::Trial;
 use crate::config::flags::ServeFlags;
@@ -62,7 +64,8 @@ pub(super) struct AdmitFlags {
     #[arg(long, value_name = "KEY=VALUE", help_heading = "Request")]
     namespace_label: Vec<String>,
     /// An OpenAPI document of an API server, as `kubectl get --raw /openapi/v3/apis/apps/v1` writes it: an ApplyConfiguration
-    /// of a mutating policy is merged by it. Repeat for several groups and versions.
+    /// of a mutating policy is merged by it, and the types of the policies' expressions are checked. Repeat for several groups
+    /// and versions.
     #[arg(long, value_name = "FILE", help_heading = "Request")]
     openapi: Vec<PathBuf>,
     /// The cluster whose webhooks and policies are used, if the configuration has several.
@@ -110,10 +113,12 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.to_string()),
     };
-    let schemas = match flags.openapi.iter().map(schemas).collect::<Result<Vec<_>, String>>() {
-        Ok(schemas) => schemas,
+    let documents = match flags.openapi.iter().map(document).collect::<Result<Vec<_>, String>>() {
+        Ok(documents) => documents,
         Err(problem) => return failed(&problem),
     };
+    let (schemas, declarations): (_, Vec<_>) = documents.into_iter().unzip();
+    let expression_warnings = expression_warnings(&admission.policies, &declarations);
     let provider = Arc::new(default_provider());
     let trial = match Trial::new(admission, cluster.release, &provider, runtime.handle(), schemas) {
         Ok(trial) => trial,
@@ -126,13 +131,14 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
     };
     let (allowed, printed) = match requests {
         Requests::One(request) => {
-            let report = report(*request);
+            let report = report(*request).with(expression_warnings);
             let text = flags.output.rendered(&report).unwrap_or_else(|| report.table());
             (report.allowed, print(&text))
         }
         Requests::List(requests) => {
             let items: Vec<_> = requests.into_iter().map(report).collect();
-            let list = ListReport { allowed: items.iter().all(|item| item.allowed), items };
+            let allowed = items.iter().all(|item| item.allowed);
+            let list = ListReport { allowed, items, expression_warnings };
             let text = flags.output.rendered(&list).unwrap_or_else(|| list.table());
             (list.allowed, print(&text))
         }
@@ -140,11 +146,12 @@ pub(super) fn run(flags: &AdmitFlags) -> ExitCode {
     if allowed { printed } else { ExitCode::FAILURE }
 }
 
-/// The schemas of a document.
-fn schemas(file: &PathBuf) -> Result<Arc<Schemas>, String> {
+/// The schemas of a document, and its types for expressions.
+fn document(file: &PathBuf) -> Result<(Arc<Schemas>, Declarations), String> {
     let problem = |error: &dyn std::fmt::Display| format!("--openapi {}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| problem(&error))?;
-    Schemas::read(&text).map(Arc::new).map_err(|error| {
+    let read = || Ok((Arc::new(Schemas::read(&text)?), Declarations::read(&text)?));
+    read().map_err(|error: SchemaError| {
         problem(&format_args!("{error}; give a document of /openapi/v3, such as /openapi/v3/apis/apps/v1"))
     })
 }

@@ -6,6 +6,7 @@ mod mutations;
 mod policies;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ const GADGETS: &str = "/apis/aggregated.test/v1/namespaces/n/gadgets";
 const FRESH: &str = "/apis/fresh.test/v1/namespaces/n/things";
 /// What discovery lists of it.
 const DISCOVERY: [&str; 2] = ["/apis/fresh.test", "/apis/fresh.test/v1"];
+/// What discovery lists of the core group, if it does.
+const CORE_DISCOVERY: [&str; 2] = ["/api", "/api/v1"];
 /// Objects in two versions.
 const AUTOSCALERS: &str = "/apis/autoscaling/v2/namespaces/n/horizontalpodautoscalers";
 const AUTOSCALERS_V1: &str = "/apis/autoscaling/v1/namespaces/n/horizontalpodautoscalers";
@@ -74,6 +77,8 @@ pub(crate) struct Admitting {
     pub(crate) reviews: Arc<Mutex<Vec<Value>>>,
     /// The schemas of the core group.
     published: Arc<Mutex<Published>>,
+    /// Whether discovery has the core group.
+    lists_core: Arc<AtomicBool>,
 }
 
 /// What the API server publishes of the core group.
@@ -122,8 +127,13 @@ impl Admitting {
         let record = Arc::clone(&received);
         let published = Arc::new(Mutex::new(Published::Document(config_map_schema().to_string())));
         let publishing = Arc::clone(&published);
-        let self_check = |request: &Request<Incoming>| {
+        let lists_core = Arc::<AtomicBool>::default();
+        let is_listed = Arc::clone(&lists_core);
+        let self_check = move |request: &Request<Incoming>| {
             let path = request.uri().path();
+            if is_listed.load(Ordering::Relaxed) && CORE_DISCOVERY.contains(&path) {
+                return Some(core_discovery(path));
+            }
             let is_answered =
                 [REVIEWS, NAMESPACE, DISCOVERY[0], DISCOVERY[1], SILENT_DISCOVERY, SILENT_NAMESPACE]
                     .contains(&path)
@@ -169,7 +179,7 @@ impl Admitting {
                 }
             })
         });
-        Self { pki, backend, webhook, received, reviews, published }
+        Self { pki, backend, webhook, received, reviews, published, lists_core }
     }
 
     /// Writes the files of one validating webhook for everything.
@@ -315,6 +325,14 @@ fn serve(received: &Received) -> Response<BoxedBody> {
         }
         _ => respond(StatusCode::OK, &stored("5")),
     }
+}
+
+fn core_discovery(path: &str) -> Response<BoxedBody> {
+    let list = match path {
+        "/api" => json!({"kind": "APIVersions", "versions": ["v1"]}),
+        _ => json!({"resources": [{"name": "configmaps", "kind": "ConfigMap"}]}),
+    };
+    respond(StatusCode::OK, &list)
 }
 
 /// Discovery and objects of the group. Of the object `later` the gateway does not know all fields.

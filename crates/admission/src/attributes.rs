@@ -63,6 +63,13 @@ fn group_version(group: &str, version: &str) -> String {
 }
 
 // apimachinery: pkg/runtime/schema/group_version.go, GroupVersionResource.String
+// apimachinery: pkg/runtime/schema/group_version.go, GroupVersionKind.String
+impl fmt::Display for GroupVersionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}, Kind={}", self.group, self.version, self.kind)
+    }
+}
+
 impl fmt::Display for GroupVersionResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}, Resource={}", self.group, self.version, self.resource)

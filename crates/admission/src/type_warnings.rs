@@ -44,9 +44,8 @@ pub struct KindError {
 impl fmt::Display for TypeWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, KindError { kind, error }) in self.errors.iter().enumerate() {
-            let GroupVersionKind { group, version, kind } = kind;
             let separator = if number > 0 { "\n" } else { "" };
-            writeln!(f, "{separator}{group}/{version}, Kind={kind}: {error}")?;
+            writeln!(f, "{separator}{kind}: {error}")?;
         }
         Ok(())
     }

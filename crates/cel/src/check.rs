@@ -1,6 +1,6 @@
 //! The type checker. Rejects the same expressions at load time as the reference.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 
@@ -91,7 +91,7 @@ struct Checker<'a> {
     scope: Vec<(&'a str, Type)>,
     solution: Solution,
     /// Elements of list and map literals that must turn out to be of one type.
-    literals: Vec<(usize, Type, Type)>,
+    literals: Vec<LiteralElement>,
     /// Uses of the variables of macros.
     uses: Vec<(usize, Type)>,
     /// Calls of functions that check their literal list.
@@ -102,6 +102,15 @@ struct Checker<'a> {
     checked_types: HashMap<*const ExprNode, Type>,
     /// The first error that the reference has after those of types.
     later: Option<CompileFault>,
+}
+
+/// An element of a list or map literal, after the first one.
+struct LiteralElement {
+    at: usize,
+    /// The place of the list, of which only the first fault counts; `None` of a map.
+    list: Option<usize>,
+    first: Type,
+    found: Type,
 }
 
 impl<'a> Checker<'a> {
@@ -177,7 +186,7 @@ impl<'a> Checker<'a> {
                 let mut first = None;
                 for (element, optional) in elements {
                     let found = self.node(element)?;
-                    self.element(&mut joined, &mut first, element.at, found, *optional)?;
+                    self.element(&mut joined, &mut first, (element.at, Some(node.at)), found, *optional)?;
                 }
                 let element = joined.unwrap_or_else(|| self.solution.fresh());
                 Ok(Type::list(element))
@@ -186,9 +195,9 @@ impl<'a> Checker<'a> {
                 let (mut keys, mut values, mut first_key, mut first_value) = (None, None, None, None);
                 for (key, value, optional) in entries {
                     let found = self.node(key)?;
-                    self.element(&mut keys, &mut first_key, key.at, found, false)?;
+                    self.element(&mut keys, &mut first_key, (key.at, None), found, false)?;
                     let found = self.node(value)?;
-                    self.element(&mut values, &mut first_value, value.at, found, *optional)?;
+                    self.element(&mut values, &mut first_value, (value.at, None), found, *optional)?;
                 }
                 let key = keys.unwrap_or_else(|| self.solution.fresh());
                 let value = values.unwrap_or_else(|| self.solution.fresh());
@@ -264,21 +273,16 @@ impl<'a> Checker<'a> {
                 Type::DYN
             }
             dynamic @ Type::Named(..) if dynamic.is_unknown() => Type::DYN,
-            Type::Named(VARIABLES, _) => match self.variables.get(field).cloned() {
-                Some(found) => found,
-                None => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the variables are: {}", self.variables.names())))?
-                }
-            },
+            Type::Named(VARIABLES, _) => {
+                let variables = self.variables;
+                let fix = || format!("the variables are: {}", variables.names());
+                self.field(variables.get(field).cloned(), (at, field), fix)?
+            }
             Type::Object(_) => Type::DYN,
-            Type::Declared(object) => match object.field(field) {
-                Some(found) => found,
-                None => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the fields of {target} are: {}", object.names())))?
-                }
-            },
+            Type::Declared(object) => {
+                let fix = || format!("the fields of {target} are: {}", object.names());
+                self.field(object.field(field), (at, field), fix)?
+            }
             other @ Type::Named(name, _) => match field_type(name, field) {
                 Ok(Some(found)) => found,
                 // It has a type which is none.
@@ -292,8 +296,8 @@ impl<'a> Checker<'a> {
                     Type::DYN
                 }
                 Ok(None) => {
-                    let fault = CompileFault::new(at, format!("undefined field '{field}'"));
-                    self.note(fault.with_fix(format!("the fields of {name} are: {}", field_names(name))))?
+                    let fix = || format!("the fields of {name} are: {}", field_names(name));
+                    self.field(None, (at, field), fix)?
                 }
                 Err(NotAnObject) => {
                     let text = format!("type '{other}' does not support field selection");
@@ -308,6 +312,19 @@ impl<'a> Checker<'a> {
             Selection::Plain if was_optional => Type::optional(found),
             Selection::Plain => self.solution.solve(&found, false),
         })
+    }
+
+    /// The type of a field, or the error that there is none.
+    fn field(
+        &mut self,
+        found: Option<Type>,
+        (at, name): (usize, &str),
+        fix: impl FnOnce() -> String,
+    ) -> Result<Type, CompileFault> {
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        self.note(CompileFault::new(at, format!("undefined field '{name}'")).with_fix(fix()))
     }
 
     /// The type of an object, whose fields must have the types that it declares.
@@ -426,7 +443,7 @@ impl<'a> Checker<'a> {
         &mut self,
         joined: &mut Option<Type>,
         first: &mut Option<Type>,
-        at: usize,
+        (at, list): (usize, Option<usize>),
         found: Type,
         optional: bool,
     ) -> Result<(), CompileFault> {
@@ -446,7 +463,10 @@ impl<'a> Checker<'a> {
             None => *first = Some(found.clone()),
             // The arguments of a format may be of different types.
             Some(_) if self.within_checked > 0 => {}
-            Some(first) => self.literals.push((at, first.clone(), found.clone())),
+            Some(first) => {
+                let (first, found) = (first.clone(), found.clone());
+                self.literals.push(LiteralElement { at, list, first, found });
+            }
         }
         *joined = Some(match joined.take() {
             None => found,
@@ -462,16 +482,17 @@ impl<'a> Checker<'a> {
     }
 
     /// Elements of literals that are not of one type, when all types are known.
+    // cel-go: cel/validator.go — homogeneousAggregateLiteralValidator
     fn unequal_literals(&mut self) -> Vec<CompileFault> {
-        let literals = std::mem::take(&mut self.literals);
-        let solved = literals.into_iter().map(|(at, first, other)| {
-            (at, self.solution.solve(&first, true), self.solution.solve(&other, true))
-        });
-        let unequal = solved.filter(|(_, first, other)| first != other);
-        let fault = |(at, first, other)| {
-            CompileFault::new(at, format!("expected type '{first}' but found '{other}'"))
-        };
-        unequal.map(fault).collect()
+        let mut faulty_lists = HashSet::new();
+        let mut faults = Vec::new();
+        for LiteralElement { at, list, first, found } in std::mem::take(&mut self.literals) {
+            let (first, found) = (self.solution.solve(&first, true), self.solution.solve(&found, true));
+            if first != found && list.is_none_or(|list| faulty_lists.insert(list)) {
+                faults.push(CompileFault::new(at, format!("expected type '{first}' but found '{found}'")));
+            }
+        }
+        faults
     }
 
     /// Checks the calls with literal lists, when all types are known.

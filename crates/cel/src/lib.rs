@@ -35,8 +35,8 @@
 //! |---|---|
 //! | `conformance` | what the comparison with the reference needs |
 //! | `budget` | the budget of several expressions |
-//! | `variables` | the variables of a policy: named expressions |
 //! | `type_check` | checks expressions against the declared type of an object |
+//! | `variables` | the variables of a policy: named expressions |
 //! | `explain` | the values of the parts of an expression, for people |
 //! | `expression` | an expression: compiled in the steps `syntax`, `check`, `plan`, and evaluated by `eval` |
 //! | `bindings` | the values of the variables |

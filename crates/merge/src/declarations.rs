@@ -113,6 +113,11 @@ impl Declarations {
         })
     }
 
+    /// The groups, versions and kinds, sorted.
+    pub fn kinds(&self) -> impl Iterator<Item = [&str; 3]> {
+        self.0.kinds.keys().map(|[group, version, kind]| [&**group, &**version, &**kind])
+    }
+
     /// How many bytes of memory the types take, approximately.
     pub fn size(&self) -> usize {
         self.0.size
@@ -159,7 +164,7 @@ impl DeclaredObject {
                     Some(DeclaredType::Object(metadata))
                 }
                 Some(DeclaredType::Anything) => Some(DeclaredType::Anything),
-                _ => Some(DeclaredType::Object(DeclaredObject {
+                _ => Some(DeclaredType::Object(Self {
                     document: self.document.clone(),
                     fields: Arc::new(Fields::of_names()),
                     is_resource: false,

@@ -5,6 +5,7 @@ use portcullis_tools::table;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::type_warnings::{self, ExpressionWarningRow};
 use crate::admission::{Explanation, MUTATING_POLICY, NotCalled, NotCalledReason, POLICY, TrialResult};
 
 /// The widest column of expressions. The value of a longer one follows it.
@@ -28,6 +29,9 @@ pub(super) struct AdmitReport {
     /// The values of the expressions of validations that do not hold, and of their parts.
     explanations: Vec<ExplanationRow>,
     warnings: Vec<String>,
+    /// The expressions that do not fit the objects of a kind, of all policies; empty in a list, which has them once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    expression_warnings: Vec<ExpressionWarningRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<Value>,
 }
@@ -95,9 +99,12 @@ fn is_policy(phase: &str) -> bool {
 
 /// What the webhooks and policies would do with each object of a `List`.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct ListReport {
     pub(super) allowed: bool,
     pub(super) items: Vec<AdmitReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) expression_warnings: Vec<ExpressionWarningRow>,
 }
 
 impl AdmitReport {
@@ -143,8 +150,14 @@ impl AdmitReport {
             policies: evaluated.chain(unmatched).collect(),
             explanations: explanations.into_iter().map(ExplanationRow::from).collect(),
             warnings,
+            expression_warnings: Vec::new(),
             object,
         }
+    }
+
+    /// The same with warnings about the policies' expressions.
+    pub(super) fn with(self, expression_warnings: Vec<ExpressionWarningRow>) -> Self {
+        Self { expression_warnings, ..self }
     }
 
     pub(super) fn table(&self) -> String {
@@ -188,6 +201,7 @@ impl AdmitReport {
         for explanation in &self.explanations {
             text.push_str(&explanation.table());
         }
+        text.push_str(&type_warnings::table(&self.expression_warnings));
         let unmatched = (!unmatched.is_empty()).then(|| {
             [
                 "not evaluated".to_owned(),
@@ -204,7 +218,10 @@ impl ListReport {
     pub(super) fn table(&self) -> String {
         let refused = self.items.iter().filter(|item| !item.allowed).count();
         let tables = self.items.iter().map(|item| format!("# {}\n{}\n", item.request, item.table()));
-        tables.chain([format!("{refused} of {} refused\n", self.items.len())]).collect()
+        let warnings = type_warnings::table(&self.expression_warnings);
+        let warnings = if warnings.is_empty() { warnings } else { format!("{}\n", warnings.trim_start()) };
+        let end = format!("{refused} of {} refused\n", self.items.len());
+        tables.chain([warnings, end]).collect()
     }
 }
 

@@ -1,6 +1,8 @@
 //! Validating admission policies where a real API server cannot show it: what they cost, shadow policies, and requests that they cannot
 //! be shown. The rest is in the twin group `admission`.
 
+use testkit::gateway_process::GatewayProcess;
+
 use super::*;
 
 const POLICY: &str = "no-bad.static.k8s.io";
@@ -384,4 +386,93 @@ async fn admit_shows_why_a_policy_refuses() {
     let places: Vec<&Value> =
         report["explanations"].as_array().unwrap().iter().map(|explained| &explained["place"]).collect();
     assert_eq!(places, ["validations[0]", "validations[2]"], "{shown}");
+}
+
+/// A policy about objects of which the schema is published.
+fn of_maps(validations: &Value) -> Value {
+    let constraints = json!({"resourceRules": [
+        {"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]});
+    policy(POLICY, json!({"matchConstraints": constraints, "validations": validations}))
+}
+
+/// The log says which expression does not fit the schema that the API server publishes. The policy does the same as without it.
+#[tokio::test]
+async fn the_log_warns_of_an_expression_that_does_not_fit() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.lists_core.store(true, Ordering::Relaxed);
+    let validations = json!([{"expression": BAD}, {"expression": "!has(object.dat)"}]);
+    admitting.write_policies(&[of_maps(&validations), binding(POLICY, &["Deny"])]);
+    let program = env!("CARGO_BIN_EXE_portcullis");
+    let process = GatewayProcess::start(program, admitting.flags("pinnedDryRun", &[])).await;
+    let message = "an expression of a policy does not fit the objects of this kind";
+    until("the log has the warning", || !process.said(message).is_empty()).await;
+    for (body, expected) in [(map(), StatusCode::CREATED), (bad(), StatusCode::UNPROCESSABLE_ENTITY)] {
+        let (code, answer) = send(&process.gateway, Method::POST, MAPS, &[JSON], body).await;
+        assert_eq!(code, expected, "{answer}");
+    }
+    let (_, log) = process.end().await;
+    let lines: Vec<Value> = log
+        .lines()
+        .filter(|line| line.contains(message))
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [line] = lines.as_slice() else { panic!("{log}") };
+    for (field, expected) in [
+        ("policy", POLICY),
+        ("field", "spec.validations[1].expression"),
+        ("kind", "/v1, Kind=ConfigMap"),
+        ("error", "ERROR: <input>:1:5: undefined field 'dat'"),
+        ("fix", "the fields of ConfigMap are: apiVersion, data, kind, metadata"),
+    ] {
+        assert_eq!(line[field], expected, "{line}");
+    }
+}
+
+/// Requests do not wait for an API server that publishes nothing in time.
+#[tokio::test]
+async fn no_request_waits_for_the_check_of_expressions() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    admitting.lists_core.store(true, Ordering::Relaxed);
+    *admitting.published.lock().unwrap() = Published::Silent;
+    admitting.write_policies(&[of_maps(&json!([{"expression": BAD}])), binding(POLICY, &["Deny"])]);
+    let gateway = admitting.gateway("pinnedDryRun");
+    for (body, expected) in [(map(), StatusCode::CREATED), (bad(), StatusCode::UNPROCESSABLE_ENTITY)] {
+        let (code, answer) = send(&gateway, Method::POST, MAPS, &[JSON], body).await;
+        assert_eq!(code, expected, "{answer}");
+    }
+}
+
+/// `portcullis admit` shows the same without a cluster, in the words of kube-controller-manager.
+#[tokio::test(flavor = "multi_thread")]
+async fn admit_shows_which_expressions_do_not_fit() {
+    let admitting = Admitting::start(|review| Some(allow(review))).await;
+    let validations =
+        json!([{"expression": "has(object.data)"}, {"expression": "object.data.a == 1 || true"}]);
+    admitting.write_policies(&[of_maps(&validations), binding(POLICY, &["Deny"])]);
+    let document = admitting.pki.write("openapi.json", config_map_schema().to_string());
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [serde_json::from_str::<Value>(&map()).unwrap()]});
+    let files = [("map.yaml", map()), ("list.yaml", list.to_string())];
+    for (name, text) in files {
+        let object = admitting.pki.write(name, &text);
+        let arguments = admitting.flags("pinnedDryRun", &["--filename", &object.display().to_string()]);
+        let admit = |more: &[&str]| {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
+            let output = command.arg("admit").args(&arguments).args(more).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let openapi = format!("--openapi={}", document.display());
+        let warning = "/v1, Kind=ConfigMap: ERROR: <input>:1:15: found no matching overload for '_==_' applied to '(string, int)'";
+        let shown = admit(&[&openapi]);
+        let title = format!("{POLICY} spec.validations[1].expression does not fit the objects of a kind:");
+        assert!(
+            shown.contains(&format!("{title}\n  {warning}\n   | object.data.a == 1 || true\n")),
+            "{shown}"
+        );
+        let report: Value = serde_json::from_str(&admit(&[&openapi, "--output=json"])).unwrap();
+        let rows = report["expressionWarnings"].as_array().unwrap();
+        assert_eq!(rows.len(), 1, "{report}");
+        assert_eq!(rows[0]["fieldRef"], "spec.validations[1].expression");
+        assert!(rows[0]["warning"].as_str().unwrap().starts_with(warning), "{report}");
+        assert!(!admit(&["--output=json"]).contains("expressionWarnings"), "there is no document");
+    }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn read(schemas: Value) -> Declarations {
+fn read(schemas: &Value) -> Declarations {
     Declarations::read(json!({"components": {"schemas": schemas}}).to_string().as_bytes()).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn schemas_become_types() {
     ];
     for (schema, expected) in cases {
         let kinds = json!([{"group": "", "version": "v1", "kind": "Box"}]);
-        let read = read(json!({
+        let read = read(&json!({
             "Box": {
                 "type": "object", "properties": {"part": schema}, "x-kubernetes-group-version-kind": kinds,
             },
@@ -74,7 +74,7 @@ fn an_object_of_the_api_has_metadata() {
     let metadata = json!({"type": "object", "properties": {
         "name": string, "generateName": string, "labels": {"type": "object", "additionalProperties": string},
     }});
-    let read = read(json!({
+    let read = read(&json!({
         "Whole": {"type": "object", "x-kubernetes-group-version-kind": kinds("Whole"), "properties": {
             "metadata": {"$ref": "#/components/schemas/Metadata"}, "again": {"$ref": "#/components/schemas/Whole"},
         }},

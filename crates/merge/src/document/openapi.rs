@@ -90,7 +90,7 @@ impl Schema {
     /// The schema that this one refers to, itself or as any of `allOf`.
     // apiserver: pkg/cel/openapi/resolver/refs.go — refOf
     pub(crate) fn refers_to(&self) -> Option<&str> {
-        let wrapped = self.all_of.as_ref().map(|all| all.first_reference()).unwrap_or_default();
+        let wrapped = self.all_of.as_ref().map(AllOf::first_reference).unwrap_or_default();
         let own = self.reference();
         let reference = if own.is_empty() { wrapped } else { own };
         reference.rsplit('/').next().filter(|name| !name.is_empty())
