@@ -69,6 +69,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest pause of reload and self-check after a panic: without them a revocation does not take effect.
 const CONTROL_RESTART_BACKOFF: Duration = Duration::from_secs(2);
 
+fn bind_fix(error: &io::Error) -> &'static str {
+    if error.kind() == io::ErrorKind::AddrInUse {
+        "; another program uses the port: stop it, or choose another one with --secure-port, or --metrics-bind-address"
+    } else {
+        ""
+    }
+}
+
 /// Why the gateway cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -77,7 +85,7 @@ pub enum StartError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// The address cannot be bound.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}: {source}{}", bind_fix(.source))]
     Bind {
         /// The address.
         address: SocketAddr,

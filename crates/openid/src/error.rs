@@ -13,6 +13,10 @@ use super::id_token::IdTokenError;
 /// The longest text of a provider in an error.
 const MAX_PROVIDER_TEXT: usize = 300;
 
+/// The grant of the device flow.
+// RFC 8628, section 3.4
+pub(crate) const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
+
 /// Why there is no credential.
 #[derive(Debug, thiserror::Error)]
 pub enum LoginError {
@@ -187,6 +191,18 @@ impl ProviderRefusal {
     pub fn is_temporary(&self) -> bool {
         matches!(self.code.as_str(), "temporarily_unavailable" | "server_error" | "slow_down")
     }
+
+    /// Whether the provider refuses the flow to this client.
+    fn is_of_flow(&self) -> bool {
+        let names_grant = || self.description.as_deref().is_some_and(|text| text.contains(DEVICE_GRANT));
+        match self.code.as_str() {
+            // Keycloak: unauthorized_client, by default
+            "unauthorized_client" | "unsupported_grant_type" => true,
+            // oidc-provider 9.13.3: "urn:ietf:params:oauth:grant-type:device_code is not allowed for this client"
+            "invalid_request" => names_grant(),
+            _ => false,
+        }
+    }
 }
 
 impl LoginError {
@@ -220,10 +236,8 @@ impl LoginError {
 
     /// Whether the provider refuses the device flow to this client, which another flow may be open to.
     pub fn is_flow_refused(&self) -> bool {
-        // Keycloak: unauthorized_client, by default
-        let is_flow = |code: &str| matches!(code, "unauthorized_client" | "unsupported_grant_type");
         match self {
-            Self::Refused(refusal) => is_flow(&refusal.code),
+            Self::Refused(refusal) => refusal.is_of_flow(),
             Self::NoEndpoint(_) => true,
             _ => false,
         }
@@ -330,7 +344,11 @@ fn session_page(page: Option<&str>) -> String {
 
 /// The sentence of each code.
 fn sentence(refusal: &ProviderRefusal) -> String {
-    let text = match refusal.code.as_str() {
+    let code = match refusal.code.as_str() {
+        "invalid_request" if refusal.is_of_flow() => "unauthorized_client",
+        code => code,
+    };
+    let text = match code {
         // RFC 6749, section 5.2
         "invalid_request" => {
             "the provider cannot read the request of this client; this is an error of portcullis, of an --extra-parameter, or of the provider"
@@ -413,6 +431,26 @@ mod tests {
             let sentence = sentence(&ProviderRefusal { code: code.to_owned(), description: None });
             assert_ne!(sentence.replace(code, "unknown"), unknown, "{code}");
             assert!(sentence.ends_with(&format!("({code})")), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn a_provider_that_allows_no_codes_to_a_client_refuses_the_flow() {
+        let refused = |code: &str, description: Option<&str>| {
+            let description = description.map(str::to_owned);
+            LoginError::Refused(ProviderRefusal { code: code.to_owned(), description })
+        };
+        let of_grant = "urn:ietf:params:oauth:grant-type:device_code is not allowed for this client";
+        for (code, description, expected) in [
+            ("unauthorized_client", None, true),
+            ("invalid_request", Some(of_grant), true),
+            ("invalid_request", Some("missing parameter: scope"), false),
+            ("invalid_request", None, false),
+            ("access_denied", Some(of_grant), false),
+        ] {
+            let error = refused(code, description);
+            assert_eq!(error.is_flow_refused(), expected, "{error}");
+            assert_eq!(error.to_string().contains("choose another --flow"), expected, "{error}");
         }
     }
 

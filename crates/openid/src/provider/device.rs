@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{LoginProvider, answer, endpoint};
 use crate::answers::{self, DeviceAuthorization, FailedAnswer, LoginTokens};
-use crate::error::{LoginError, ProviderRefusal, shortened};
+use crate::error::{DEVICE_GRANT, LoginError, ProviderRefusal, shortened};
 
 /// The longest interval that a provider may ask for.
 const MAX_DEVICE_INTERVAL: Duration = Duration::from_hours(1);
@@ -36,10 +36,7 @@ impl LoginProvider {
         show(&device);
         let url = endpoint(self.document.token_endpoint.as_deref(), "token_endpoint")?;
         let send = || {
-            let grant = [
-                ("grant_type", "urn:ietf:params:oauth:grant-type:device_code"),
-                ("device_code", device.device_code.expose()),
-            ];
+            let grant = [("grant_type", DEVICE_GRANT), ("device_code", device.device_code.expose())];
             self.post(&url, grant)
         };
         poll(&device, began, limit, send).await

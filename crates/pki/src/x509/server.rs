@@ -56,8 +56,8 @@ fn fix_of(error: &VerifyError) -> &'static str {
         }
         VerifyError::UnknownAuthority(_) => {
             "add the CA that has signed the server's certificate, or the certificate itself, to the trusted CAs: \
-             certificate-authority of a kubeconfig, caBundle of a webhook, certificateAuthority of an issuer. If the CA \
-             was replaced, add the new one"
+             certificate-authority of a kubeconfig, caBundle of a webhook, certificateAuthority or --oidc-ca-file of an \
+             issuer, --issuer-certificate-authority of a login. If the CA was replaced, add the new one"
         }
         VerifyError::HostName(HostNameError::CommonName) => {
             "issue the server a certificate with the name of its host as a subject alternative name"
