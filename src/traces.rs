@@ -172,6 +172,12 @@ impl SpanScope {
         }
     }
 
+    /// The same of one that ends now.
+    pub(crate) fn record_ended(&self, name: &str, took: Duration) {
+        let now = self.tracer.clock.now();
+        self.record(name, now.saturating_sub(took), now);
+    }
+
     /// Begins the span of a request of the gateway to another server. It has a context in any case, which that server
     /// continues.
     pub(crate) fn request(&self, method: &Method) -> ActiveSpan {

@@ -13,7 +13,7 @@ use portcullis_admission::phases::ShadowCall;
 use portcullis_admission::review::{ReviewRequest, internal_error};
 use portcullis_admission::{
     Annotation, Attributes, CallError, Caller, Event, GroupVersionKind, GroupVersionResource, InlineCost,
-    MatchError, PolicyScope, SchemaPurpose, ServedResource, Surroundings, Webhook, WebhookKind,
+    MatchError, Plugin, PolicyScope, SchemaPurpose, ServedResource, Surroundings, Webhook, WebhookKind,
     WebhookResponse,
 };
 use portcullis_cel::{AccessDecision, AccessReview};
@@ -310,9 +310,19 @@ impl Caller for RequestSurroundings<'_> {
                     tracing::info!(cluster, policy, would, message, ?took, "shadow policy");
                 }
             }
+            Event::PluginEnded { plugin, took, .. } => {
+                let name = match plugin {
+                    Plugin::MutatingPolicies => "Evaluate mutating policies",
+                    Plugin::ValidatingPolicies => "Evaluate validating policies",
+                    // Each call has a span.
+                    Plugin::MutatingWebhooks | Plugin::ValidatingWebhooks => return,
+                };
+                if let Some(spans) = self.request.spans {
+                    spans.record_ended(name, took);
+                }
+            }
             Event::Shadow { .. }
             | Event::Explained { .. }
-            | Event::PluginEnded { .. }
             | Event::Called { .. }
             | Event::ConditionFailed(..)
             | Event::ConditionExcluded(..)

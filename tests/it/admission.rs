@@ -3,7 +3,7 @@
 
 mod bounds;
 mod mutations;
-mod policies;
+pub(crate) mod policies;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -259,6 +259,26 @@ async fn admission_webhooks_and_dry_runs_have_spans() {
     }
 }
 
+/// Policies need no request.
+#[cfg(feature = "dev")]
+#[tokio::test]
+async fn policies_have_a_span() {
+    let (collector, mut received) = collector().await;
+    let admitting = crate::admission::policies::start("Fail", &["Deny"]).await;
+    let gateway = admitting.gateway_with("pinnedDryRun", &[&sampled(&admitting.pki, collector)]);
+    gateway.checked().await;
+    let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","namespace":"n"}}"#;
+    let create = http::Request::post("/api/v1/namespaces/n/configmaps")
+        .header("authorization", "Bearer good-token")
+        .header("content-type", "application/json");
+    let response = gateway.http1(None).await.send(create.body(full(body)).unwrap()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let name = "POST /api/v1/namespaces/{:namespace}/configmaps";
+    let spans = request(&mut received, name).await;
+    assert_eq!(named(&spans, "Evaluate validating policies").parent, named(&spans, name).id);
+    assert!(!spans.iter().any(|span| span.name == "Evaluate mutating policies"));
+}
+
 struct Setup {
     pki: Pki,
     backend: FakeBackend,

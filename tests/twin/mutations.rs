@@ -11,6 +11,12 @@ pub(crate) const LABEL: &str = "mutation";
 /// The group of the user to whose connections the policy `commands` applies: options have no labels.
 pub(crate) const CONNECTING: &str = "mutation-connections";
 
+/// The schema allows it, and the type does not.
+const QUANTITIES: &str =
+    "Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{
+    containers: [Object.spec.template.spec.containers{name: 'c',
+        resources: Object.spec.template.spec.containers.resources{limits: {'cpu': 'much'}}}]}}}}";
+
 /// The policies with one mutation each, by name.
 const APPLIED: &[(&str, &str)] = &[
     ("labels", "Object{metadata: Object.metadata{labels: {'added': string(object.metadata.name), 'mutation': 'gone'}}}"),
@@ -39,6 +45,7 @@ const APPLIED: &[(&str, &str)] = &[
     ("listed", "Object{metadata: Object.metadata{finalizers: ['twin.test/mutated']}}"),
     ("widgets", "Object{spec: Object.spec{color: 'red', replicas: 4}}"),
     ("renamed", "Object{metadata: Object.metadata{name: object.metadata.name + '-other'}}"),
+    ("quantities", QUANTITIES),
     ("fixed-name", "Object{metadata: Object.metadata{name: object.data.name}}"),
     ("kinds", "Object{kind: 'Secret', apiVersion: 'v2'}"),
     ("unkeyed", "Object{spec: Object.spec{template: Object.spec.template{spec: Object.spec.template.spec{containers: [Object.spec.template.spec.containers{image: 'x'}]}}}}"),
@@ -171,6 +178,10 @@ fn policies() -> Vec<Policy> {
             applied("Object{data: {'c': 'after'}}"),
             patched("[JSONPatch{op: 'remove', path: '/data/absent'}]"),
         ], json!({"failurePolicy": "Ignore"})),
+        of("quantities-open", vec![applied(QUANTITIES)], json!({"failurePolicy": "Ignore"})),
+        of("patch-type-open", vec![patched("[JSONPatch{op: 'add', path: '/data', value: 5}]")], json!({"failurePolicy": "Ignore"})),
+        of("patch-version", vec![patched("[JSONPatch{op: 'remove', path: '/apiVersion'}]")], json!({})),
+        of("patch-version-open", vec![patched("[JSONPatch{op: 'remove', path: '/apiVersion'}]")], json!({"failurePolicy": "Ignore"})),
         of("names-open", vec![applied("Object{metadata: Object.spec{labels: {'added': 'yes'}}}")], json!({"failurePolicy": "Ignore"})),
         of("conditions", vec![applied("Object{data: {'b': variables.a}}")], json!({"matchConditions": [
             {"name": "not-excluded", "expression": "object.?data[?'skip'].orValue('') != 'yes'"},

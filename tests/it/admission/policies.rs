@@ -26,7 +26,7 @@ fn binding(policy: &str, actions: &[&str]) -> Value {
 }
 
 /// An API server, and a policy for all objects whose `a` is `bad`, bound with these actions.
-async fn start(failure_policy: &str, actions: &[&str]) -> Admitting {
+pub(crate) async fn start(failure_policy: &str, actions: &[&str]) -> Admitting {
     let admitting = Admitting::start(|review| Some(allow(review))).await;
     let validations = json!([{"expression": BAD, "message": "a is bad"}]);
     let policy = policy(POLICY, json!({"failurePolicy": failure_policy, "validations": validations}));

@@ -59,6 +59,9 @@ fn maps() -> Vec<Case> {
         ("patch-unknown", 500),
         ("patch-type", 500),
         ("patch-invalid", 422),
+        ("patch-type-open", 500),
+        ("patch-version", 500),
+        ("patch-version-open", 500),
         ("patch-null", 201),
         ("patch-data", 201),
         ("fails", 403),
@@ -220,6 +223,10 @@ fn kinds() -> Vec<Case> {
         ("patch-strict", 500),
     ] {
         cases.push(of_kind("a deployment", DEPLOYMENTS, &deployment(policy), status));
+    }
+    for (policy, status) in [("quantities", 403), ("quantities-open", 201)] {
+        let case = of_kind("a deployment", DEPLOYMENTS, &deployment(policy), status);
+        cases.push(case.declared("D-admission-mutated-types", 404));
     }
     for (policy, status) in [("pods", 201), ("labels", 201)] {
         cases.push(of_kind("a pod", PODS, &pod(policy), status).uncompared_reviews());
