@@ -19,7 +19,7 @@ mod surroundings;
 mod trial;
 mod type_checks;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use portcullis_admission::matching::{OperationSet, RuleIndex};
@@ -28,7 +28,7 @@ use portcullis_kubernetes::release::{self, Release};
 use portcullis_limits::byte_ledger::ByteLedger;
 use portcullis_limits::cache_budget::CacheShare;
 use portcullis_limits::fair_limiter::FairLimiter;
-use portcullis_limits::rate::Rate;
+use portcullis_limits::rate::{Rate, RateLimits};
 use portcullis_limits::{ClusterOwner, Owner};
 use rustls::crypto::CryptoProvider;
 use tokio::runtime::Handle;
@@ -37,7 +37,6 @@ use crate::authz::ClusterAuthorizer;
 use crate::backend::Backend;
 use crate::metrics::Metrics;
 use crate::tasks::compute::{ClusterComputePool, ComputePool};
-use crate::telemetry::LogThrottle;
 use cached_reads::DocumentReader;
 pub(crate) use cached_reads::ReadError;
 use callers::Callers;
@@ -90,10 +89,12 @@ pub(crate) struct ClusterAdmission {
     shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
     /// Bounds the lines about errors of each policy.
-    policy_lines: LogThrottle<String>,
+    policy_lines: Mutex<RateLimits<String>>,
     metrics: Arc<Metrics>,
 }
 
+/// How many policies have an allowance of their own for lines about errors that are ignored; further ones share one.
+const MAX_POLICIES_WITH_LINES: usize = 1024;
 /// Lines about the errors of a policy that are ignored.
 const POLICY_LINES: Rate = Rate { interval: Duration::from_secs(10), burst: 5 };
 
@@ -244,7 +245,7 @@ impl ClusterAdmission {
                 |before| before.shadow_memory.clone(),
             ),
             authorizer,
-            policy_lines: LogThrottle::new(POLICY_LINES),
+            policy_lines: Mutex::new(RateLimits::new(POLICY_LINES, MAX_POLICIES_WITH_LINES)),
             metrics: Arc::clone(place.metrics),
             webhooks,
             policies,

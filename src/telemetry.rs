@@ -12,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub(crate) use fields::{QuotedFields, cut};
-pub(crate) use log_throttle::{ClientLogThrottle, LogPermit, LogThrottle};
+pub(crate) use log_throttle::{ClientLogThrottle, LogPermit};
 use tenant_lines::TenantLines;
 pub(crate) use tenant_lines::limit_lines_about;
 

@@ -30,7 +30,6 @@ use super::{ClusterAdmission, DryRun, Namespaces, ReadError, Strategy};
 use crate::authz::{AccessError, AccessRefusal, AuthzTrace, ReviewError, of_expression};
 use crate::backend::sharing::is_built_in;
 use crate::request::info::RequestInfo;
-use crate::telemetry::LogPermit;
 use crate::traces::{ActiveSpan, SpanScope};
 
 /// A request, as far as the phases need it.
@@ -138,7 +137,8 @@ impl<'a> RequestSurroundings<'a> {
     /// A client can cause an error with each request.
     // threat: log-flood
     fn warn_of_ignored(&self, policy: &PolicyScope, error: &str) {
-        let Some(LogPermit { suppressed }) = self.admission.policy_lines.permit(&policy.name) else { return };
+        let permit = lock(&self.admission.policy_lines).take(&policy.name, Instant::now());
+        let Some(suppressed) = permit else { return };
         let (cluster, policy) = (&self.admission.cluster, &policy.name);
         let error = error.chars().take(MAX_LOGGED_CHARACTERS).collect::<String>();
         tracing::warn!(

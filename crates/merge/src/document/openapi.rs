@@ -60,7 +60,7 @@ pub(crate) fn value(of: Option<&RawValue>) -> Option<Value> {
 
 /// A value as kube-openapi reads it.
 fn read(raw: &RawValue) -> Result<Value, serde_json::Error> {
-    let JsonValue(mut value) = serde_json::from_str(raw.get())?;
+    let JsonValue(mut value) = serde_json::from_str::<JsonValue>(raw.get())?;
     make_doubles(&mut value);
     Ok(value)
 }
