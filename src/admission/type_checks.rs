@@ -4,6 +4,7 @@
 //! When the policies of a cluster are loaded, a task reads which kinds their rules name, and the documents of these kinds, and checks
 //! each expression by them. It never delays a request, and a policy does the same whatever it finds. What cannot be read is tried
 //! again for [`TIMEOUT`]. A load of the same policies checks again only the documents that have another hash.
+// threat: published-schemas
 // kubernetes: pkg/controller/validatingadmissionpolicystatus/controller.go
 
 use std::collections::{BTreeMap, BTreeSet};
