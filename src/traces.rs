@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use portcullis_limits::Owner;
