@@ -180,8 +180,8 @@ fn policies() -> Vec<Policy> {
         ], json!({"failurePolicy": "Ignore"})),
         of("quantities-open", vec![applied(QUANTITIES)], json!({"failurePolicy": "Ignore"})),
         of("patch-type-open", vec![patched("[JSONPatch{op: 'add', path: '/data', value: 5}]")], json!({"failurePolicy": "Ignore"})),
-        of("patch-version", vec![patched("[JSONPatch{op: 'remove', path: '/apiVersion'}]")], json!({})),
-        of("patch-version-open", vec![patched("[JSONPatch{op: 'remove', path: '/apiVersion'}]")], json!({"failurePolicy": "Ignore"})),
+        of("patch-version", vec![patched(
+            "[JSONPatch{op: 'remove', path: '/apiVersion'}, JSONPatch{op: 'replace', path: '/kind', value: ''}]")], json!({})),
         of("names-open", vec![applied("Object{metadata: Object.spec{labels: {'added': 'yes'}}}")], json!({"failurePolicy": "Ignore"})),
         of("conditions", vec![applied("Object{data: {'b': variables.a}}")], json!({"matchConditions": [
             {"name": "not-excluded", "expression": "object.?data[?'skip'].orValue('') != 'yes'"},

@@ -131,6 +131,7 @@ const DECLARED: &[(&str, &str, u16)] = &[
     ("a scale of a widget of v2", "D-admission-prepared", 200),
     ("policy fails: a namespace", "D-admission-prepared", 422),
     ("mutation patch-type: a new map", "D-admission-types", 404),
+    ("mutation patch-type-open: a new map", "D-admission-types", 404),
     ("mutation unkeyed: a deployment", "D-admission-prepared", 404),
     ("mutation patch-null: a new map", "D-admission-nulls", 200),
     ("mutation sidecar: a deployment", "D-admission-prepared", 200),

@@ -244,7 +244,10 @@ fn unmerged(error: &MergeError, are_as_sent: bool) -> MutationFailure {
 /// The object that a patch has made. Without the kinds, at least this one must not change.
 fn decoded(object: &Value, text: &[u8], fields: &DeclaredFields) -> Result<Value, MutationFailure> {
     let refused = |error: &str| MutationFailure::Request(internal_error(error));
-    let patched: Value = decode_value(text).map_err(|error| refused(&error))?;
+    let mut patched: Value = decode_value(text).map_err(|error| refused(&error))?;
+    if !matches!(fields, DeclaredFields::Any) {
+        keep_type(object, &mut patched);
+    }
     let is_kept = |field: &&str| patched.get(field) == object.get(field);
     if !patched.is_object() || !["apiVersion", "kind"].iter().all(is_kept) {
         return Err(refused("the patch changes the apiVersion or the kind of the object"));
@@ -257,6 +260,19 @@ fn decoded(object: &Value, text: &[u8], fields: &DeclaredFields) -> Result<Value
         return Err(refused(&format!("strict decoding error: {}", fields.join(", "))));
     }
     Ok(patched)
+}
+
+/// Gives an object the type that a patch has removed from it. The API server decodes it into a value of that type.
+// apimachinery: pkg/runtime/serializer/json/json.go, gvkWithDefaults
+fn keep_type(object: &Value, patched: &mut Value) {
+    let Some(patched) = patched.as_object_mut() else { return };
+    for field in ["apiVersion", "kind"] {
+        let is_absent = matches!(patched.get(field), None | Some(Value::Null))
+            || patched.get(field) == Some(&Value::from(""));
+        if let Some(known) = object.get(field).filter(|_| is_absent) {
+            patched.insert(field.to_owned(), known.clone());
+        }
+    }
 }
 
 /// The refusal of a request for a kind without schemas.
