@@ -88,7 +88,7 @@ pub(crate) struct ClusterAdmission {
     /// Bounds the reviews that wait for shadow webhooks.
     shadow_memory: FairLimiter<Arc<str>>,
     authorizer: ClusterAuthorizer,
-    /// Bounds the lines about errors of each policy.
+    /// Bounds the lines about errors of each policy, and about each document.
     policy_lines: Mutex<RateLimits<String>>,
     metrics: Arc<Metrics>,
 }
@@ -211,6 +211,7 @@ impl ClusterAdmission {
             served: Arc::clone(&served),
             declarations: PublishedDeclarations::new(&reader, &schemas, place.caches),
             compute: compute.clone(),
+            memory: memory.clone(),
         };
         let checked = before.map(|before| &before.type_checks);
         let type_checks = TypeChecks::start(&policies, sources, place.runtime, checked);
@@ -233,7 +234,7 @@ impl ClusterAdmission {
                 before.map(|before| &before.callers),
             )?,
             namespaces,
-            dry_runs: DryRunSupport::new(&reader),
+            dry_runs: DryRunSupport::new(&reader, place.caches),
             served,
             schemas,
             type_checks,

@@ -34,9 +34,9 @@ use super::AdmissionPlace;
 use crate::backend::kube_client;
 
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many characters of a reason are kept.
+const MAX_REASON: usize = 500;
 const TOO_SLOW: &str = "no response in time";
-const GAVE_WAY: &str =
-    "what the gateway holds for this cluster is more than for others, and it needs the memory";
 const MAX_ENTRIES: NonZeroUsize = NonZeroUsize::MIN.saturating_add(255);
 
 /// Reads of all caches of a cluster.
@@ -58,7 +58,15 @@ pub(super) struct DocumentReader {
 /// A document as it is, which counts until this is dropped.
 pub(super) struct DocumentText {
     pub(super) text: Bytes,
-    _held: (HeldText, HeldTexts),
+    held: HeldTexts,
+    _count: HeldText,
+}
+
+impl DocumentText {
+    /// Completes when the cluster is to give up what it holds.
+    pub(super) async fn revoked(&self) {
+        self.held.revoked().await;
+    }
 }
 
 /// What was read, by key.
@@ -107,6 +115,25 @@ pub(crate) enum ReadError {
     Unreadable(String),
 }
 
+impl ReadError {
+    /// With the reason as far as it is kept: it may quote the document.
+    // threat: published-schemas
+    pub(super) fn unreadable(reason: &dyn fmt::Display) -> Self {
+        Self::Unreadable(cut(reason))
+    }
+}
+
+impl From<String> for ReadError {
+    fn from(reason: String) -> Self {
+        Self::unreadable(&reason)
+    }
+}
+
+/// The beginning of a reason.
+pub(super) fn cut(reason: &dyn fmt::Display) -> String {
+    reason.to_string().chars().take(MAX_REASON).collect()
+}
+
 impl DocumentReader {
     pub(super) fn new(place: &AdmissionPlace<'_>) -> Self {
         let client = {
@@ -134,9 +161,10 @@ impl DocumentReader {
         &self,
         path: &str,
         max_bytes: usize,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, ReadError> {
         let Some(document) = self.read_text(path, max_bytes).await? else { return Ok(None) };
-        serde_json::from_slice(&document.text).map(Some).map_err(|error| error.to_string())
+        let read = serde_json::from_slice(&document.text).map(Some);
+        read.map_err(|error| ReadError::unreadable(&error))
     }
 
     /// A document as it is. The API server of a tenant chooses how much it sends, and how slowly.
@@ -145,14 +173,14 @@ impl DocumentReader {
         &self,
         path: &str,
         max_bytes: usize,
-    ) -> Result<Option<DocumentText>, String> {
+    ) -> Result<Option<DocumentText>, ReadError> {
         let texts = HeldTexts::new(&self.ledger, self.owner.clone());
         let reading = timeout(READ_TIMEOUT, self.response_text(path, &texts, max_bytes));
         let read = tokio::select! {
             read = reading => read.map_err(|_| TOO_SLOW.to_owned())??,
-            () = texts.revoked() => return Err(GAVE_WAY.to_owned()),
+            () = texts.revoked() => return Err(ReadError::Busy),
         };
-        Ok(read.map(|(text, held)| DocumentText { text, _held: (held, texts) }))
+        Ok(read.map(|(text, count)| DocumentText { text, held: texts, _count: count }))
     }
 
     async fn response_text(
@@ -204,7 +232,7 @@ impl<K: Hash + Eq + Send + 'static, V: Clone + Send + 'static> CachedReads<K, V>
         read: impl FnOnce(DocumentReader) -> F + Send + 'static,
     ) -> Result<V, ReadError>
     where
-        F: Future<Output = Result<V, String>> + Send + 'static,
+        F: Future<Output = Result<V, ReadError>> + Send + 'static,
     {
         let entry = Arc::clone(lock(&self.entries.by_key).get_or_insert(key, Arc::default));
         let now = Instant::now();
@@ -237,8 +265,7 @@ impl<K: Hash + Eq + Send + 'static, V: Clone + Send + 'static> CachedReads<K, V>
             entries.forget_beyond_bound();
             Ok(value)
         });
-        let value = reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned()));
-        value.map_err(ReadError::Unreadable)
+        reading.await.unwrap_or_else(|_| Err("the read was cancelled".to_owned().into()))
     }
 }
 
@@ -369,7 +396,7 @@ mod tests {
                         return Ok(Instant::now());
                     }
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    if is_given_up { Ok(Instant::now()) } else { Err("failed".to_owned()) }
+                    if is_given_up { Ok(Instant::now()) } else { Err("failed".to_owned().into()) }
                 };
                 let fresh = |_: &Instant, _| true;
                 tokio::spawn(async move { reads.get(&number.to_string(), "key", fresh, read).await })

@@ -11,7 +11,9 @@ use portcullis_limits::cache_budget::CacheShare;
 use portcullis_merge::Declarations;
 
 use super::cached_reads::{CachedReads, DocumentReader, ReadError};
-use super::schemas::{MAX_DOCUMENT_BYTES, MAX_KEPT_BYTES, Parser, PublishedDocument, PublishedSchemas};
+use super::schemas::{
+    MAX_DOCUMENT_BYTES, MAX_KEPT_BYTES, NOT_THERE, Parser, PublishedDocument, PublishedSchemas,
+};
 
 /// The types of a cluster's kinds.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ struct ReadDeclarations {
 
 impl ReadDeclarations {
     fn size(&self) -> usize {
-        self.declarations.as_ref().map_or(0, Declarations::size)
+        self.url.len() + self.declarations.as_ref().map_or_else(String::len, Declarations::size)
     }
 }
 
@@ -71,8 +73,9 @@ async fn read_declarations(
     reader: DocumentReader,
     PublishedDocument { path, url }: PublishedDocument,
     (parser, owner): (Parser, Owner),
-) -> Result<ReadDeclarations, String> {
-    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
+) -> Result<ReadDeclarations, ReadError> {
+    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?;
+    let document = document.ok_or_else(|| ReadError::unreadable(&NOT_THERE))?;
     let declarations = parser.parse(owner, document, Declarations::read).await?;
     Ok(ReadDeclarations { url, declarations })
 }

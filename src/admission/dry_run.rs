@@ -12,14 +12,17 @@
 //! Custom resources look the same from outside; kube-apiserver publishes their documents.
 // kube-aggregator: pkg/controllers/openapiv3, pkg/apiserver/handler_proxy.go; OpenAPI 3.0, section 4.8.10
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use portcullis_admission::GroupVersionResource;
 use portcullis_go::url::path_segment;
-use serde::Deserialize;
+use portcullis_limits::cache_budget::CacheShare;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, de};
 use tokio::time::Instant;
 
 use super::cached_reads::{CachedReads, DocumentReader, ReadError};
@@ -30,6 +33,10 @@ const TTL: Duration = Duration::from_mins(1);
 const MISSING_TTL: Duration = Duration::from_secs(2);
 
 const MAX_DOCUMENT_BYTES: usize = 32 << 20;
+/// What is kept of a document, at most. That of a group has some thousand bytes.
+const MAX_OPERATIONS_BYTES: usize = 4 << 20;
+/// What is kept of all documents of a cluster.
+const MAX_KEPT_BYTES: usize = 16 << 20;
 
 /// What a dry run of a request means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,19 +88,23 @@ struct Operations {
     resources: HashSet<(String, String)>,
     all: HashSet<(String, String, String)>,
     with_dry_run: HashSet<(String, String, String)>,
+    /// The bytes of memory of these, approximately.
+    size: usize,
 }
 
-/// The part of an OpenAPI document that is read.
+/// The part of an OpenAPI document that is read, path by path.
+// threat: published-schemas
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct OpenApiDocument {
-    paths: HashMap<String, PathItem>,
+    #[serde(deserialize_with = "operations")]
+    paths: Operations,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct PathItem {
-    parameters: Vec<Parameter>,
+    parameters: Parameters,
     post: Option<Operation>,
     put: Option<Operation>,
     patch: Option<Operation>,
@@ -103,7 +114,13 @@ struct PathItem {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Operation {
-    parameters: Vec<Parameter>,
+    parameters: Parameters,
+}
+
+/// Whether `dryRun` is among the parameters.
+#[derive(Debug, Default, Clone, Copy)]
+struct Parameters {
+    have_dry_run: bool,
 }
 
 /// A parameter; one that is only referred to does not count.
@@ -115,9 +132,55 @@ struct Parameter {
     place: String,
 }
 
+impl<'de> Deserialize<'de> for Parameters {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = Parameters;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of parameters")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Parameters, A::Error> {
+                let mut have_dry_run = false;
+                while let Some(Parameter { name, place }) = items.next_element()? {
+                    have_dry_run |= name == "dryRun" && place == "query";
+                }
+                Ok(Parameters { have_dry_run })
+            }
+        }
+        from.deserialize_seq(List)
+    }
+}
+
+fn operations<'de, D: Deserializer<'de>>(from: D) -> Result<Operations, D::Error> {
+    struct Paths;
+    impl<'de> Visitor<'de> for Paths {
+        type Value = Operations;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object with paths")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut paths: A) -> Result<Operations, A::Error> {
+            let mut operations = Operations::default();
+            while let Some((path, item)) = paths.next_entry::<String, PathItem>()? {
+                operations.add(&path, &item);
+                if operations.size > MAX_OPERATIONS_BYTES {
+                    return Err(de::Error::custom("the document has too many operations"));
+                }
+            }
+            Ok(operations)
+        }
+    }
+    from.deserialize_map(Paths)
+}
+
 impl DryRunSupport {
-    pub(super) fn new(reader: &DocumentReader) -> Self {
-        Self { documents: CachedReads::new(reader) }
+    pub(super) fn new(reader: &DocumentReader, caches: &CacheShare) -> Self {
+        let size = |document: &ReadDocument| document.operations.as_ref().map_or(0, |known| known.size);
+        Self { documents: CachedReads::within(reader, (MAX_KEPT_BYTES, size), caches) }
     }
 
     /// What a dry run of this method means.
@@ -179,29 +242,25 @@ impl Operations {
         }
     }
 
-    fn of(document: OpenApiDocument) -> Self {
-        let mut operations = Self::default();
-        for (path, item) in document.paths {
-            let Some((resource, subresource)) = resource_of(&path) else { continue };
-            operations.resources.insert((resource.to_owned(), subresource.to_owned()));
-            let common = has_dry_run(&item.parameters);
-            let methods =
-                [("post", item.post), ("put", item.put), ("patch", item.patch), ("delete", item.delete)];
-            for (method, operation) in methods {
-                let Some(operation) = operation else { continue };
-                let wanted = (resource.to_owned(), subresource.to_owned(), method.to_owned());
-                if common || has_dry_run(&operation.parameters) {
-                    operations.with_dry_run.insert(wanted.clone());
-                }
-                operations.all.insert(wanted);
-            }
+    fn add(&mut self, path: &str, item: &PathItem) {
+        let Some((resource, subresource)) = resource_of(path) else { return };
+        let bytes = resource.len() + subresource.len() + 4 * size_of::<String>();
+        if self.resources.insert((resource.to_owned(), subresource.to_owned())) {
+            self.size += bytes;
         }
-        operations
+        let methods =
+            [("post", &item.post), ("put", &item.put), ("patch", &item.patch), ("delete", &item.delete)];
+        for (method, operation) in methods {
+            let Some(operation) = operation else { continue };
+            let wanted = (resource.to_owned(), subresource.to_owned(), method.to_owned());
+            if item.parameters.have_dry_run || operation.parameters.have_dry_run {
+                self.size += bytes;
+                self.with_dry_run.insert(wanted.clone());
+            }
+            self.size += bytes;
+            self.all.insert(wanted);
+        }
     }
-}
-
-fn has_dry_run(parameters: &[Parameter]) -> bool {
-    parameters.iter().any(|parameter| parameter.name == "dryRun" && parameter.place == "query")
 }
 
 /// The resource and the subresource of a path such as `/apis/G/V/namespaces/{namespace}/R/{name}/S`. The path of a collection and that
@@ -230,10 +289,10 @@ async fn read_document(
     reader: &DocumentReader,
     [path, service]: [&str; 2],
     wanted: &Wanted,
-) -> Result<ReadDocument, String> {
+) -> Result<ReadDocument, ReadError> {
     let read = Instant::now();
     let document = reader.read::<OpenApiDocument>(path, MAX_DOCUMENT_BYTES).await?;
-    let operations = document.map(|document| Arc::new(Operations::of(document)));
+    let operations = document.map(|document| Arc::new(document.paths));
     let mut known = ReadDocument { read, operations, is_local: None };
     if known.listed(wanted) == DryRun::Absent {
         known.is_local = Some(is_local(reader, service).await);
@@ -250,7 +309,7 @@ struct ApiService {
 #[derive(Debug, Deserialize)]
 struct ApiServiceSpec {
     /// Where an aggregated API server is.
-    service: Option<serde::de::IgnoredAny>,
+    service: Option<de::IgnoredAny>,
 }
 
 /// Whether kube-apiserver serves a group and version itself. Not known without the right to read it.
@@ -277,7 +336,7 @@ mod tests {
             "/apis/g/v/gadgets/{name}": {"put": {"parameters": [{"name": "dryRun", "in": "header"}, {"$ref": "#/x"}]}},
             "/apis/g/v/": {"get": {}},
         }});
-        let operations = Operations::of(serde_json::from_value(document).unwrap());
+        let operations = serde_json::from_value::<OpenApiDocument>(document).unwrap().paths;
         let support = |resource: &str, subresource: &str, method: &str| {
             operations.support(&(resource.to_owned(), subresource.to_owned(), method.to_owned()))
         };
@@ -291,6 +350,25 @@ mod tests {
         assert_eq!(support("gadgets", "", "post"), DryRun::NoMethod);
         assert_eq!(support("gadgets", "", "put"), DryRun::Unsupported);
         assert_eq!(support("watch", "", "post"), DryRun::Absent);
+    }
+
+    #[test]
+    fn what_is_kept_of_a_document_is_bounded() {
+        let read =
+            |paths: &str| serde_json::from_str::<OpenApiDocument>(&format!(r#"{{"paths":{{{paths}}}}}"#));
+        let parameters = vec!["{}"; 100_000].join(",");
+        let one =
+            read(&format!(r#""/apis/g/v/widgets":{{"parameters":[{parameters}],"put":{{}}}}"#)).unwrap();
+        assert!(one.paths.size < 1_000, "{}", one.paths.size);
+        let many = |count: usize| -> String {
+            let paths =
+                (0..count).map(|number| format!(r#""/apis/g/v/{number}":{{"put":{{}},"post":{{}}}}"#));
+            paths.collect::<Vec<_>>().join(",")
+        };
+        assert!(read(&many(1_000)).unwrap().paths.size < 500_000);
+        let refused = read(&many(30_000)).unwrap_err().to_string();
+        assert!(refused.contains("too many operations"), "{refused}");
+        assert!(read(r#""/apis/g/v/widgets":{"parameters":null}"#).is_err());
     }
 
     #[test]

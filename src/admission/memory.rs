@@ -32,6 +32,14 @@ pub(crate) struct ReviewMemory {
     large: FairLimiter,
     reserve: FairLimiter,
     documents: FairLimiter<Arc<str>>,
+    checks: FairLimiter<Arc<str>>,
+}
+
+/// Documents that are read to check policies, of all clusters and of one. A reload ends the check before.
+const CHECKS: Shares = Shares::new(4, 1).with_queue(1 << 20, 4);
+
+fn document_weight(bytes: usize) -> usize {
+    bytes.div_ceil(1 << 10).max(1)
 }
 
 /// What documents of API servers take while they are turned into types, in KiB: of all clusters, and of one. So there is one of the
@@ -71,6 +79,7 @@ impl Default for ReviewMemory {
             large: FairLimiter::new(large),
             reserve: FairLimiter::new(reserve),
             documents: FairLimiter::new(DOCUMENTS),
+            checks: FairLimiter::new(CHECKS),
         }
     }
 }
@@ -160,12 +169,24 @@ pub(crate) enum NoMemory {
 }
 
 impl ClusterReviewMemory {
-    /// Waits for the bytes that turning a document of an API server into types takes.
+    /// Waits until the bytes are free that turning a document of an API server into types takes, or refuses.
     // threat: published-schemas
-    pub(super) async fn reserve_for_document(&self, bytes: usize) -> Result<Permit<Arc<str>>, Refused> {
-        let weight = bytes.div_ceil(1 << 10).max(1);
-        let until = Instant::now() + QUEUE_TIMEOUT;
-        self.process.documents.acquire(Arc::clone(&self.cluster), weight, until).await
+    pub(super) async fn wait_for_document(&self, bytes: usize, until: Instant) -> Result<(), Refused> {
+        self.process
+            .documents
+            .acquire(Arc::clone(&self.cluster), document_weight(bytes), until)
+            .await
+            .map(drop)
+    }
+
+    /// The bytes, if they are free. They are taken within a turn of the pool that reads documents, and not while one waits for it.
+    pub(super) fn reserve_for_document(&self, bytes: usize) -> Option<Permit<Arc<str>>> {
+        self.process.documents.try_acquire(Arc::clone(&self.cluster), document_weight(bytes))
+    }
+
+    /// Waits for the turn to read a document to check policies by it: of all clusters few are at a time, so that requests find room.
+    pub(super) async fn turn_to_check(&self) -> Result<Permit<Arc<str>>, Refused> {
+        self.process.checks.acquire_untimed(Arc::clone(&self.cluster), 1).await
     }
 
     /// Waits for so many bytes. With `at_once` it does not wait: a review that holds memory must not wait for more of it, or two of
@@ -301,24 +322,24 @@ mod tests {
     async fn a_cluster_with_many_documents_leaves_turns_to_others() {
         let memory = ReviewMemory::default();
         let [tenant, other] = ["t", "u"].map(|name| memory.of_cluster(&ClusterOwner::tenant(name)));
-        let largest = 151 * MIB;
-        let held = tenant.reserve_for_document(largest).await.unwrap();
-        let waiting = tokio::spawn({
-            let tenant = tenant.clone();
-            async move {
-                while let Ok(held) = tenant.reserve_for_document(largest).await {
-                    tokio::time::sleep(Duration::from_millis(500)).await;
-                    drop(held);
-                }
-            }
-        });
+        let (largest, until) = (151 * MIB, Instant::now() + Duration::from_secs(5));
+        let held = tenant.reserve_for_document(largest).unwrap();
+        assert!(tenant.reserve_for_document(MIB * 2).is_none(), "its share is used");
+        let flood: Vec<_> = (0..20)
+            .map(|_| {
+                let tenant = tenant.clone();
+                tokio::spawn(async move { tenant.wait_for_document(largest, until).await })
+            })
+            .collect();
         tokio::task::yield_now().await;
         // Small ones find room beside it, large ones are next.
-        drop(other.reserve_for_document(16 * MIB).await.unwrap());
-        let ((), large) = tokio::join!(async { drop(held) }, other.reserve_for_document(largest));
-        drop(large.unwrap());
-        assert!(tenant.reserve_for_document(200 * MIB).await.is_err());
-        waiting.abort();
+        drop(other.reserve_for_document(16 * MIB).unwrap());
+        let ((), large) = tokio::join!(async { drop(held) }, other.wait_for_document(largest, until));
+        large.unwrap();
+        assert!(tenant.wait_for_document(200 * MIB, until).await.is_err());
+        for waited in flood {
+            waited.await.unwrap().unwrap();
+        }
     }
 
     #[test]

@@ -21,7 +21,7 @@ use portcullis_merge::{MAX_SIZE, SchemaError, Schemas};
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::cached_reads::{CachedReads, DocumentReader, DocumentText, ReadError};
+use super::cached_reads::{CachedReads, DocumentReader, DocumentText, ReadError, cut};
 use super::memory::ClusterReviewMemory;
 use super::served::is_segment;
 use crate::tasks::compute::ClusterComputePool;
@@ -34,6 +34,12 @@ const MAX_INDEX_BYTES: usize = 1 << 20;
 pub(super) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// What is kept of the documents of a cluster.
 pub(super) const MAX_KEPT_BYTES: usize = MAX_SIZE;
+
+/// The longest URL of a document: with a group, a version and a hash.
+const MAX_URL_BYTES: usize = 2 << 10;
+/// How long a document waits for the memory to read it.
+const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const NOT_THERE: &str = "the document is not there";
 
 /// The schemas of a cluster.
 #[derive(Debug)]
@@ -80,7 +86,7 @@ struct ReadDocument {
 
 impl ReadDocument {
     fn size(&self) -> usize {
-        self.schemas.as_ref().map_or(0, |schemas| schemas.size())
+        self.url.len() + self.schemas.as_ref().map_or_else(String::len, |schemas| schemas.size())
     }
 }
 
@@ -132,8 +138,11 @@ impl PublishedSchemas {
             |known: &ReadIndex, then: Instant| then.saturating_duration_since(known.read) < INDEX_TTL;
         let index = self.index.get(flow, (), is_fresh, read_index).await?.index;
         let entry = index.paths.get(&name);
-        Ok(entry
-            .map(|entry| PublishedDocument { path: format!("/openapi/v3/{name}"), url: entry.url.clone() }))
+        let Some(IndexEntry { url }) = entry else { return Ok(None) };
+        if url.len() > MAX_URL_BYTES {
+            return Err(ReadError::unreadable(&"its URL in the index is too long"));
+        }
+        Ok(Some(PublishedDocument { path: format!("/openapi/v3/{name}"), url: url.clone() }))
     }
 }
 
@@ -145,7 +154,7 @@ pub(super) struct PublishedDocument {
     pub(super) url: String,
 }
 
-async fn read_index(reader: DocumentReader) -> Result<ReadIndex, String> {
+async fn read_index(reader: DocumentReader) -> Result<ReadIndex, ReadError> {
     let read = Instant::now();
     let index = reader.read("/openapi/v3", MAX_INDEX_BYTES).await?;
     Ok(ReadIndex { read, index: Arc::new(index.unwrap_or_default()) })
@@ -156,8 +165,9 @@ async fn read_document(
     path: String,
     url: String,
     (parser, owner): (Parser, Owner),
-) -> Result<ReadDocument, String> {
-    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?.ok_or("the document is not there")?;
+) -> Result<ReadDocument, ReadError> {
+    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?;
+    let document = document.ok_or_else(|| ReadError::unreadable(&NOT_THERE))?;
     let schemas = parser.parse(owner, document, |text| Schemas::read(text).map(Arc::new)).await?;
     Ok(ReadDocument { url, schemas })
 }
@@ -169,19 +179,32 @@ impl Parser {
         owner: Owner,
         document: DocumentText,
         read: fn(&[u8]) -> Result<T, SchemaError>,
-    ) -> Result<Result<T, String>, String> {
+    ) -> Result<Result<T, String>, ReadError> {
         let bytes = match Schemas::memory_to_read(&document.text) {
             Ok(bytes) => bytes + MAX_SIZE,
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => return Ok(Err(cut(&error))),
         };
-        let reserved = self.memory.reserve_for_document(bytes).await;
-        let reserved = reserved.map_err(|refused| format!("no memory is free for it: {refused}"))?;
-        let read = move || {
-            let found = read(&document.text);
-            drop((document, reserved));
-            found.map_err(|error| error.to_string())
-        };
-        self.compute.compute(owner, read).await.ok_or_else(|| "the work on it was cancelled".to_owned())
+        let (document, until) = (Arc::new(document), Instant::now() + MEMORY_TIMEOUT);
+        loop {
+            let turn = async {
+                self.memory.wait_for_document(bytes, until).await.map_err(|_| ReadError::Busy)?;
+                let (memory, document) = (self.memory.clone(), Arc::clone(&document));
+                // Others may have taken it since; it is not held while this waits for its turn.
+                let read = move || {
+                    let _reserved = memory.reserve_for_document(bytes)?;
+                    Some(read(&document.text).map_err(|error| cut(&error)))
+                };
+                let read = self.compute.compute(owner.clone(), read).await;
+                read.ok_or_else(|| ReadError::unreadable(&"the work on it was cancelled"))
+            };
+            let found = tokio::select! {
+                found = turn => found?,
+                () = document.revoked() => return Err(ReadError::Busy),
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
     }
 }
 

@@ -193,7 +193,7 @@ pub(super) fn is_segment(name: &str) -> bool {
     path_segment(name).is_ok_and(|escaped| escaped == name)
 }
 
-async fn read_group(reader: &DocumentReader, group: &str) -> Result<ServedGroup, String> {
+async fn read_group(reader: &DocumentReader, group: &str) -> Result<ServedGroup, ReadError> {
     let (path, versions) = if group.is_empty() {
         let core = reader.read::<CoreVersions>("/api", MAX_BYTES).await?;
         ("/api".to_owned(), core.map(|core| core.versions).unwrap_or_default())
@@ -204,13 +204,13 @@ async fn read_group(reader: &DocumentReader, group: &str) -> Result<ServedGroup,
         (path, known.into_iter().map(|known| known.version).collect())
     };
     if versions.len() > MAX_VERSIONS || !versions.iter().all(|version| is_segment(version)) {
-        return Err("the list of versions is not valid".to_owned());
+        return Err(ReadError::unreadable(&"the list of versions is not valid"));
     }
     let lists = versions.into_iter().map(async |version| {
         let list = reader.read::<ApiResourceList>(&format!("{path}/{version}"), MAX_BYTES).await?;
         let list = list.ok_or_else(|| format!("{version} is listed and absent"))?;
         let kinds = list.resources.into_iter().map(|resource| resource.kind_in(group, &version)).collect();
-        Ok::<_, String>((version, kinds))
+        Ok::<_, ReadError>((version, kinds))
     });
     try_join_all(lists).await.map(ServedGroup)
 }

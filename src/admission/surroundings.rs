@@ -134,6 +134,22 @@ impl<'a> RequestSurroundings<'a> {
         self.are_as_sent.store(true, Ordering::Relaxed);
     }
 
+    /// A line about a document that each request may need.
+    fn warn_of_document(&self, (group, version): (&str, &str), error: &str) {
+        let about = format!("{group}/{version}");
+        let permit = lock(&self.admission.policy_lines).take(&about, Instant::now());
+        let Some(suppressed) = permit else { return };
+        let cluster = &self.admission.cluster;
+        tracing::warn!(
+            cluster,
+            group,
+            version,
+            error,
+            suppressed,
+            "cannot use the OpenAPI document of an API group"
+        );
+    }
+
     /// A client can cause an error with each request.
     // threat: log-flood
     fn warn_of_ignored(&self, policy: &PolicyScope, error: &str) {
@@ -364,14 +380,7 @@ impl Surroundings for RequestSurroundings<'_> {
                 Err(internal_error(BUSY))
             }
             Err(ReadError::Unreadable(error)) => {
-                let cluster = &self.admission.cluster;
-                tracing::warn!(
-                    cluster,
-                    group,
-                    version,
-                    error,
-                    "cannot use the OpenAPI document of an API group"
-                );
+                self.warn_of_document((group, version), &error);
                 Ok(None)
             }
         }

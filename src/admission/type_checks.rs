@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::cached_reads::ReadError;
 use super::declarations::PublishedDeclarations;
+use super::memory::ClusterReviewMemory;
 use super::served::ServedResources;
 use crate::tasks::compute::ClusterComputePool;
 
@@ -66,6 +67,7 @@ pub(super) struct TypeSources {
     pub(super) served: Arc<ServedResources>,
     pub(super) declarations: PublishedDeclarations,
     pub(super) compute: ClusterComputePool,
+    pub(super) memory: ClusterReviewMemory,
 }
 
 impl TypeChecks {
@@ -152,6 +154,7 @@ impl CheckTask {
                 continue;
             }
             let owner = self.sources.owner.clone();
+            let _turn = self.sources.memory.turn_to_check().await.map_err(|_| ReadError::Busy)?;
             let declarations = self.sources.declarations.of((FLOW, &owner), document).await?;
             let mut found = Vec::new();
             for (number, kinds) in kinds.iter().enumerate() {

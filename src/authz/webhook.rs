@@ -74,7 +74,7 @@ impl WebhookAuthorizer {
             failed: Mutex::default(),
         };
         Ok(Self {
-            conditions: MatchConditions::new(name, match_conditions, metrics),
+            conditions: MatchConditions::new(name, (match_conditions, settings.failure_policy), metrics),
             evaluations: FairLimiter::new(EVALUATIONS),
             reviews: CachedReviews::new(reviews, runtime, SHARES, caches),
         })

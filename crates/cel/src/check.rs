@@ -326,7 +326,10 @@ impl<'a> Checker<'a> {
         if let Some(found) = found {
             return Ok(found);
         }
-        self.note(CompileFault::new(at, format!("undefined field '{name}'")).with_fix(fix()))
+        let fault = CompileFault::new(at, format!("undefined field '{name}'"));
+        // That of the first fault is shown.
+        let is_first = self.faults.as_ref().is_none_or(Vec::is_empty);
+        self.note(if is_first { fault.with_fix(fix()) } else { fault })
     }
 
     /// The type of an object, whose fields must have the types that it declares.

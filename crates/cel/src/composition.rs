@@ -13,7 +13,11 @@ pub(super) struct VariableTypes(Vec<(String, Type)>);
 
 /// The values of variables that one evaluation of several expressions knows so far, or their errors.
 #[derive(Debug, Clone, Default)]
-pub struct VariableValues(BTreeMap<String, Result<Datum, String>>);
+pub struct VariableValues {
+    by_name: BTreeMap<String, Result<Datum, String>>,
+    /// Whether the cost limit has ended the evaluation of one that the reference might have finished.
+    pub has_ended_early: bool,
+}
 
 impl VariableTypes {
     /// Declares a variable whose expression has a result of this type.
@@ -36,19 +40,19 @@ impl VariableTypes {
 impl VariableValues {
     /// Keeps the value of a variable.
     pub(super) fn know(&mut self, name: &str, value: Datum) {
-        self.0.insert(name.to_owned(), Ok(value));
+        self.by_name.insert(name.to_owned(), Ok(value));
     }
 
     /// Has each use of a variable fail.
     pub fn fail(&mut self, name: &str, error: &str) {
         let text = format!("composited variable {name:?} fails to evaluate: {error}");
-        self.0.insert(name.to_owned(), Err(text));
+        self.by_name.insert(name.to_owned(), Err(text));
     }
 
     /// The value of the variable that an expression selects.
     pub(super) fn selected(&self, field: &str) -> Result<Datum, Halt> {
         let Some(name) = unescape(field) else { return Err(no_such_key(field)) };
-        match self.0.get(&name) {
+        match self.by_name.get(&name) {
             Some(Ok(value)) => Ok(value.clone()),
             Some(Err(text)) => Err(Halt::Error(text.clone())),
             None => Err(Halt::Variable(name)),

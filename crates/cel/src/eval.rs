@@ -15,7 +15,9 @@ use super::access::{AccessDecision, AccessReview};
 use super::cel_go::Rules;
 use super::composition::VariableValues;
 use super::environment::VARIABLES;
-use super::evaluation::{EvalResult, Evaluation, Extent, Halt, error, no_such_overload, sound, unsupported};
+use super::evaluation::{
+    EvalResult, Evaluation, Extent, Halt, Spent, error, no_such_overload, sound, unsupported,
+};
 use super::go_form::{Converter, GoValue};
 use super::patterns::Patterns;
 use super::price::{self, LIST, MAP, STRUCT};
@@ -57,9 +59,19 @@ impl<'a> Evaluator<'a> {
         self.evaluation.spent()
     }
 
+    /// The same, with what the reference may think of it.
+    pub(super) fn outlay(&self) -> Spent {
+        self.evaluation.outlay()
+    }
+
     /// Charges work before it is done.
     fn charge(&mut self, price: usize) -> Result<(), Halt> {
         self.evaluation.charge(price)
+    }
+
+    /// Charges what the reference charges, too.
+    fn charge_alike(&mut self, price: usize) -> Result<(), Halt> {
+        self.evaluation.charge_alike(price)
     }
 
     /// Evaluates a node.
@@ -75,11 +87,11 @@ impl<'a> Evaluator<'a> {
                 Reached::Value(present) => present,
             }),
             NodeKind::Name(_) | NodeKind::Select { .. } => {
-                self.charge(1)?;
+                self.charge_alike(1)?;
                 self.attribute(node).and_then(Reached::into_datum)
             }
             NodeKind::Call { arguments, .. } if is_attribute(node) => {
-                self.charge(1)?;
+                self.charge_alike(1)?;
                 self.index(node, arguments).and_then(Reached::into_datum)
             }
             NodeKind::Call { function, target, arguments, callee } => {

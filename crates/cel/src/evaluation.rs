@@ -16,6 +16,8 @@ use super::value::Datum;
 /// The cost limit of one evaluation, as in the reference.
 // apiserver: pkg/apis/cel/config.go — PerCallLimit
 pub(super) const COST_LIMIT: u64 = 1_000_000;
+/// The error of an evaluation beyond it.
+pub(super) const COST_EXCEEDED: &str = "operation cancelled: actual cost limit exceeded";
 /// The limit of nodes that one evaluation visits. It bounds the work that has no cost, like that of `true && true`, and is
 /// beyond what an expression needs within the cost limit.
 const STEP_LIMIT: u64 = 5 * COST_LIMIT;
@@ -82,7 +84,7 @@ impl Halt {
             Self::Error(text) => HaltKind::Error(text),
             Self::Unsupported(text) => HaltKind::Unsupported(text),
             Self::Unsuited => HaltKind::Error("no such overload".to_owned()),
-            Self::Cost => HaltKind::Error("operation cancelled: actual cost limit exceeded".to_owned()),
+            Self::Cost => HaltKind::Error(COST_EXCEEDED.to_owned()),
             Self::Long => HaltKind::Long,
             Self::Review(review) => HaltKind::Review(review),
             Self::Variable(name) => HaltKind::Variable(name),
@@ -120,8 +122,18 @@ pub(super) struct Evaluation<'a> {
     computed: VecDeque<(String, Arc<Pattern>)>,
     decisions: &'a [(AccessReview, AccessDecision)],
     spent: u64,
+    /// What of it the reference charges at least.
+    certain: u64,
     steps: u64,
     extent: Extent,
+}
+
+/// What an evaluation has cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spent {
+    pub(super) cost: u64,
+    /// Whether it is beyond the limit, and perhaps not in the reference.
+    pub(super) may_be_within: bool,
 }
 
 impl<'a> Evaluation<'a> {
@@ -131,7 +143,7 @@ impl<'a> Evaluation<'a> {
         decisions: &'a [(AccessReview, AccessDecision)],
         extent: Extent,
     ) -> Self {
-        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, steps: 0, extent }
+        Self { rules, patterns, computed: VecDeque::new(), decisions, spent: 0, certain: 0, steps: 0, extent }
     }
 
     /// The rules of the release that is followed.
@@ -147,6 +159,12 @@ impl<'a> Evaluation<'a> {
     /// The decision of an access review, if it is known.
     pub(super) fn decision(&self, review: &AccessReview) -> Option<&'a AccessDecision> {
         self.decisions.iter().find(|(decided, _)| decided == review).map(|(_, decision)| decision)
+    }
+
+    /// The same, with what the reference may think of it.
+    pub(super) fn outlay(&self) -> Spent {
+        let is_beyond = self.spent > COST_LIMIT || self.steps > STEP_LIMIT;
+        Spent { cost: self.spent, may_be_within: is_beyond && self.certain <= COST_LIMIT }
     }
 
     pub(super) fn patterns(&self) -> &'a Patterns {
@@ -171,6 +189,12 @@ impl<'a> Evaluation<'a> {
     pub(super) fn charge(&mut self, price: usize) -> Result<(), Halt> {
         self.spent = self.spent.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
         self.within(self.spent, COST_LIMIT)
+    }
+
+    /// Charges what the reference charges, too.
+    pub(super) fn charge_alike(&mut self, price: usize) -> Result<(), Halt> {
+        self.certain = self.certain.saturating_add(u64::try_from(price).unwrap_or(u64::MAX));
+        self.charge(price)
     }
 
     /// Charges reading `length` characters or bytes.

@@ -8,7 +8,7 @@ use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::eval::Evaluator;
-use super::evaluation::{BRIEF_COST, COST_LIMIT, Extent, Halt, HaltKind};
+use super::evaluation::{BRIEF_COST, COST_EXCEEDED, COST_LIMIT, Extent, Halt, HaltKind, Spent};
 use super::faults::{CompileError, CompileFault};
 use super::patterns::Patterns;
 use super::tree::{ExprNode, NodeKind};
@@ -49,6 +49,13 @@ impl Drop for Compiled {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct EvalError(pub(super) String);
+
+impl EvalError {
+    /// Whether the evaluation, or that of a variable, costs too much. Prices are the reference's or higher, so that it may end there.
+    pub fn is_of_cost(&self) -> bool {
+        self.0.contains(COST_EXCEEDED)
+    }
+}
 
 /// The result of an expression, with the types that authenticators use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -166,7 +173,8 @@ impl Expression {
     ) -> Evaluated {
         self.evaluated(bindings, decisions, values, Extent::Whole).unwrap_or_else(|cost| {
             // Only a brief evaluation ends so.
-            Evaluated { outcome: Outcome::Error(EvalError("the evaluation has not ended".to_owned())), cost }
+            let outcome = Outcome::Error(EvalError("the evaluation has not ended".to_owned()));
+            Evaluated { outcome, cost, may_be_within: true }
         })
     }
 
@@ -198,7 +206,8 @@ impl Expression {
                 Value::of(value).map(Outcome::Value)
             }
         };
-        let (result, cost) = self.run(bindings, (decisions, values), extent, convert);
+        let (result, spent) = self.run(bindings, (decisions, values), extent, convert);
+        let Spent { cost, may_be_within } = spent;
         let outcome = match result.map_err(Halt::kind) {
             Ok(outcome) => outcome,
             Err(HaltKind::Error(text)) => Outcome::Error(EvalError(text)),
@@ -207,7 +216,7 @@ impl Expression {
             Err(HaltKind::Review(review)) => Outcome::Review(review),
             Err(HaltKind::Variable(name)) => Outcome::Variable(name),
         };
-        Ok(Evaluated { outcome, cost })
+        Ok(Evaluated { outcome, cost, may_be_within })
     }
 
     /// Shows the tree, with evaluators for its parts. `None` if there is no thread for a deep one.
@@ -231,7 +240,7 @@ impl Expression {
         (decisions, values): (&[(AccessReview, AccessDecision)], &VariableValues),
         extent: Extent,
         convert: impl FnOnce(&Datum) -> Result<T, Halt> + Send,
-    ) -> (Result<T, Halt>, u64) {
+    ) -> (Result<T, Halt>, Spent) {
         let compiled = &self.0;
         let evaluate = || {
             let mut evaluator = Evaluator::new(
@@ -242,13 +251,14 @@ impl Expression {
                 extent,
             );
             let result = evaluator.eval(&compiled.tree).and_then(|value| convert(&value));
-            (result, evaluator.spent())
+            (result, evaluator.outlay())
         };
         if !compiled.deep {
             return evaluate();
         }
-        stack::run("cel-evaluator", stack::EVALUATOR, evaluate)
-            .unwrap_or_else(|reason| (Err(Halt::Unsupported(reason)), COST_LIMIT))
+        stack::run("cel-evaluator", stack::EVALUATOR, evaluate).unwrap_or_else(|reason| {
+            (Err(Halt::Unsupported(reason)), Spent { cost: COST_LIMIT, may_be_within: true })
+        })
     }
 }
 
@@ -259,6 +269,9 @@ pub struct Evaluated {
     pub outcome: Outcome,
     /// The cost, to be charged to the budget of several expressions.
     pub cost: u64,
+    /// Whether the cost is beyond the limit here, and perhaps not in the reference, whose prices are lower in part: whoever may ignore
+    /// errors must not ignore this one, as [`Outcome::Unsupported`].
+    pub may_be_within: bool,
 }
 
 /// The result of an evaluation.

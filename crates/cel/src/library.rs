@@ -30,6 +30,11 @@ pub(super) trait Library: fmt::Debug + Sync {
         Price::ONE
     }
 
+    /// Whether the reference has the same price for a function, whatever its arguments.
+    fn has_fixed_price(&self, _function: &str) -> bool {
+        false
+    }
+
     /// Calls a function.
     fn call(&self, evaluation: &mut Evaluation<'_>, call: &Call<'_>) -> EvalResult;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::cel_go::{Declared, Rules};
 use super::evaluation::{EvalResult, Evaluation, Halt};
 use super::library::{Call, Library, LiteralCheck};
+use super::price::Price;
 use super::signatures::{self, Overload};
 use super::value::Datum;
 
@@ -102,7 +103,12 @@ impl Callee {
     /// Charges a call, makes it, and selects the reference's error if no overload accepts the values.
     pub(super) fn call(&self, evaluation: &mut Evaluation<'_>, values: &[Datum]) -> EvalResult {
         let (library, call) = (self.library(values)?, self.with(evaluation.rules(), values));
-        library.price(&call).charge(evaluation, values)?;
+        match library.price(&call) {
+            Price::Units(units) if library.has_fixed_price(self.function.name) => {
+                evaluation.charge_alike(units)?
+            }
+            price => price.charge(evaluation, values)?,
+        }
         let result = match self.only {
             Some(only) if !self.function.has_one_implementation && !only.takes(values) => Err(Halt::Unsuited),
             _ => library.call(evaluation, &call),

@@ -458,7 +458,8 @@ fn what_is_beyond_a_bound_is_no_error_of_the_input() {
     let nested =
         |levels: usize| (0..levels).fold(serde_json::json!(1), |inner, _| serde_json::json!({"a": inner}));
     let object = serde_json::json!({
-        "quantity": "1e1001", "long": "a".repeat(10_001), "high": "(".repeat(150) + &")".repeat(150), "zone": "Local"
+        "quantity": "1e1001", "long": "a".repeat(10_001), "high": "(".repeat(150) + &")".repeat(150), "zone": "Local",
+        "utc": "UTC", "half": r"\x{D800}|a"
     });
     let outcome = |text: &str, result, object: &serde_json::Value| {
         let expression = Expression::compile(text, Environment::MUTATION, result).unwrap();
@@ -470,6 +471,8 @@ fn what_is_beyond_a_bound_is_no_error_of_the_input() {
         "'a'.matches(object.long)",
         "'a'.find(object.high) == ''",
         "timestamp('2030-01-01T00:00:00Z').getHours(object.zone) == 1",
+        "timestamp('2030-01-01T00:00:00Z').getHours('posix/' + object.utc) == 1",
+        "'a'.matches(object.half)",
     ] {
         for text in [
             unsupported.to_owned(),

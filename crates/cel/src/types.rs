@@ -34,6 +34,9 @@ pub(super) fn type_named(name: &str) -> Option<&'static str> {
     TYPE_NAMES.iter().find(|(known, _)| *known == name).map(|(known, _)| *known)
 }
 
+/// The most bytes of names of fields that an error shows.
+const MAX_SHOWN_NAMES: usize = 300;
+
 /// A type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Type {
@@ -75,11 +78,19 @@ impl DeclaredObject {
         Some(Type::declared(&format!("{}.{escaped}", self.name), &found))
     }
 
-    /// The names of the fields, as expressions have them.
+    /// The names of the fields, as far as a line has room for them, as expressions have them.
     pub(super) fn names(&self) -> String {
         let shown = |name: String| if RESERVED.contains(&&*name) { Some(name) } else { escape(&name) };
-        let names: Vec<String> = self.fields.names().into_iter().filter_map(shown).collect();
-        names.join(", ")
+        let mut names = String::new();
+        for name in self.fields.names().into_iter().filter_map(shown) {
+            let separator = if names.is_empty() { "" } else { ", " };
+            if names.len() + name.len() > MAX_SHOWN_NAMES {
+                return names + separator + "…";
+            }
+            names += separator;
+            names += &name;
+        }
+        names
     }
 }
 

@@ -109,7 +109,9 @@ impl Variables {
             values.fail(name, "it does not compile");
             return Ok((VariableOutcome::Known, 0));
         };
-        let (result, cost) = expression.run(bindings, (decisions, values), extent, |value| Ok(value.clone()));
+        let (result, spent) =
+            expression.run(bindings, (decisions, values), extent, |value| Ok(value.clone()));
+        let cost = spent.cost;
         let outcome = match result.map_err(Halt::kind) {
             Ok(value) => {
                 values.know(name, value);
@@ -117,6 +119,7 @@ impl Variables {
             }
             Err(HaltKind::Error(text)) => {
                 values.fail(name, &text);
+                values.has_ended_early |= spent.may_be_within;
                 VariableOutcome::Known
             }
             Err(HaltKind::Unsupported(text)) => VariableOutcome::Unsupported(text),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use regex_automata::meta::Regex;
 use regex_syntax::hir::Hir;
 
-use reader::{TOO_DEEP, TOO_LARGE};
+use reader::{HALF_OF_A_PAIR, TOO_DEEP, TOO_LARGE};
 
 /// Maximum size of a compiled pattern of a configuration, in bytes.
 const MAX_COMPILED: usize = 1 << 20;
@@ -61,9 +61,9 @@ pub struct RefusedPattern {
 }
 
 impl RefusedPattern {
-    /// Whether it is beyond a bound, those here being lower than Go's.
+    /// Whether Go may compile it: it is beyond a bound, those here being lower than Go's, or has what is not supported here.
     pub fn is_of_bound(&self) -> bool {
-        [TOO_LARGE, TOO_DEEP].contains(&self.why)
+        [TOO_LARGE, TOO_DEEP, HALF_OF_A_PAIR].contains(&self.why)
     }
 }
 

@@ -215,8 +215,13 @@ impl<O: OwnerKey> FairLimiter<O> {
 
     /// Returns a place, and hands it to the requests whose turn it is.
     fn release(&self, owner: &O, weight: usize) {
+        lock(&self.0).release(owner, weight);
+        self.hand_out_free();
+    }
+
+    /// Hands the places that are free to the requests whose turn it is.
+    fn hand_out_free(&self) {
         let mut queue = lock(&self.0);
-        queue.release(owner, weight);
         let granted: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
         drop(queue);
         for granted in granted {
@@ -261,6 +266,8 @@ impl<O: OwnerKey> Drop for Waiting<'_, O> {
         // A place that is already in the channel is dropped with it, and goes to the next request.
         let waiter = lock(&self.limiter.0).leave_queue(&self.owner, self.ticket);
         drop(waiter);
+        // It may have been the one for which others had to leave room.
+        self.limiter.hand_out_free();
     }
 }
 

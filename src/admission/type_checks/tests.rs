@@ -72,6 +72,7 @@ fn sources(server: &SharedServer) -> TypeSources {
         served: Arc::new(ServedResources::new(&reader)),
         declarations: PublishedDeclarations::new(&reader, &schemas, &caches),
         compute,
+        memory,
     }
 }
 

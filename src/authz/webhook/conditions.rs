@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::authz::ReviewError;
 use crate::authz::authorizer::aggregate;
+use crate::authz::settings::FailurePolicy;
 use crate::metrics::Metrics;
 
 /// Up to this many texts, conditions are evaluated where requests are served.
@@ -23,16 +24,24 @@ const MAX_SMALL_BYTES: usize = 8 << 10;
 pub(super) struct MatchConditions {
     webhook: Arc<str>,
     all: Arc<[Expression]>,
+    /// Whether the `failurePolicy` ignores their errors.
+    ignores_errors: bool,
     /// Whether any condition reads the field selector, and the label selector.
     uses_selectors: (bool, bool),
     metrics: Arc<Metrics>,
 }
 
 impl MatchConditions {
-    pub(super) fn new(webhook: &str, all: &[Expression], metrics: &Arc<Metrics>) -> Self {
+    pub(super) fn new(
+        webhook: &str,
+        (all, policy): (&[Expression], FailurePolicy),
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         let uses = |field| all.iter().any(|condition| condition.selects(field));
         let uses_selectors = (uses("fieldSelector"), uses("labelSelector"));
-        Self { webhook: webhook.into(), all: all.into(), uses_selectors, metrics: Arc::clone(metrics) }
+        let ignores_errors = policy == FailurePolicy::NoOpinion;
+        let (webhook, all, metrics) = (webhook.into(), all.into(), Arc::clone(metrics));
+        Self { webhook, all, ignores_errors, uses_selectors, metrics }
     }
 
     /// Whether the evaluation may take long: the client controls the number of values, and conditions may combine them.
@@ -70,10 +79,17 @@ impl MatchConditions {
     fn evaluate(&self, bindings: &Bindings, errors: &mut Vec<String>) -> Result<bool, ReviewError> {
         for condition in &*self.all {
             let text = condition.text();
-            let problem = match condition.evaluate_with(bindings, &[]).outcome {
+            let evaluated = condition.evaluate_with(bindings, &[]);
+            let problem = match evaluated.outcome {
                 Outcome::Value(CelValue::Bool(true)) => continue,
                 Outcome::Value(CelValue::Bool(false)) => return Ok(false),
                 Outcome::Unsupported(error) => {
+                    return Err(ReviewError::Unavailable(format!("cannot evaluate '{text}': {error}")));
+                }
+                // Its price may be higher than kube-apiserver's.
+                Outcome::Error(error)
+                    if self.ignores_errors && evaluated.may_be_within && error.is_of_cost() =>
+                {
                     return Err(ReviewError::Unavailable(format!("cannot evaluate '{text}': {error}")));
                 }
                 Outcome::Error(error) => error.to_string(),

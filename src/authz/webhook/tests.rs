@@ -393,7 +393,7 @@ async fn conditions_on_large_users_hold_as_well() {
     let service = Service::start().await;
     let groups = (0..1000).map(|number| format!("group{number}")).collect();
     let spec = SubjectAccessReviewSpec { groups: Some(groups), ..on_pods("alice", "get", "n") };
-    let matched = MatchConditions::new("policy", &conditions(&["true"]), &metrics());
+    let matched = MatchConditions::new("policy", (&conditions(&["true"]), FailurePolicy::Deny), &metrics());
     assert!(matched.may_take_long(&spec));
     for (expression, asked) in [("'group999' in request.groups", 1), ("'group1000' in request.groups", 0)] {
         let match_conditions = conditions(&[expression]);
@@ -406,9 +406,12 @@ async fn conditions_on_large_users_hold_as_well() {
 #[tokio::test]
 async fn a_condition_beyond_a_bound_of_the_gateway_is_not_ignored() {
     let service = Service::start().await;
-    // A pattern that Go compiles, and that the client has sent.
+    // A pattern that Go compiles, and that the client has sent; and what costs too much, which it might not there.
     let (user, limit) = ("a".repeat(10_001), "'a'.matches(request.user)");
-    for (expressions, excluded) in [(&[limit][..], false), (&["false", limit], true)] {
+    let ten = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]";
+    let costly =
+        format!("{ten}.all(a, {ten}.all(b, {ten}.all(c, !(request.user + request.user).contains('b'))))");
+    for (expressions, excluded) in [(&[limit][..], false), (&["false", limit], true), (&[&*costly], false)] {
         let match_conditions = conditions(expressions);
         let authorizer = only(AuthorizationWebhook { match_conditions, ..service.webhook() });
         let decided = authorizer.authorize("flow", &on_path(&user, "get"), &NO_TRACE).await;

@@ -72,7 +72,9 @@ impl Evaluation<'_> {
     }
 
     async fn evaluate(&self, webhook: &Webhook, surroundings: &impl Surroundings) -> Result<bool, Failure> {
-        let expressions = Expressions::new(Arc::clone(&self.bindings), None, self.are_large, self.inline);
+        let bindings = Arc::clone(&self.bindings);
+        let policy = webhook.failure_policy;
+        let expressions = Expressions::new(bindings, None, self.are_large, self.inline, policy);
         let of = ConditionsOf::Webhook(webhook);
         let failed = || surroundings.note(Event::ConditionFailed(of, self.attributes.operation));
         hold(&webhook.match_conditions, expressions, failed, surroundings).await
@@ -92,9 +94,8 @@ pub(crate) async fn hold(
     // All are evaluated, also after one that is false: an exhausted budget outranks it.
     // apiserver: pkg/admission/plugin/cel/condition.go, ForInput
     for condition in conditions {
-        let evaluated =
-            expressions.evaluate(&condition.expression, surroundings).await.map_err(Failure::Request)?;
-        budget.charge(&evaluated).map_err(|exceeded| Failure::Conditions(exceeded.to_string()))?;
+        let evaluated = expressions.evaluate_within(&mut budget, &condition.expression, surroundings).await;
+        let evaluated = evaluated.map_err(Failure::Request)?.map_err(Failure::Conditions)?;
         outcomes.push((condition, evaluated.outcome));
     }
     let mut errors = Vec::new();

@@ -13,7 +13,7 @@ use portcullis_go::quote::Quoted;
 
 use self::decision::{PolicyDecisions, evaluate};
 use self::findings::Findings;
-pub(super) use self::shared::{RefusedObject, RequestNamespace, SeenNamespace};
+pub(super) use self::shared::{RefusedObject, RequestNamespace, SeenNamespace, without_values};
 use super::annotations::Annotations;
 use super::forms::{Forms, unknown};
 use super::mutating::expected_form;

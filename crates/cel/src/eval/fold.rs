@@ -85,7 +85,7 @@ impl<'a> Loop<'a> {
         match self.gathered {
             // `exists` reads the accumulator, negates it and asks whether it may be true; `all` does not negate it.
             Gathered::Verdict { decides, settled } => {
-                evaluator.charge(2 + usize::from(decides))?;
+                evaluator.charge_alike(2 + usize::from(decides))?;
                 Ok(!settled)
             }
             _ => Ok(true),
@@ -129,23 +129,23 @@ impl<'a> Loop<'a> {
         let body = &self.fold.body;
         match &mut self.gathered {
             Gathered::Verdict { decides, settled } => {
-                evaluator.charge(1)?;
+                evaluator.charge_alike(1)?;
                 *settled = evaluator.condition(body)? == *decides;
                 Ok(())
             }
             // The accumulator, and a sum.
             Gathered::Count(count) => {
-                evaluator.charge(2)?;
+                evaluator.charge_alike(2)?;
                 *count += 1;
                 Ok(())
             }
             Gathered::List(list) => {
                 let value = if self.fold.kind == FoldKind::Filter {
-                    evaluator.charge(3 + LIST)?;
+                    evaluator.charge_alike(3 + LIST)?;
                     sound(element)?
                 } else {
                     // The accumulator, a list of one element, and a sum; a list of a constant is a constant.
-                    evaluator.charge(2 + if is_literal(body) { 0 } else { LIST })?;
+                    evaluator.charge_alike(2 + if is_literal(body) { 0 } else { LIST })?;
                     evaluator.eval(body)?
                 };
                 if self.failed.is_none() {

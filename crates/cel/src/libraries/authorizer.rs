@@ -68,6 +68,10 @@ impl Library for Authorizers {
         SIGNATURES
     }
 
+    fn has_fixed_price(&self, function: &str) -> bool {
+        function == "check"
+    }
+
     // apiserver: pkg/cel/library/cost.go — CallCost
     fn price(&self, call: &Call<'_>) -> Price {
         Price::Units(match call.function {

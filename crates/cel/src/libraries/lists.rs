@@ -265,7 +265,7 @@ fn sorted(evaluation: &mut Evaluation<'_>, items: &[Datum], keys: &[Datum]) -> E
     let mut failed = None;
     pairs.sort_by(|(left, _), (right, _)| {
         compare(evaluation, left, right).unwrap_or_else(|halt| {
-            failed = Some(halt);
+            failed.get_or_insert(halt);
             Ordering::Equal
         })
     });

@@ -60,7 +60,7 @@ const STRICTER: &[(&str, &str)] = &[
     ),
     ("actual cost limit exceeded", "strings that a call makes are paid for by their own length"),
     ("NaN values cannot be ordered", "where a sort puts them is left to Go's algorithm"),
-    ("unknown time zone posix/", "a directory of the tz database in some distributions, not a zone"),
+    ("the time zone 'posix/", "a file of some API servers' machines, which is not known here"),
     ("the time zone 'Local'", "the zone of the API server's machine, which is not known here"),
     (
         "no such key: a__dot__b",

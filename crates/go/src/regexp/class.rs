@@ -4,7 +4,7 @@
 
 use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
 
-use super::reader::{Characters, PatternError, PatternReader};
+use super::reader::{Characters, HALF_OF_A_PAIR, PatternError, PatternReader};
 use super::unicode;
 
 const INVALID_ESCAPE: PatternError = "invalid escape sequence";
@@ -127,7 +127,7 @@ impl PatternReader<'_> {
             'x' => {
                 let value = self.hexadecimal().ok_or(INVALID_ESCAPE)?;
                 // Go treats it as U+FFFD in some patterns, and as empty in others.
-                char::from_u32(value).ok_or("half of a surrogate pair is not supported")?
+                char::from_u32(value).ok_or(HALF_OF_A_PAIR)?
             }
             '0'..='7' => self.octal(character).ok_or(INVALID_ESCAPE)?,
             other if other.is_ascii() && !other.is_ascii_alphanumeric() => other,

@@ -11,6 +11,8 @@ const MAX_RANGES: usize = 100_000;
 /// A pattern is beyond a bound. Go has these two texts for bounds of its own, which are higher.
 pub(super) const TOO_LARGE: PatternError = "expression too large";
 pub(super) const TOO_DEEP: PatternError = "expression nests too deeply";
+/// Not Go's: it reads it.
+pub(super) const HALF_OF_A_PAIR: PatternError = "half of a surrogate pair is not supported";
 
 /// Why a pattern is invalid: Go's error text.
 pub(super) type PatternError = &'static str;

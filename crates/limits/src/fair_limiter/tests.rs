@@ -178,3 +178,22 @@ async fn many_threads_lose_no_place_and_no_wake_up() {
     assert_eq!(counts(&limiter), (0, 0, 0));
     assert!((1..=LIMIT).contains(&most.load(Ordering::SeqCst)), "{most:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_heavy_request_that_leaves_gives_way_to_those_for_which_there_is_room() {
+    let limiter = limiter(Shares::new(10, 10).with_queue(10, 10));
+    let _held = limiter.try_acquire(owner("a"), 6).unwrap();
+    let ask = |of: &'static str, weight: usize, seconds: u64| {
+        let limiter = limiter.clone();
+        let until = Instant::now() + Duration::from_secs(seconds);
+        tokio::spawn(async move { limiter.acquire(owner(of), weight, until).await })
+    };
+    let heavy = ask("heavy", 8, 1);
+    yield_now().await;
+    let light = ask("light", 4, 60);
+    yield_now().await;
+    let begun = Instant::now();
+    assert!(heavy.await.unwrap().is_err());
+    assert!(light.await.unwrap().is_ok());
+    assert_eq!(begun.elapsed(), Duration::from_secs(1));
+}

@@ -18,7 +18,9 @@ use super::MutatingPhase;
 use super::expected_form;
 use crate::matching::{Expressions, Failure, RequestMatcher, RuleMatch, hold};
 use crate::phases::forms::Forms;
-use crate::phases::policies::{RefusedObject, RequestNamespace, binding_match, policy_failure};
+use crate::phases::policies::{
+    RefusedObject, RequestNamespace, binding_match, policy_failure, without_values,
+};
 use crate::review::{internal_error, timeout};
 use crate::{
     Attributes, ConditionsOf, Conversions, Event, FailurePolicy, MatchError, MutatingBinding, MutatingPolicy,
@@ -208,7 +210,12 @@ impl<'a, S: Surroundings, C: Conversions> MutatingPhase<'a, S, C> {
         error: &PolicyError,
     ) {
         if policy.scope.failure_policy == FailurePolicy::Ignore {
-            let error = policy_failure(&policy.scope, &error.text());
+            let text = error.text();
+            let shown = match error {
+                PolicyError::Configuration(..) => &text,
+                PolicyError::Evaluation(_) => without_values(&text),
+            };
+            let error = policy_failure(&policy.scope, shown);
             self.surroundings.note(Event::PolicyIgnored(&policy.scope, &error));
         }
         errors.add(policy, binding, error);
@@ -338,7 +345,8 @@ impl<S: Surroundings, C: Conversions> PolicyRun<'_, '_, S, C> {
         let (of, began) = (ConditionsOf::Policy(&policy.scope), Instant::now());
         let bindings = self.matcher.bindings(self.forms.condition_objects(), surroundings).await?;
         let (are_large, inline) = (self.forms.objects().are_large, surroundings.inline_cost());
-        let expressions = Expressions::new(bindings, Some(&policy.scope.variables), are_large, inline);
+        let (variables, failure_policy) = (&policy.scope.variables, policy.scope.failure_policy);
+        let expressions = Expressions::new(bindings, Some(variables), are_large, inline, failure_policy);
         let failed = || note(Event::ConditionFailed(of, operation));
         let holds = hold(&policy.scope.match_conditions, expressions, failed, surroundings).await;
         if !matches!(holds, Ok(true)) {
@@ -347,7 +355,9 @@ impl<S: Surroundings, C: Conversions> PolicyRun<'_, '_, S, C> {
         match holds {
             Ok(holds) => Ok(Ok(holds)),
             Err(Failure::Request(status)) => Err(status),
-            Err(Failure::Conditions(_)) if policy.scope.failure_policy == FailurePolicy::Ignore => {
+            Err(Failure::Conditions(error)) if policy.scope.failure_policy == FailurePolicy::Ignore => {
+                let error = policy_failure(&policy.scope, without_values(&error));
+                note(Event::PolicyIgnored(&policy.scope, &error));
                 Ok(Ok(false))
             }
             Err(Failure::Conditions(error)) => Ok(Err(error)),

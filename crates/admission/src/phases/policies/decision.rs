@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use portcullis_cel::{Bindings, Budget, EvalError, Outcome, Value as CelValue};
 
-use super::refuses;
+use super::shared::without_values;
+use super::{policy_failure, refuses};
 use crate::matching::{Expressions, Failure, InlineCost, failure, hold};
 use crate::{ConditionsOf, Event, Operation, Reason, Surroundings, ValidatingPolicy, Validation};
 
@@ -79,7 +80,9 @@ pub(super) async fn evaluate(
     (are_large, inline): (bool, &InlineCost),
     surroundings: &impl Surroundings,
 ) -> Result<PolicyDecisions, Box<Status>> {
-    let expressions = |bindings| Expressions::new(bindings, Some(&policy.scope.variables), are_large, inline);
+    let (variables, failure_policy) = (&policy.scope.variables, policy.scope.failure_policy);
+    let expressions =
+        |bindings| Expressions::new(bindings, Some(variables), are_large, inline, failure_policy);
     if !policy.scope.match_conditions.is_empty() {
         let (of, began) = (ConditionsOf::Policy(&policy.scope), Instant::now());
         let failed = || note(policy, Event::ConditionFailed(of, operation), surroundings);
@@ -93,7 +96,11 @@ pub(super) async fn evaluate(
             Ok(true) => {}
             Ok(false) => return Ok(PolicyDecisions::default()),
             Err(Failure::Request(status)) => return Err(status),
-            Err(Failure::Conditions(_)) if !refuses(policy) => return Ok(PolicyDecisions::default()),
+            Err(Failure::Conditions(error)) if !refuses(policy) => {
+                let error = policy_failure(&policy.scope, without_values(&error));
+                note(policy, Event::PolicyIgnored(&policy.scope, &error), surroundings);
+                return Ok(PolicyDecisions::default());
+            }
             Err(Failure::Conditions(error)) => return Ok(PolicyDecisions::failed(policy, error)),
         }
     }
@@ -102,10 +109,11 @@ pub(super) async fn evaluate(
     let mut outcomes = Vec::with_capacity(policy.validations.len());
     for validation in &policy.validations {
         let began = Instant::now();
-        let evaluated = validations.evaluate(&validation.expression, surroundings).await?;
-        if let Err(exceeded) = budget.charge(&evaluated) {
-            return Ok(PolicyDecisions::failed(policy, exceeded.to_string()));
-        }
+        let evaluated =
+            match validations.evaluate_within(&mut budget, &validation.expression, surroundings).await? {
+                Ok(evaluated) => evaluated,
+                Err(exceeded) => return Ok(PolicyDecisions::failed(policy, exceeded)),
+            };
         let holds = evaluated.outcome == Outcome::Value(CelValue::Bool(true));
         if !holds && surroundings.wants_explanations() {
             let place = format!("validations[{}]", outcomes.len());
@@ -133,9 +141,10 @@ pub(super) async fn evaluate(
     for annotation in &policy.audit_annotations {
         let began = Instant::now();
         let evaluated = values.evaluate(&annotation.value, surroundings).await?;
-        if let Err(exceeded) = budget.charge(&evaluated) {
-            return Ok(PolicyDecisions::failed(policy, exceeded.to_string()));
-        }
+        let evaluated = match values.charge(&mut budget, &annotation.value, evaluated)? {
+            Ok(evaluated) => evaluated,
+            Err(exceeded) => return Ok(PolicyDecisions::failed(policy, exceeded)),
+        };
         let value = match evaluated.outcome {
             Outcome::Value(CelValue::String(text)) if text.trim().is_empty() => AuditValue::Excluded,
             Outcome::Value(CelValue::String(text)) => AuditValue::Text(text.trim().to_owned()),
@@ -174,9 +183,10 @@ async fn messages(
             continue;
         };
         let evaluated = expressions.evaluate(expression, surroundings).await?;
-        if let Err(exceeded) = budget.charge(&evaluated) {
-            return Ok(Err(exceeded.to_string()));
-        }
+        let evaluated = match expressions.charge(&mut budget, expression, evaluated)? {
+            Ok(evaluated) => evaluated,
+            Err(exceeded) => return Ok(Err(exceeded)),
+        };
         let text = match evaluated.outcome {
             Outcome::Value(CelValue::String(text)) => Some(text.trim().to_owned()),
             _ => None,

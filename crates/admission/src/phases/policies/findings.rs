@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use serde::Serialize;
 
 use super::decision::{AuditValue, PolicyDecisions, Verdict};
-use super::shared::RefusedObject;
+use super::shared::{RefusedObject, without_values};
 use super::{policy_failure, refuses};
 use crate::phases::annotations::Annotations;
 use crate::review::encode;
@@ -94,7 +94,7 @@ impl<'a, S: Surroundings> Findings<'a, S> {
                 Verdict::Admit => {}
                 Verdict::Ignored(message) => {
                     note(PolicyAction::Allow, PolicyCheckError::of(message));
-                    self.ignored(policy, message);
+                    self.ignored(policy, without_values(message));
                 }
                 Verdict::Deny { message, reason } => {
                     let error = PolicyCheckError::of(message);

@@ -52,6 +52,12 @@ impl RequestNamespace {
     }
 }
 
+/// What of the error of an evaluation is for the log: which expression, or which step. The rest may quote an object, such as a Secret.
+pub(in crate::phases) fn without_values(error: &str) -> &str {
+    let end = error.find(" resulted in error: ").or_else(|| error.find(": "));
+    end.and_then(|end| error.get(..end)).unwrap_or(error)
+}
+
 /// What policies see of a namespace.
 fn shown(namespace: Value) -> Value {
     const METADATA: [&str; 12] = [

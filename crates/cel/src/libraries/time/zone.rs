@@ -48,8 +48,10 @@ fn named(evaluation: &mut Evaluation<'_>, name: &str, seconds: i64) -> Result<i6
     if name.is_empty() || name == "UTC" {
         return Ok(0);
     }
-    if name == "Local" {
-        return unsupported("the time zone 'Local' of an API server is not known here");
+    // What Go finds in the files of an API server's machine.
+    let is_of_machine = ["posix/", "right/"].iter().any(|folder| name.starts_with(folder));
+    if is_of_machine || ["Local", "localtime", "posixrules"].contains(&name) {
+        return unsupported(format!("the time zone '{name}' of an API server is not known here"));
     }
     if name.contains("..") || name.starts_with(['/', '\\']) {
         return error("time: invalid location name");

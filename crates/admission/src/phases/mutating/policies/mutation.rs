@@ -95,12 +95,12 @@ pub(super) async fn mutated<S: Surroundings, C: Conversions>(
     let [_, bindings] = forms.policy_bindings(matcher, &namespace, surroundings).await?;
     let are_large = forms.objects().are_large || namespace.is_large;
     let variables = Some(&policy.scope.variables);
-    let mut expressions = Expressions::new(bindings, variables, are_large, surroundings.inline_cost());
+    let (inline, failure_policy) = (surroundings.inline_cost(), policy.scope.failure_policy);
+    let mut expressions = Expressions::new(bindings, variables, are_large, inline, failure_policy);
     let (Mutation::ApplyConfiguration(expression) | Mutation::JsonPatch(expression)) = mutation;
-    let evaluated = expressions.evaluate(expression, surroundings).await?;
-    *cost = cost.saturating_add(evaluated.cost);
-    let mut budget = Budget::POLICY;
-    budget.charge(&evaluated).map_err(|exceeded| MutationFailure::Policy(exceeded.to_string()))?;
+    let evaluated = expressions.evaluate_within(&mut Budget::POLICY.clone(), expression, surroundings).await;
+    *cost = cost.saturating_add(expressions.spent());
+    let evaluated = evaluated?.map_err(MutationFailure::Policy)?;
     let patch = value_of(expression, evaluated.outcome).inspect_err(|_| {
         if surroundings.wants_explanations() {
             let parts = expressions.explain(expression);
