@@ -62,7 +62,6 @@ fn group_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
 }
 
-// apimachinery: pkg/runtime/schema/group_version.go, GroupVersionResource.String
 // apimachinery: pkg/runtime/schema/group_version.go, GroupVersionKind.String
 impl fmt::Display for GroupVersionKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -70,6 +69,7 @@ impl fmt::Display for GroupVersionKind {
     }
 }
 
+// apimachinery: pkg/runtime/schema/group_version.go, GroupVersionResource.String
 impl fmt::Display for GroupVersionResource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}, Resource={}", self.group, self.version, self.resource)
