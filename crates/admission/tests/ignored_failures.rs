@@ -1,7 +1,12 @@
 //! What `failurePolicy: Ignore` of a policy ignores: errors that kube-apiserver ignores, and nothing that a client can cause at a bound
 //! of the gateway.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test program: a panic is a failed test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::needless_pass_by_value,
+    reason = "a test program: a panic is a failed test, and tables are written with values"
+)]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

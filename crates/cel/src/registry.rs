@@ -105,7 +105,7 @@ impl Callee {
         let (library, call) = (self.library(values)?, self.with(evaluation.rules(), values));
         match library.price(&call) {
             Price::Units(units) if library.has_fixed_price(self.function.name) => {
-                evaluation.charge_alike(units)?
+                evaluation.charge_alike(units)?;
             }
             price => price.charge(evaluation, values)?,
         }
