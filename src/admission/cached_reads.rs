@@ -50,7 +50,7 @@ pub(super) struct DocumentReader {
     client: kube::Client,
     runtime: Handle,
     shares: FairLimiter<Arc<str>>,
-    /// Where the texts count, and for whom.
+    /// The ledger in which the texts count, and their owner.
     ledger: ByteLedger,
     owner: Owner,
 }

@@ -59,7 +59,7 @@ struct Checked {
     documents: BTreeMap<(String, String), String>,
 }
 
-/// Where the kinds and their types are read, and for whom.
+/// The sources of the kinds and their types, and the owner of the work.
 #[derive(Debug)]
 pub(super) struct TypeSources {
     pub(super) cluster: String,

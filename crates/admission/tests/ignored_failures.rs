@@ -211,7 +211,7 @@ fn end(acted: Result<bool, String>, gateway: &Gateway) -> End {
     match acted {
         Ok(true) => End::Applied,
         Ok(false) => {
-            assert!(!ignored.is_empty(), "nobody is told");
+            assert!(!ignored.is_empty(), "it is noted");
             assert!(!ignored.iter().any(|error| error.contains(SECRET)), "{ignored:?}");
             End::Ignored
         }
@@ -316,6 +316,19 @@ fn errors_of_expressions_are_ignored_and_logged_without_the_object() {
     assert_eq!(case.validate(&known(), &object), End::Ignored);
     let applied = Case { mutation: ("ApplyConfiguration", "Object{data: object.any.s}"), ..Case::default() };
     assert_eq!(applied.mutate(&known(), &object), End::Ignored);
+}
+
+/// A value is converted up to a limit, which kube-apiserver does not have.
+#[test]
+fn a_patch_of_too_many_values_is_not_ignored() {
+    let object = |count: usize| widget(&json!({"any": vec![1; count]}));
+    let mutation = ("JSONPatch", "[JSONPatch{op: 'add', path: '/any', value: {'copy': object.any}}]");
+    let twice =
+        ("JSONPatch", "[JSONPatch{op: 'add', path: '/any', value: {'a': object.any, 'b': object.any}}]");
+    let case = |mutation| Case { mutation, ..Case::default() };
+    assert_eq!(case(mutation).mutate(&known(), &object(1_000)), End::Applied);
+    assert_eq!(case(mutation).mutate(&known(), &object(1_100_000)), End::Refused);
+    assert_eq!(case(twice).mutate(&known(), &object(600_000)), End::Refused);
 }
 
 /// Each of these costs more here than in kube-apiserver, or is not compiled here, and is denied there.

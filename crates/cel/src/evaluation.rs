@@ -132,7 +132,7 @@ pub(super) struct Evaluation<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spent {
     pub(super) cost: u64,
-    /// Whether it is beyond the limit, and perhaps not in the reference.
+    /// Whether it may be within the limit in the reference.
     pub(super) may_be_within: bool,
 }
 
@@ -163,8 +163,7 @@ impl<'a> Evaluation<'a> {
 
     /// The same, with what the reference may think of it.
     pub(super) fn outlay(&self) -> Spent {
-        let is_beyond = self.spent > COST_LIMIT || self.steps > STEP_LIMIT;
-        Spent { cost: self.spent, may_be_within: is_beyond && self.certain <= COST_LIMIT }
+        Spent { cost: self.spent, may_be_within: self.certain <= COST_LIMIT }
     }
 
     pub(super) fn patterns(&self) -> &'a Patterns {

@@ -53,8 +53,13 @@ pub struct EvalError(pub(super) String);
 impl EvalError {
     /// Whether the evaluation, or that of a variable, costs too much. Prices are the reference's or higher, so that it may end there.
     pub fn is_of_cost(&self) -> bool {
-        self.0.contains(COST_EXCEEDED)
+        is_of_cost(&self.0)
     }
+}
+
+/// Whether an error is that of the cost limit, also if it is of a variable.
+pub(super) fn is_of_cost(text: &str) -> bool {
+    text.contains(COST_EXCEEDED)
 }
 
 /// The result of an expression, with the types that authenticators use.
@@ -269,8 +274,8 @@ pub struct Evaluated {
     pub outcome: Outcome,
     /// The cost, to be charged to the budget of several expressions.
     pub cost: u64,
-    /// Whether the cost is beyond the limit here, and perhaps not in the reference, whose prices are lower in part: whoever may ignore
-    /// errors must not ignore this one, as [`Outcome::Unsupported`].
+    /// Whether the reference, whose prices are lower in part, may be within the limit. A caller that may ignore errors must then not ignore
+    /// one [of the cost](EvalError::is_of_cost), as it must not ignore [`Outcome::Unsupported`].
     pub may_be_within: bool,
 }
 

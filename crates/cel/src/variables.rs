@@ -6,7 +6,7 @@ use super::bindings::Bindings;
 use super::composition::{VariableTypes, VariableValues};
 use super::environment::{Environment, ResultType};
 use super::evaluation::{BRIEF_COST, Extent, Halt, HaltKind};
-use super::expression::Expression;
+use super::expression::{Expression, is_of_cost};
 use super::faults::CompileError;
 use super::types::Type;
 
@@ -119,7 +119,7 @@ impl Variables {
             }
             Err(HaltKind::Error(text)) => {
                 values.fail(name, &text);
-                values.has_ended_early |= spent.may_be_within;
+                values.has_ended_early |= spent.may_be_within && is_of_cost(&text);
                 VariableOutcome::Known
             }
             Err(HaltKind::Unsupported(text)) => VariableOutcome::Unsupported(text),

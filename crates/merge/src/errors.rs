@@ -5,7 +5,7 @@ use std::fmt;
 /// The most bytes of faults that are kept beside the first; the rest is counted.
 const MAX_BYTES: usize = 1 << 20;
 
-/// The deepest nesting of values that are merged. The reference has no bound but that of Go for JSON, 10,000 levels: whoever may ignore
+/// The deepest nesting of values that are merged. The reference has no bound but that of Go for JSON, 10,000 levels: a caller that may ignore
 /// other errors must not ignore [`MergeError::TooDeep`].
 pub const MAX_DEPTH: usize = 256;
 
