@@ -3,11 +3,10 @@
 //!
 //! `crates/admission` decides which of them see a request and what follows; `pipeline::admission` obtains
 //! the objects. Here are the calls ([`callers`]), namespaces ([`namespaces`]), what the API servers say of themselves
-//! ([`dry_run`], [`served`], [`schemas`], [`declarations`]), whether policies fit that ([`type_checks`]), and what it means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
+//! ([`dry_run`], [`served`], [`schemas`]), whether policies fit that ([`type_checks`]), and what it means for one request ([`surroundings`]). A webhook that does not answer delays the requests that it is to see, and no others.
 
 mod cached_reads;
 mod callers;
-mod declarations;
 mod dry_run;
 mod memory;
 mod namespaces;
@@ -40,7 +39,6 @@ use crate::tasks::compute::{ClusterComputePool, ComputePool};
 use cached_reads::DocumentReader;
 pub(crate) use cached_reads::ReadError;
 use callers::Callers;
-use declarations::PublishedDeclarations;
 use dry_run::DryRunSupport;
 pub(crate) use dry_run::{DryRun, is_never_dry_run};
 use memory::ClusterReviewMemory;
@@ -209,7 +207,8 @@ impl ClusterAdmission {
             cluster: place.cluster.to_owned(),
             owner: place.owner.of_gateway(),
             served: Arc::clone(&served),
-            declarations: PublishedDeclarations::new(&reader, &schemas, place.caches),
+            schemas: Arc::clone(&schemas),
+            declarations: schemas.declarations(&reader, place.caches),
             compute: compute.clone(),
             memory: memory.clone(),
         };

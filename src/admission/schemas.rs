@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use portcullis_limits::Owner;
 use portcullis_limits::cache_budget::CacheShare;
-use portcullis_merge::{MAX_SIZE, SchemaError, Schemas};
+use portcullis_merge::{Declarations, MAX_SIZE, SchemaError, Schemas};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -31,22 +31,21 @@ const INDEX_TTL: Duration = Duration::from_secs(5);
 /// The largest index: that of Kubernetes has 10 KiB.
 const MAX_INDEX_BYTES: usize = 1 << 20;
 /// The largest document: the largest one of Kubernetes, that of the core group, has 2 MiB.
-pub(super) const MAX_DOCUMENT_BYTES: usize = 16 << 20;
+const MAX_DOCUMENT_BYTES: usize = 16 << 20;
 /// What is kept of the documents of a cluster.
-pub(super) const MAX_KEPT_BYTES: usize = MAX_SIZE;
+const MAX_KEPT_BYTES: usize = MAX_SIZE;
 
 /// The longest URL of a document: with a group, a version and a hash.
 const MAX_URL_BYTES: usize = 2 << 10;
 /// How long a document waits for the memory to read it.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(5);
-pub(super) const NOT_THERE: &str = "the document is not there";
 
 /// The schemas of a cluster.
 #[derive(Debug)]
 pub(super) struct PublishedSchemas {
     parser: Parser,
     index: CachedReads<(), ReadIndex>,
-    documents: CachedReads<(String, String), ReadDocument>,
+    documents: ParsedDocuments<Arc<Schemas>>,
 }
 
 #[derive(Debug, Clone)]
@@ -57,7 +56,7 @@ struct ReadIndex {
 
 /// Turns documents into schemas, or into types.
 #[derive(Debug, Clone)]
-pub(super) struct Parser {
+struct Parser {
     compute: ClusterComputePool,
     memory: ClusterReviewMemory,
 }
@@ -76,17 +75,56 @@ struct IndexEntry {
     url: String,
 }
 
-#[derive(Debug, Clone)]
-struct ReadDocument {
-    /// What the index said of it.
-    url: String,
-    /// The schemas; or why they cannot be used, which reading the same document again does not change.
-    schemas: Result<Arc<Schemas>, String>,
+/// Documents as they are used, by their paths.
+#[derive(Debug)]
+pub(super) struct ParsedDocuments<T> {
+    parser: Parser,
+    documents: CachedReads<String, ParsedDocument<T>>,
+    form: DocumentForm<T>,
 }
 
-impl ReadDocument {
-    fn size(&self) -> usize {
-        self.url.len() + self.schemas.as_ref().map_or_else(String::len, |schemas| schemas.size())
+/// How a document is read, and how many bytes of memory that takes afterwards.
+#[derive(Debug)]
+struct DocumentForm<T> {
+    read: fn(&[u8]) -> Result<T, SchemaError>,
+    size: fn(&T) -> usize,
+}
+
+#[derive(Debug, Clone)]
+struct ParsedDocument<T> {
+    /// What the index said of it.
+    url: String,
+    /// What is in it; or why it cannot be used, which reading the same document again does not change.
+    parsed: Result<T, String>,
+    size: usize,
+}
+
+impl<T: Clone + Send + 'static> ParsedDocuments<T> {
+    fn new(reader: &DocumentReader, parser: &Parser, form: DocumentForm<T>, caches: &CacheShare) -> Self {
+        let size = |document: &ParsedDocument<T>| document.size;
+        let documents = CachedReads::within(reader, (MAX_KEPT_BYTES, size), caches);
+        Self { parser: parser.clone(), documents, form }
+    }
+
+    /// What is in a document.
+    pub(super) async fn of(
+        &self,
+        (flow, owner): (&str, &Owner),
+        PublishedDocument { path, url }: PublishedDocument,
+    ) -> Result<T, ReadError> {
+        let wanted = url.clone();
+        let is_fresh = |known: &ParsedDocument<T>, _| known.url == wanted;
+        let (key, parser, owner) = (path.clone(), self.parser.clone(), owner.clone());
+        let DocumentForm { read: parse, size } = self.form;
+        let read = move |reader: DocumentReader| async move {
+            let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?;
+            let document = document.ok_or_else(|| ReadError::unreadable(&"the document is not there"))?;
+            let parsed = parser.parse(owner, document, parse).await?;
+            let size = url.len() + parsed.as_ref().map_or_else(String::len, size);
+            Ok(ParsedDocument { url, parsed, size })
+        };
+        let document = self.documents.get(flow, key, is_fresh, read).await?;
+        document.parsed.map_err(ReadError::Unreadable)
     }
 }
 
@@ -97,9 +135,23 @@ impl PublishedSchemas {
         memory: &ClusterReviewMemory,
         caches: &CacheShare,
     ) -> Self {
-        let documents = CachedReads::within(reader, (MAX_KEPT_BYTES, ReadDocument::size), caches);
         let parser = Parser { compute: compute.clone(), memory: memory.clone() };
+        let form = DocumentForm {
+            read: |text| Schemas::read(text).map(Arc::new),
+            size: |schemas: &Arc<Schemas>| schemas.size(),
+        };
+        let documents = ParsedDocuments::new(reader, &parser, form, caches);
         Self { parser, index: CachedReads::new(reader), documents }
+    }
+
+    /// The types of the kinds in the same documents, within the same bounds: of texts, of the memory to read them, and of what is kept.
+    pub(super) fn declarations(
+        &self,
+        reader: &DocumentReader,
+        caches: &CacheShare,
+    ) -> ParsedDocuments<Declarations> {
+        let form = DocumentForm { read: Declarations::read, size: Declarations::size };
+        ParsedDocuments::new(reader, &self.parser, form, caches)
     }
 
     /// The schemas of a group and version; `None` if the API server does not publish any.
@@ -109,21 +161,8 @@ impl PublishedSchemas {
         group: &str,
         version: &str,
     ) -> Result<Option<Arc<Schemas>>, ReadError> {
-        let Some(PublishedDocument { path, url }) = self.document(flow, group, version).await? else {
-            return Ok(None);
-        };
-        let wanted = url.clone();
-        let is_fresh = |known: &ReadDocument, _| known.url == wanted;
-        let (parser, owner) = (self.parser.clone(), owner.clone());
-        let read = move |reader| read_document(reader, path, url, (parser, owner));
-        let document =
-            self.documents.get(flow, (group.to_owned(), version.to_owned()), is_fresh, read).await?;
-        document.schemas.map(Some).map_err(ReadError::Unreadable)
-    }
-
-    /// What turns documents into schemas.
-    pub(super) fn parser(&self) -> Parser {
-        self.parser.clone()
+        let Some(document) = self.document(flow, group, version).await? else { return Ok(None) };
+        self.documents.of((flow, owner), document).await.map(Some)
     }
 
     /// The document of a group and version, as the index has it.
@@ -149,7 +188,7 @@ impl PublishedSchemas {
 /// A document that the API servers publish.
 #[derive(Debug, Clone)]
 pub(super) struct PublishedDocument {
-    pub(super) path: String,
+    path: String,
     /// With its hash.
     pub(super) url: String,
 }
@@ -160,21 +199,9 @@ async fn read_index(reader: DocumentReader) -> Result<ReadIndex, ReadError> {
     Ok(ReadIndex { read, index: Arc::new(index.unwrap_or_default()) })
 }
 
-async fn read_document(
-    reader: DocumentReader,
-    path: String,
-    url: String,
-    (parser, owner): (Parser, Owner),
-) -> Result<ReadDocument, ReadError> {
-    let document = reader.read_text(&path, MAX_DOCUMENT_BYTES).await?;
-    let document = document.ok_or_else(|| ReadError::unreadable(&NOT_THERE))?;
-    let schemas = parser.parse(owner, document, |text| Schemas::read(text).map(Arc::new)).await?;
-    Ok(ReadDocument { url, schemas })
-}
-
 impl Parser {
     /// What is in a document; why it has none, or, as the outer error, why that is not known now.
-    pub(super) async fn parse<T: Send + 'static>(
+    async fn parse<T: Send + 'static>(
         &self,
         owner: Owner,
         document: DocumentText,

@@ -15,15 +15,15 @@ use portcullis_admission::{
     AnyPolicy, GroupVersionKind, GroupVersionResource, KindError, Policies, TypeWarning,
 };
 use portcullis_limits::Owner;
-use portcullis_merge::DeclaredType;
+use portcullis_merge::{Declarations, DeclaredType};
 use portcullis_system::sync::lock;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::cached_reads::ReadError;
-use super::declarations::PublishedDeclarations;
 use super::memory::ClusterReviewMemory;
+use super::schemas::{ParsedDocuments, PublishedSchemas};
 use super::served::ServedResources;
 use crate::tasks::compute::ClusterComputePool;
 
@@ -65,7 +65,8 @@ pub(super) struct TypeSources {
     pub(super) cluster: String,
     pub(super) owner: Owner,
     pub(super) served: Arc<ServedResources>,
-    pub(super) declarations: PublishedDeclarations,
+    pub(super) schemas: Arc<PublishedSchemas>,
+    pub(super) declarations: ParsedDocuments<Declarations>,
     pub(super) compute: ClusterComputePool,
     pub(super) memory: ClusterReviewMemory,
 }
@@ -147,7 +148,7 @@ impl CheckTask {
         let versions: BTreeSet<(String, String)> =
             kinds.iter().flatten().map(|kind| (kind.group.clone(), kind.version.clone())).collect();
         for (group, version) in versions {
-            let document = self.sources.declarations.document(FLOW, &group, &version).await?;
+            let document = self.sources.schemas.document(FLOW, &group, &version).await?;
             let Some(document) = document else { continue };
             let (key, url) = ((group.clone(), version.clone()), document.url.clone());
             if lock(&self.checked).documents.get(&key) == Some(&url) {

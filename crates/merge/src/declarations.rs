@@ -5,14 +5,14 @@
 //! [anything](DeclaredType::Anything): one without a type, an object without properties, and one that keeps unknown fields. A schema
 //! that refers to itself is an empty object there, and is looked up here when an expression gets to it.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::document::openapi::{AdditionalProperties, Items, Schema, value};
 use crate::document::walk::{Sink, walk};
-use crate::document::{Kinds, kinds};
+use crate::document::{Kinds, Texts, kinds};
 use crate::errors::{MAX_SIZE, SchemaError, TOO_MANY_TYPES};
 
 /// The format of values that are integers or strings.
@@ -210,7 +210,7 @@ impl Fields {
 struct Reader {
     named: Vec<Option<Node>>,
     numbers: HashMap<Arc<str>, usize>,
-    texts: HashSet<Arc<str>>,
+    texts: Texts,
     kinds: BTreeMap<[Arc<str>; 3], usize>,
     /// Bytes of memory, without the texts.
     size: usize,
@@ -220,7 +220,7 @@ impl Sink for Reader {
     fn add(&mut self, name: &str, schema: Schema) -> Result<(), String> {
         let number = self.number(name);
         for kind in kinds(value(schema.kinds.as_deref()).as_ref()) {
-            let kind = kind.map(|part| self.text(part));
+            let kind = kind.map(|part| self.texts.shared(part));
             self.kinds.insert(kind, number);
         }
         let node = self.node(&schema);
@@ -236,21 +236,12 @@ impl Sink for Reader {
 }
 
 impl Reader {
-    fn text(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return known.clone();
-        }
-        let text: Arc<str> = text.into();
-        self.texts.insert(text.clone());
-        text
-    }
-
     /// The number of a schema of the document, read or not yet.
     fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let name = self.text(name);
+        let name = self.texts.shared(name);
         let number = self.named.len();
         self.named.push(None);
         self.numbers.insert(name, number);
@@ -302,7 +293,7 @@ impl Reader {
             return Node::Anything;
         }
         let fields: Box<[(Arc<str>, Node)]> =
-            properties.iter().map(|(name, schema)| (self.text(name), self.node(schema))).collect();
+            properties.iter().map(|(name, schema)| (self.texts.shared(name), self.node(schema))).collect();
         // A shared value has two counters.
         self.size += size_of_val(&*fields) + size_of::<Fields>() + 2 * size_of::<usize>();
         let fields = Arc::new(Fields(fields));
@@ -310,11 +301,10 @@ impl Reader {
     }
 
     fn finish(self) -> Document {
-        let texts = self.texts.iter().map(|text| text.len() + 2 * size_of::<usize>());
         // A tree of kinds takes about twice the size of its entries.
         let size = size_of::<Document>()
             + self.size
-            + texts.sum::<usize>()
+            + self.texts.size()
             + self.named.len() * size_of::<Node>()
             + self.kinds.len() * 2 * size_of::<([Arc<str>; 3], usize)>();
         let named = self.named.into_iter().map(|node| node.unwrap_or(Node::Anything)).collect();

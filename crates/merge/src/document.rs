@@ -57,6 +57,27 @@ impl Sink for Reader {
     }
 }
 
+/// Texts that occur again and again, each once.
+#[derive(Debug, Default)]
+pub(crate) struct Texts(HashSet<Arc<str>>);
+
+impl Texts {
+    /// The text, as it was seen first.
+    pub(crate) fn shared(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        let text: Arc<str> = text.into();
+        self.0.insert(text.clone());
+        text
+    }
+
+    /// Bytes of memory, approximately: a shared text has two counters.
+    pub(crate) fn size(&self) -> usize {
+        self.0.iter().map(|text| text.len() + 2 * size_of::<usize>()).sum()
+    }
+}
+
 /// Where a schema is.
 #[derive(Debug, Clone, Copy)]
 struct At<'a> {
@@ -70,7 +91,7 @@ struct At<'a> {
 struct Reader {
     types: Types,
     numbers: HashMap<Arc<str>, usize>,
-    texts: HashSet<Arc<str>>,
+    texts: Texts,
     kinds: Kinds,
     problems: Vec<String>,
     problem_bytes: usize,
@@ -88,7 +109,7 @@ impl Reader {
         let mut reader = Self {
             types: Types::default(),
             numbers: HashMap::new(),
-            texts: HashSet::new(),
+            texts: Texts::default(),
             kinds: Kinds::new(),
             problems: Vec::new(),
             problem_bytes: 0,
@@ -109,21 +130,12 @@ impl Reader {
         reader
     }
 
-    fn text(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return known.clone();
-        }
-        let text: Arc<str> = text.into();
-        self.texts.insert(text.clone());
-        text
-    }
-
     /// The number of a named type, defined or not yet.
     fn number(&mut self, name: &str) -> usize {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
-        let name = self.text(name);
+        let name = self.texts.shared(name);
         let number = self.types.0.len();
         self.types.0.push(NamedType { name: name.clone(), atom: None });
         self.numbers.insert(name, number);
@@ -151,7 +163,7 @@ impl Reader {
             return Err(format!("duplicate schema {name}"));
         }
         for kind in kinds(value(schema.kinds.as_deref()).as_ref()) {
-            let kind = kind.map(|part| self.text(part));
+            let kind = kind.map(|part| self.texts.shared(part));
             self.kinds.insert(kind, number);
         }
         // A schema that is only a reference is no type.
@@ -181,11 +193,10 @@ impl Reader {
         self.define(self.deduced, deduced);
         self.types.0.shrink_to_fit();
         let types = self.types.0.iter().map(|named| named.atom.as_ref().map_or(0, Atom::size));
-        // A shared text has two counters; a tree of kinds takes about twice the size of its entries.
-        let texts = self.texts.iter().map(|text| text.len() + 2 * size_of::<usize>());
+        // A tree of kinds takes about twice the size of its entries.
         let size = types.sum::<usize>()
             + size_of_val(&*self.types.0)
-            + texts.sum::<usize>()
+            + self.texts.size()
             + self.kinds.len() * 2 * size_of::<([Arc<str>; 3], usize)>();
         Ok(Contents { types: self.types, kinds: self.kinds, size })
     }
@@ -249,7 +260,7 @@ impl Reader {
         let fields: Vec<Field> = properties
             .iter()
             .map(|(name, schema)| Field {
-                name: self.text(name),
+                name: self.texts.shared(name),
                 kind: self.type_ref(schema, at),
                 default: value(schema.default.as_deref())
                     .filter(|default| !default.is_null() && default.size() <= MAX_DEFAULT)
@@ -289,7 +300,7 @@ impl Reader {
                 (Relationship::Atomic, Vec::new())
             }
         };
-        let keys = keys.iter().map(|key| self.text(key)).collect();
+        let keys = keys.iter().map(|key| self.texts.shared(key)).collect();
         let element = match &schema.items {
             Some(Items::One(schema)) => self.type_ref(schema, at),
             Some(Items::Other) => {

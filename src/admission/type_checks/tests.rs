@@ -70,7 +70,8 @@ fn sources(server: &SharedServer) -> TypeSources {
         cluster: "c".to_owned(),
         owner: Owner::Gateway,
         served: Arc::new(ServedResources::new(&reader)),
-        declarations: PublishedDeclarations::new(&reader, &schemas, &caches),
+        declarations: schemas.declarations(&reader, &caches),
+        schemas,
         compute,
         memory,
     }
@@ -179,7 +180,7 @@ fn lines_are_bounded() {
     let mut log = WarningLog { cluster: "c".to_owned(), logged: 0, omitted: 0 };
     let one = policies("g", &["object.absent > 1"]);
     let document = discovery("/openapi/v3/apis/g/v1", 0).to_string();
-    let declarations = portcullis_merge::Declarations::read(document.as_bytes()).unwrap();
+    let declarations = Declarations::read(document.as_bytes()).unwrap();
     let kind = GroupVersionKind { group: "g".to_owned(), version: "v1".to_owned(), kind: "Box".to_owned() };
     let kinds = [(kind, declarations.of("g", "v1", "Box").unwrap())];
     let warnings = one.all().next().unwrap().type_warnings(&kinds);
