@@ -73,6 +73,9 @@ struct Options {
     /// Number of rounds of the rates; the report shows their medians.
     #[arg(long, default_value = "5")]
     rounds: NonZeroUsize,
+    /// Numbers of policies.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', default_values_t = [1, 10, 300])]
+    policies: Vec<usize>,
     /// The build of the gateway to measure, instead of the one that cargo builds with this.
     #[arg(long, value_name = "PROGRAM", default_value = env!("CARGO_BIN_EXE_portcullis"), hide_default_value = true)]
     program: PathBuf,
@@ -147,7 +150,7 @@ async fn main() -> ExitCode {
         let gateway = async |more: Vec<String>| {
             GatewayProcess::start(program, of_plain.iter().cloned().chain(more)).await
         };
-        policies::run(dir, &without, &admin, options.rounds.get(), server, gateway).await;
+        policies::run(&options.policies, dir, &without, &admin, options.rounds.get(), server, gateway).await;
     }
     // As an operator does: then they write what they have collected.
     for gateway in [with, without] {
@@ -198,7 +201,7 @@ async fn rate(side: &Side, admin: &Issued, load: Load) -> f64 {
     let done = Arc::new(AtomicUsize::new(0));
     let end = Instant::now() + ROUND;
     let client = async |done: Arc<AtomicUsize>| {
-        let mut client = Gateway::at(side.address, None).http1(Some(admin)).await;
+        let mut client = Gateway::at(side.address, None).http2(Some(admin)).await;
         let rehearsal = side.is_rehearsed.then(|| format!("{}?dryRun=All", load.path));
         let paths: Vec<&str> = rehearsal.as_deref().into_iter().chain([load.path]).collect();
         while Instant::now() < end {

@@ -11,7 +11,6 @@ use testkit::webhooks::write_static_plugins;
 
 use super::{CLIENTS, Load, MAPS, ROUND, SECRETS, Side, compare};
 
-const COUNTS: [usize; 3] = [1, 10, 300];
 const UNMATCHED: Load = Load { name: "Secrets: no policy matches", path: SECRETS, kind: "Secret", label: "" };
 const MATCHED: Load =
     Load { name: "config maps: one policy matches", path: MAPS, kind: "ConfigMap", label: "" };
@@ -41,9 +40,10 @@ fn policies(count: usize) -> Vec<Value> {
     (0..count).flat_map(|number| [policy(number), binding(number)]).collect()
 }
 
-/// Measures with each number of policies. `start` starts an API server with these flags, and `gateway` a gateway in front of one without
+/// Measures with each of these numbers of policies. `start` starts an API server with these flags, and `gateway` a gateway in front of one without
 /// policies.
 pub(super) async fn run<P>(
+    counts: &[usize],
     dir: &std::path::Path,
     plain: &GatewayProcess,
     admin: &Issued,
@@ -55,7 +55,7 @@ pub(super) async fn run<P>(
         "\npolicies: {CLIENTS} clients, {rounds} rounds of {} s: creations per second, median",
         ROUND.as_secs()
     );
-    for count in COUNTS {
+    for &count in counts {
         let folder = dir.join(format!("policies-{count}"));
         std::fs::create_dir_all(&folder).unwrap();
         let file: PathBuf = write_static_plugins(&folder, "admission.json", &[], &policies(count));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::access::ResourceTarget;
 use super::environment::VARIABLES;
 use super::libraries::authorizer;
-use super::value::{Datum, MAX_DEPTH, Numbers, RootVariable};
+use super::value::{Datum, GoForm, MAX_DEPTH, Numbers, RootVariable};
 
 const AUTHORIZER: [&str; 2] = ["authorizer", "authorizer.requestResource"];
 /// The values of an environment's variables; build them once for many expressions.
@@ -22,7 +22,7 @@ impl Bindings {
         if claims.values().any(is_too_deep) {
             return Self(vec![("claims", unread("claims"))]);
         }
-        let read = |value| Datum::from_json(value, Numbers::Doubles);
+        let read = |value| Datum::from_json(value, Numbers::Doubles, GoForm::Plain);
         let fields = claims.iter().map(|(name, value)| (name.clone(), read(value))).collect();
         Self(vec![("claims", root("kubernetes.claims", fields))])
     }
@@ -43,11 +43,8 @@ impl Bindings {
 
     /// Adds a variable with the value of a Kubernetes object, or of a part of one; replaces one of this name.
     #[must_use]
-    pub fn with(mut self, name: &'static str, value: &serde_json::Value) -> Self {
-        self.0.retain(|(known, _)| *known != name);
-        let read = if is_too_deep(value) { unread(name) } else { Datum::from_json(value, Numbers::Integers) };
-        self.0.push((name, read));
-        self
+    pub fn with(self, name: &'static str, value: &serde_json::Value) -> Self {
+        self.with_form(name, value, GoForm::Plain)
     }
 
     /// The same of a value which is one of a type of Go in the reference, not one of JSON: `request` and `namespaceObject`. An
@@ -55,11 +52,14 @@ impl Bindings {
     // apiserver: pkg/cel/common/valuesschemalesstyped.go
     #[must_use]
     pub fn with_typed(self, name: &'static str, value: &serde_json::Value) -> Self {
-        let Self(mut all) = self.with(name, value);
-        if let Some((_, bound)) = all.iter_mut().find(|(known, _)| *known == name) {
-            *bound = std::mem::replace(bound, Datum::Null).typed();
-        }
-        Self(all)
+        self.with_form(name, value, GoForm::Typed)
+    }
+
+    fn with_form(mut self, name: &'static str, value: &serde_json::Value, form: GoForm) -> Self {
+        self.0.retain(|(known, _)| *known != name);
+        let is_read = !is_too_deep(value);
+        self.0.push((name, if is_read { Datum::from_json(value, Numbers::Integers, form) } else { unread(name) }));
+        self
     }
 
     /// The same without `authorizer`.
@@ -91,22 +91,16 @@ fn unread(name: &str) -> Datum {
 
 /// Whether a value is deeper than evaluation may recurse.
 fn is_too_deep(value: &serde_json::Value) -> bool {
-    let mut level = vec![value];
-    for _ in 0..MAX_DEPTH {
-        let next: Vec<&serde_json::Value> = level.iter().copied().flat_map(children).collect();
-        if next.is_empty() {
-            return false;
-        }
-        level = next;
-    }
-    true
+    exceeds(value, MAX_DEPTH)
 }
 
-fn children(value: &serde_json::Value) -> Vec<&serde_json::Value> {
+/// Whether a value has so many levels below it; recurses no deeper.
+fn exceeds(value: &serde_json::Value, levels: usize) -> bool {
+    let Some(levels) = levels.checked_sub(1) else { return true };
     match value {
-        serde_json::Value::Array(values) => values.iter().collect(),
-        serde_json::Value::Object(fields) => fields.values().collect(),
-        _ => Vec::new(),
+        serde_json::Value::Array(values) => values.iter().any(|value| exceeds(value, levels)),
+        serde_json::Value::Object(fields) => fields.values().any(|value| exceeds(value, levels)),
+        _ => false,
     }
 }
 

@@ -188,8 +188,8 @@ impl Datum {
         Self::Map(MapValue { entries: Arc::new(entries), escaped: false, form })
     }
 
-    /// Converts JSON as CEL's type adapter does.
-    pub(super) fn from_json(value: &serde_json::Value, numbers: Numbers) -> Self {
+    /// Converts JSON as CEL's type adapter does, with all that it contains in this form.
+    pub(super) fn from_json(value: &serde_json::Value, numbers: Numbers, form: GoForm) -> Self {
         match value {
             serde_json::Value::Null => Self::Null,
             serde_json::Value::Bool(value) => Self::Bool(*value),
@@ -199,30 +199,15 @@ impl Datum {
             },
             serde_json::Value::String(value) => Self::string(value),
             serde_json::Value::Array(values) => {
-                let items = values.iter().map(|value| Self::from_json(value, numbers));
-                Self::listed(items.collect(), GoForm::Plain)
+                let items = values.iter().map(|value| Self::from_json(value, numbers, form));
+                Self::listed(items.collect(), form)
             }
             serde_json::Value::Object(fields) => {
                 let entry = |(key, value): (&String, _)| {
-                    (MapKey::from(key.as_str()), Self::from_json(value, numbers))
+                    (MapKey::from(key.as_str()), Self::from_json(value, numbers, form))
                 };
-                Self::mapped(fields.iter().map(entry).collect(), GoForm::Plain)
+                Self::mapped(fields.iter().map(entry).collect(), form)
             }
-        }
-    }
-
-    /// The value as one of a type of Go, with all that it contains.
-    pub(super) fn typed(self) -> Self {
-        match self {
-            Self::List(list) => {
-                let items = Arc::unwrap_or_clone(list.items).into_iter().map(Self::typed);
-                Self::listed(items.collect(), GoForm::Typed)
-            }
-            Self::Map(map) => {
-                let entries = Arc::unwrap_or_clone(map.entries).into_iter();
-                Self::mapped(entries.map(|(key, value)| (key, value.typed())).collect(), GoForm::Typed)
-            }
-            other => other,
         }
     }
 

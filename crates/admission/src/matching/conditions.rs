@@ -155,15 +155,16 @@ pub(super) fn policy_bindings(
     seen: &ServedResource,
     namespace: &Value,
 ) -> Bindings {
+    let bindings = of_conditions.clone().with_typed("namespaceObject", namespace).with_variables();
+    // Conditions of the same form have it.
+    if seen.resource == attributes.resource {
+        return bindings;
+    }
     let mut request = request(attributes, &seen.kind);
     if let Some(fields) = request.as_object_mut() {
         fields.insert("resource".to_owned(), resource(&seen.resource));
     }
-    of_conditions
-        .clone()
-        .with_typed("namespaceObject", namespace)
-        .with_typed("request", &request)
-        .with_variables()
+    bindings.with_typed("request", &request)
 }
 
 fn resource(resource: &GroupVersionResource) -> Value {

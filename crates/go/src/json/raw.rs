@@ -363,6 +363,10 @@ pub fn elements(data: &[u8]) -> Vec<Range<usize>> {
 pub fn string(literal: &[u8]) -> String {
     let inner = literal.strip_prefix(b"\"").unwrap_or(literal);
     let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
+    // Nearly all texts are characters without an escape.
+    if let (false, Ok(text)) = (inner.contains(&b'\\'), std::str::from_utf8(inner)) {
+        return text.to_owned();
+    }
     let mut text = String::with_capacity(inner.len());
     let mut rest = inner;
     while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
