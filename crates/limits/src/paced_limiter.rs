@@ -11,8 +11,12 @@ use tokio::time::{Instant, sleep};
 use crate::fair_limiter::{Entry, FairLimiter, Permit, Refused, Shares, Waiting};
 use crate::{Owner, OwnerKey};
 
-/// The windows of a second. What a window permits begins at once, so that they are short.
-const WINDOWS: u32 = 20;
+/// The windows of a second. What a window permits begins at once, and whoever comes then waits for it: so they are short.
+const WINDOWS: u32 = 100;
+/// As few windows as a slow pace has, so that each permits several, of which one owner leaves half to others.
+const FEW_WINDOWS: u32 = 20;
+/// What a window permits at least if it is shorter.
+const SEVERAL: u32 = 10;
 
 /// How many may begin in a second, and how many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +32,16 @@ pub struct Pace {
 impl Pace {
     /// What begins in a window. One owner leaves half of it to the others, where it can be halved.
     fn shares(self) -> Shares {
-        let total = usize::try_from(self.per_second / WINDOWS).unwrap_or(usize::MAX).max(1);
+        let total = usize::try_from(self.in_window()).unwrap_or(usize::MAX);
         Shares::new(total, total.div_ceil(2)).with_queue(self.waiting, self.waiting_per_owner)
     }
 
+    fn in_window(self) -> u32 {
+        (self.per_second / FEW_WINDOWS).clamp(1, SEVERAL).max(self.per_second / WINDOWS)
+    }
+
     fn window(self) -> Duration {
-        let begun = (self.per_second / WINDOWS).max(1);
-        Duration::from_secs(begun.into()) / self.per_second.max(1)
+        Duration::from_secs(self.in_window().into()) / self.per_second.max(1)
     }
 }
 
@@ -147,6 +154,21 @@ mod tests {
         }
         sleep(Duration::from_secs(1)).await;
         assert_eq!(limiter.places.usage().owners, 0, "nothing is kept of idle owners");
+    }
+
+    // A hundred at once would take the thread for as long as others notice.
+    #[tokio::test(start_paused = true)]
+    async fn few_begin_at_once_at_a_fast_pace() {
+        let limiter = Arc::new(PacedLimiter::new(Pace { per_second: 2000, ..PACE }));
+        let waits = [flood(&limiter, "a", 300), flood(&limiter, "b", 300)];
+        let waits = join_all(waits).await.into_iter().flatten();
+        let mut begun = std::collections::BTreeMap::new();
+        for wait in waits {
+            *begun.entry(wait.unwrap().as_millis()).or_insert(0) += 1;
+        }
+        assert!(begun.values().all(|begun| *begun <= 20), "{begun:?}");
+        let last = *begun.keys().last().unwrap();
+        assert!((280..=330).contains(&last), "{last}");
     }
 
     // The number of owners that flood does not matter: the next turn is of the owner with the fewest.
