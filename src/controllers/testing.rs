@@ -73,6 +73,7 @@ impl FakeCluster {
             settings: Arc::new(ControllerSettings {
                 names: BTreeSet::new(),
                 signers: Vec::new(),
+                pod_signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
                 election: None,
             }),
@@ -217,7 +218,7 @@ impl FakeCluster {
             drop(state);
             return reply(500, Value::Null);
         }
-        let within = |(object, _): &(&String, &Value)| object.rsplit_once('/').unwrap().0 == path;
+        let within = |(object, _): &(&String, &Value)| is_in(path, object.rsplit_once('/').unwrap().0);
         let items: Vec<_> = state.objects.iter().filter(within).map(|(_, object)| object.clone()).collect();
         reply(200, json!({"metadata": {"resourceVersion": state.revision.to_string()}, "items": items}))
     }
@@ -231,7 +232,7 @@ impl FakeCluster {
                     let next = {
                         let state = state.lock().unwrap();
                         let mut new = state.events.iter().filter(|(revision, ..)| *revision > since);
-                        new.find(|(_, collection, _)| *collection == path).cloned()
+                        new.find(|(_, collection, _)| is_in(&path, collection)).cloned()
                     };
                     if let Some((revision, _, event)) = next {
                         since = revision;
@@ -244,6 +245,15 @@ impl FakeCluster {
         });
         StreamBody::new(events).boxed_unsync()
     }
+}
+
+/// Whether a collection is another one, or its part of one namespace.
+fn is_in(collection: &str, other: &str) -> bool {
+    let whole = other.split_once("/namespaces/").and_then(|(start, rest)| {
+        let (_, resource) = rest.split_once('/')?;
+        Some(format!("{start}/{resource}"))
+    });
+    collection == other || whole.as_deref() == Some(collection)
 }
 
 /// The requests that a silent API server accepts and never answers, or whose response body never comes.

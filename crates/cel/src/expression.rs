@@ -212,9 +212,7 @@ impl Expression {
             | ResultType::Bool
             | ResultType::String
             | ResultType::StringOrNull
-            | ResultType::DynamicString => {
-                Value::of(value).map(Outcome::Value)
-            }
+            | ResultType::DynamicString => Value::of(value).map(Outcome::Value),
         };
         let (result, spent) = self.run(bindings, (decisions, values), extent, convert);
         let Spent { cost, may_be_within } = spent;

@@ -45,9 +45,9 @@ impl Visitor<'_> for TimeVisitor {
 
 /// All conditions of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Conditions {
+pub(in crate::controllers) struct Conditions {
     /// Whether there is a condition of any type.
-    pub(super) is_any: bool,
+    pub(in crate::controllers) is_any: bool,
     pub(super) approved: ConditionState,
     pub(super) denied: ConditionState,
     pub(super) failed: ConditionState,

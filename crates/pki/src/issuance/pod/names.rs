@@ -52,13 +52,12 @@ impl PodNames {
         dns_names: Vec<String>,
         uris: Vec<String>,
     ) -> Result<Self, InvalidPodName> {
-        let common_name = common_name.as_slice();
-        check("common name", common_name, of_subject)?;
+        check("common name", common_name.as_slice(), of_subject)?;
         check("organization", &organizations, of_subject)?;
         check("DNS name", &dns_names, |name| dns::check(name, false).map_err(|reason| reason.to_string()))?;
         check("URI", &uris, |name| uri(name).map_err(|reason| reason.to_string()))?;
         let subject = Subject {
-            common_name: common_name.first().cloned().unwrap_or_default(),
+            common_name: common_name.unwrap_or_default(),
             organization: organizations,
             ..Subject::default()
         };
