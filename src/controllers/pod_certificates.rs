@@ -212,10 +212,23 @@ async fn read_pending(
         }
         Err(error) => return Err(cannot_read(context, key, WHAT, &error)),
     };
-    let request = PodRequest::parse(object)
-        .map_err(|error| cannot_read(context, key, WHAT, &kube::Error::SerdeError(error)))?;
+    let unreadable = |error| cannot_read(context, key, WHAT, &kube::Error::SerdeError(error));
+    let mut request = PodRequest::parse(object).map_err(unreadable)?;
+    if request.is_decided() {
+        return Err(AttemptOutcome::Done);
+    }
+    if version == ApiVersion::V1 && !request.has_key() {
+        // v1 does not show the key that a kubelet of 1.35 has written by v1beta1.
+        let older = objects::read(context, &ApiVersion::V1Beta1.in_namespace(&namespace), name).await;
+        match older.map_err(|error| cannot_read(context, key, WHAT, &error))? {
+            ReadObject::Found(object) => {
+                request.take_key(PodRequest::parse(object).map_err(unreadable)?);
+            }
+            ReadObject::Gone | ReadObject::TooLarge => {}
+        }
+    }
     read_works(context, WHAT);
-    if request.is_decided() { Err(AttemptOutcome::Done) } else { Ok(request) }
+    Ok(request)
 }
 
 /// Logs a failed read once.

@@ -186,6 +186,7 @@ impl FakeCluster {
             }
             return self.list(&path);
         }
+        let path = path.strip_suffix("/status").map_or(path.clone(), str::to_owned);
         let code = self.write(&head.method, &path, &body);
         self.state.lock().unwrap().writes.push((head.method, path.clone(), code));
         reply(code, self.get(&path).unwrap_or_else(|| json!({"kind": "Status", "status": "Success"})))

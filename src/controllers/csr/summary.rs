@@ -12,7 +12,7 @@ use crate::controllers::request_feed::RequestSummary;
 /// The parsed fields of a request.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct CsrSummary {
+pub(in crate::controllers) struct CsrSummary {
     metadata: SummaryMetadata,
     spec: SummarySpec,
     status: Option<SummaryStatus>,
@@ -40,11 +40,11 @@ struct SummaryStatus {
 
 impl CsrSummary {
     /// Whether the request has a certificate.
-    pub(super) fn is_issued(&self) -> bool {
+    pub(in crate::controllers) fn is_issued(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.certificate.is_some())
     }
 
-    pub(super) fn conditions(&self) -> Conditions {
+    pub(in crate::controllers) fn conditions(&self) -> Conditions {
         self.status.as_ref().map(|status| status.conditions).unwrap_or_default()
     }
 }

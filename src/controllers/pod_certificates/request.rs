@@ -164,6 +164,19 @@ impl PodRequest {
         Ok(Self { metadata, spec, is_decided, object })
     }
 
+    /// Whether the request has a public key, as far as this version of the API shows it.
+    pub(super) fn has_key(&self) -> bool {
+        let keys = [&self.spec.stub_request, &self.spec.pkix_public_key];
+        keys.into_iter().flatten().any(|key| !key.0.is_empty())
+    }
+
+    /// Takes the public key of the same request, as another version of the API shows it.
+    pub(super) fn take_key(&mut self, other: Self) {
+        if other.metadata.uid == self.metadata.uid {
+            self.spec.pkix_public_key = other.spec.pkix_public_key;
+        }
+    }
+
     /// Whether the request has a condition, which is final.
     pub(super) fn is_decided(&self) -> bool {
         self.is_decided
