@@ -402,6 +402,8 @@ pub(crate) async fn older_version(clusters: &Clusters) -> Result<(), String> {
         "--emulated-version=1.36",
         "--feature-gates=PodCertificateRequest=true",
         "--runtime-config=certificates.k8s.io/v1beta1/podcertificaterequests=true",
+        // The authorizer of nodes follows v1, and is never ready.
+        "--authorization-mode=RBAC",
     ];
     let cluster = PodCluster::start(clusters, "pods-older", &flags, 1).await?;
     let absent = cluster.api.get(&requests(V1)).await?.status;

@@ -92,7 +92,7 @@ impl Starter<'_> {
         self.apiserver_with(name, &[]).await
     }
 
-    /// The same with further flags.
+    /// The same with further flags, which replace those of the same name.
     pub(crate) async fn apiserver_with(
         &self,
         name: &str,
@@ -110,6 +110,8 @@ impl Starter<'_> {
         ];
         flags.extend(account_flags(self.dir));
         flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+        let name_of = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        flags.retain(|flag| !more.iter().any(|other| name_of(other) == name_of(flag)));
         flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let (programs, dir, etcd_port) = (self.programs, self.dir, self.etcd_port);
         let started = ApiServer { programs, dir, name, etcd_port }.start(&flags, async |address| {
