@@ -4,6 +4,7 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::api::GetParams;
 use kube::core::Request;
+use portcullis_go::json::JsonValue;
 use portcullis_go::url::path_segment;
 use portcullis_system::clock::UnixTime;
 use serde_json::Value;
@@ -92,7 +93,8 @@ pub(super) async fn read(
     if text.bytes().filter(|byte| b"{[,".contains(byte)).count() > MAX_VALUES {
         return Ok(ReadObject::TooLarge);
     }
-    let mut object: Value = serde_json::from_str(&text).map_err(kube::Error::SerdeError)?;
+    let object = serde_json::from_str::<JsonValue>(&text).map_err(kube::Error::SerdeError)?;
+    let JsonValue(mut object) = object;
     if field(&object, &["metadata", "name"]) != name {
         return Ok(ReadObject::Gone);
     }

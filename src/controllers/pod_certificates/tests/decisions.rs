@@ -97,6 +97,34 @@ fn a_certificate_names_what_the_templates_say_and_lasts_as_long_as_the_request_p
     }
 }
 
+/// The rules of `certs/workload.yaml`, which docs/pod-certificates.md shows.
+#[test]
+fn the_rules_of_the_sample_permit_what_they_say() {
+    use portcullis_cel::{Bindings, Value as CelValue};
+    let sample: Value = serde_saphyr::from_str(include_str!("../../../../certs/workload.yaml")).unwrap();
+    let rules = sample["signers"][0]["rules"].as_array().unwrap();
+    let rules: Vec<_> =
+        rules.iter().map(|rule| expression(rule["expression"].as_str().unwrap(), ResultType::Bool)).collect();
+    let verdicts = |labels: &Value, volumes: &Value| {
+        let mut pod = pod();
+        pod["spec"]["volumes"] = volumes.clone();
+        let bindings = Bindings::default()
+            .with("request", &pod_request())
+            .with("pod", &pod)
+            .with("namespaceObject", &json!({"metadata": {"name": "a", "labels": labels}}));
+        rules.iter().map(|rule| rule.evaluate(&bindings) == Ok(CelValue::Bool(true))).collect::<Vec<_>>()
+    };
+    let of = |signer: &str| {
+        json!([{"name": "a", "emptyDir": {}}, {"name": "b", "projected":
+        {"sources": [{"configMap": {}}, {"podCertificate": {"signerName": signer}}]}}])
+    };
+    let labelled = json!({"example.com/workload-certificates": "true"});
+    assert_eq!(verdicts(&labelled, &of("example.com/workload")), [true, true]);
+    assert_eq!(verdicts(&Value::Null, &of("example.com/workload")), [false, true]);
+    assert_eq!(verdicts(&json!({"example.com/workload-certificates": "false"}), &json!([])), [false, false]);
+    assert_eq!(verdicts(&labelled, &of("example.com/other")), [true, false]);
+}
+
 #[test]
 fn each_refusal_has_a_reason_and_says_what_to_do() {
     type Edit = fn(&mut Situation);
