@@ -51,6 +51,8 @@ struct State {
     refusals: Vec<u16>,
     /// Collections whose lists fail.
     held: Vec<String>,
+    /// Those that the API server does not serve.
+    retired: Vec<String>,
 }
 
 impl FakeCluster {
@@ -119,6 +121,12 @@ impl FakeCluster {
         if held {
             state.held.push(collection.to_owned());
         }
+    }
+
+    /// Serves a collection no longer: lists get 404, and watches end.
+    pub(crate) fn retire(&self, collection: &str) {
+        self.state.lock().unwrap().retired.push(collection.to_owned());
+        self.expire(collection);
     }
 
     /// Ends watches of a collection with 410 Expired: watchers have to list again.
@@ -218,6 +226,10 @@ impl FakeCluster {
         if state.held.iter().any(|held| held == path) {
             drop(state);
             return reply(500, Value::Null);
+        }
+        if state.retired.iter().any(|retired| retired == path) {
+            drop(state);
+            return reply(404, Value::Null);
         }
         let within = |(object, _): &(&String, &Value)| is_in(path, object.rsplit_once('/').unwrap().0);
         let items: Vec<_> = state.objects.iter().filter(within).map(|(_, object)| object.clone()).collect();

@@ -106,6 +106,63 @@ async fn the_controller_waits_for_an_api_server_that_serves_the_requests() {
     assert!(logged == 1 && text.contains("Kubernetes 1.37 serves them by default"), "{text}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_next_version_is_used_once_the_api_server_no_longer_serves_this_one() {
+    let cluster = cluster();
+    serve(&cluster, V1_BETA_1);
+    cluster.put(&path(V1_BETA_1, "req-1"), pod_request());
+    let upgrading = async {
+        sleep(Duration::from_mins(1)).await;
+        assert_eq!(condition(&cluster, &path(V1_BETA_1, "req-1")), "Issued Issued");
+        cluster.retire(&format!("{V1_BETA_1}/podcertificaterequests"));
+        serve(&cluster, V1);
+        cluster.put(&path(V1, "req-2"), pod_request());
+    };
+    let context = context(&cluster, signer());
+    tokio::join!(run_for(&context, Duration::from_mins(4)), upgrading);
+    assert_eq!(condition(&cluster, &path(V1, "req-2")), "Issued Issued");
+}
+
+/// The key of a request by v1beta1, which v1 does not show.
+#[tokio::test]
+async fn a_key_that_v1_does_not_show_is_read_by_v1beta1() {
+    for (uid, expected) in [("uid-of-request", "Issued Issued"), ("another", "Failed InvalidRequest")] {
+        let cluster = cluster();
+        serve(&cluster, V1);
+        let mut shown = pod_request();
+        shown["spec"].as_object_mut().unwrap().remove("stubPKCS10Request");
+        let mut older = shown.clone();
+        let key = PemKey::generate(KeyKind::EcdsaP256).unwrap();
+        older["spec"]["pkixPublicKey"] = json!(BASE64_STANDARD.encode(key.public_key()));
+        older["metadata"]["uid"] = json!(uid);
+        cluster.put(&path(V1, "req-1"), shown);
+        cluster.put(&path(V1_BETA_1, "req-1"), older);
+        run_for(&context(&cluster, signer()), Duration::from_secs(2)).await;
+        assert_eq!(condition(&cluster, &path(V1, "req-1")), expected, "{uid}");
+    }
+}
+
+#[tokio::test]
+async fn a_namespace_with_many_requests_does_not_delay_another() {
+    let cluster = cluster();
+    serve(&cluster, V1);
+    // The queue of a long lane is served from its end, and the list has the quiet namespace in the middle.
+    for number in 0..150 {
+        for namespace in ["a-flood", "z-flood"] {
+            let path = format!("{V1}/namespaces/{namespace}/podcertificaterequests/r-{number}");
+            cluster.put(&path, pod_request());
+        }
+    }
+    let quiet_path = format!("{V1}/namespaces/quiet/podcertificaterequests/r");
+    cluster.put(&quiet_path, pod_request());
+    let context = context(&cluster, signer());
+    run_for(&context, Duration::from_secs(4)).await;
+    // Their pods do not exist in these namespaces.
+    let writes = cluster.writes();
+    let place = writes.iter().position(|(_, path, _)| *path == quiet_path).unwrap();
+    assert!(writes.len() == 301 && place < 60, "{place} of {}", writes.len());
+}
+
 #[tokio::test]
 async fn a_decided_request_and_one_of_another_signer_are_left_alone() {
     let cluster = cluster();
