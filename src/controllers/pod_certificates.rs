@@ -19,11 +19,13 @@ mod tests;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use aws_lc_rs::rand;
 use portcullis_pki::issuance::pod::Jitter;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
+use tokio::time::sleep;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
@@ -40,6 +42,8 @@ use objects::ReadObject;
 use request::{ApiVersion, MANIFEST, PodRequest, PodRequestSummary};
 
 const CONTROLLER: ControllerName = ControllerName::PodCertificateSigning;
+/// The wait before the versions are read again after one is gone.
+const ABSENT_BACKOFF: Duration = Duration::from_secs(10);
 
 /// Runs the controller.
 pub(crate) async fn run(context: ControllerContext) -> Infallible {
@@ -55,6 +59,8 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
             never = sign(&context, version, &permits, &absent) => match never {},
             () = absent.notified() => {}
         }
+        // An API server that announces the requests and does not serve them must not be asked in a loop.
+        sleep(ABSENT_BACKOFF).await;
     }
 }
 

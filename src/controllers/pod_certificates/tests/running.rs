@@ -123,6 +123,27 @@ async fn the_next_version_is_used_once_the_api_server_no_longer_serves_this_one(
     assert_eq!(condition(&cluster, &path(V1, "req-2")), "Issued Issued");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_announces_requests_and_does_not_serve_them_is_not_asked_in_a_loop() {
+    let cluster = cluster();
+    serve(&cluster, V1);
+    cluster.retire(&format!("{V1}/podcertificaterequests"));
+    let mut context = context(&cluster, signer());
+    let (asked, client) = (Arc::new(AtomicUsize::new(0)), context.client.clone());
+    let counted = Arc::clone(&asked);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let client = client.clone();
+        let count = counted.fetch_add(1, Ordering::SeqCst);
+        assert!(count < 1000, "asked in a loop");
+        async move { client.send(request).await }
+    });
+    context.client = kube::Client::new(service, "default");
+    run_for(&context, Duration::from_mins(10)).await;
+    // A list and the versions, six times a minute.
+    let asked = asked.load(Ordering::SeqCst);
+    assert!((60..=150).contains(&asked), "{asked} requests in ten minutes");
+}
+
 /// The key of a request by v1beta1, which v1 does not show.
 #[tokio::test]
 async fn a_key_that_v1_does_not_show_is_read_by_v1beta1() {
