@@ -164,8 +164,9 @@ async fn refuse(
             pod = request.spec.pod_name,
             condition = refusal.kind.name(),
             reason = refusal.reason,
-            "certificate refused: {}",
-            refusal.message
+            // A field, because fields are escaped: values of the pod may be in it.
+            why = refusal.message,
+            "certificate refused"
         );
     }
     written.outcome()

@@ -18,7 +18,7 @@ use crate::controllers::ControllerContext;
 const MAX_OBJECT: usize = 1024 * 1024;
 /// The maximum number of `{`, `[` and `,` in an object: many small values take a hundred times the memory of their text.
 /// A node with fifty images has about 500.
-const MAX_VALUES: usize = 20_000;
+const MAX_VALUES: usize = 10_000;
 
 /// The result of reading an object.
 #[derive(Debug, Clone, PartialEq)]
