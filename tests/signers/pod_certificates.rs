@@ -45,12 +45,23 @@ struct PodCluster {
 
 impl PodCluster {
     async fn start(clusters: &Clusters, name: &str, more: &[&str], gateways: usize) -> Result<Self, String> {
+        Self::start_with(clusters, name, more, gateways, write_profiles).await
+    }
+
+    /// The same with other signers, whose file the function writes.
+    async fn start_with(
+        clusters: &Clusters,
+        name: &str,
+        more: &[&str],
+        gateways: usize,
+        profiles: fn(&Starter<'_>, &str, &Ca) -> Result<String, String>,
+    ) -> Result<Self, String> {
         let starter = clusters.starter();
         let (server, process) = starter.apiserver_with(name, more).await?;
         let api = Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin));
         starter.grant(&api).await?;
         let ca = Ca::new("workloads");
-        let profiles = write_profiles(&starter, name, &ca)?;
+        let profiles = profiles(&starter, name, &ca)?;
         let created = async |path: &str, object: Value| api.post(path, &object).await?.ok();
         let node = created("/api/v1/nodes", json!({"metadata": {"name": "n1"}})).await?;
         created("/api/v1/nodes", json!({"metadata": {"name": "n2"}})).await?;
@@ -82,10 +93,14 @@ impl PodCluster {
                 "volumes": [{"name": "credentials", "projected": {"sources": [source]}}],
             },
         });
+        self.create(&pod).await
+    }
+
+    async fn create(&self, pod: &Value) -> Result<Value, String> {
         // The admission of service accounts learns of them with a delay.
         let mut created = Value::Null;
         eventually("the creation of a pod", async || {
-            let answer = self.api.post(PODS, &pod).await?;
+            let answer = self.api.post(PODS, pod).await?;
             let is_created = answer.status == 201;
             created = answer.body;
             Ok(is_created)
@@ -303,17 +318,19 @@ pub(crate) async fn decisions(clusters: &Clusters) -> Result<(), String> {
             writeln!(wrong, "{name}: has a certificate").map_err(text)?;
         }
     }
-    let metrics = plain_http(cluster.gateways[0].metrics, "/metrics", None).await?;
-    for counted in [
-        format!("portcullis_certificates_signed_total{{cluster=\"backend\",signer=\"{SIGNER}\"}} 6"),
-        format!("portcullis_certificates_refused_total{{cluster=\"backend\",signer=\"{SIGNER}\"}} 11"),
-    ] {
-        if !metrics.contains(&counted) {
-            let lines: Vec<&str> = metrics.lines().filter(|line| line.contains("_certificates_")).collect();
-            writeln!(wrong, "no {counted}: {lines:?}").map_err(text)?;
-        }
+    if !wrong.is_empty() {
+        return Err(wrong);
     }
-    if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    // The gateway counts a write after its answer.
+    eventually("the counts of certificates and refusals", async || {
+        let metrics = plain_http(cluster.gateways[0].metrics, "/metrics", None).await?;
+        let count = |name: &str, count: usize| {
+            metrics.contains(&format!("{name}{{cluster=\"backend\",signer=\"{SIGNER}\"}} {count}\n"))
+        };
+        Ok(count("portcullis_certificates_signed_total", 6)
+            && count("portcullis_certificates_refused_total", 11))
+    })
+    .await
 }
 
 /// A node requests a certificate for its pod, as a kubelet does, and another for it once the pod is gone.
@@ -341,6 +358,82 @@ pub(crate) async fn node(clusters: &Clusters) -> Result<(), String> {
     } else {
         Err(object.to_string())
     }
+}
+
+/// The walk-through of `docs/pod-certificates.md`: its signer signs for its pod, in a namespace with its label.
+pub(crate) async fn page(clusters: &Clusters) -> Result<(), String> {
+    let started = PodCluster::start_with(clusters, "pods-page", &[NODE_RESTRICTION], 1, write_signer_of_page);
+    let cluster = started.await?;
+    let mut pod: Value = serde_saphyr::from_str(&of_page("kind: Pod\n")?).map_err(text)?;
+    pod["spec"]["nodeName"] = json!("n1");
+    pod["spec"]["automountServiceAccountToken"] = json!(false);
+    let pod = cluster.create(&pod).await?;
+    let signer = pod["spec"]["volumes"][0]["projected"]["sources"][0]["podCertificate"]["signerName"].clone();
+    let key = Key::generate(KeyKind::P256);
+    let labels = json!({"metadata": {"labels": {"example.com/workload-certificates": "true"}}});
+    for (name, expected) in [("unlabelled", "NotPermitted"), ("labelled", "Issued")] {
+        if name == "labelled" {
+            cluster.api.patch("/api/v1/namespaces/default", &labels).await?.ok()?;
+        }
+        let mut request = cluster.request(name, &pod, &key);
+        request["spec"]["signerName"] = signer.clone();
+        eventually("the creation of a request by its node", async || {
+            let kubelet = Person::node("n1");
+            let path = requests(V1);
+            let sent = cluster.api.send(Some(&kubelet), Method::POST, &path, Some(&request)).await?;
+            Ok(sent.status == 201)
+        })
+        .await?;
+        let object = cluster.decided(V1, name).await?;
+        let condition = &object["status"]["conditions"][0];
+        if condition["reason"] != expected {
+            return Err(format!("{name}: {condition}"));
+        }
+        if name == "unlabelled"
+            && condition["message"] != "label the namespace with example.com/workload-certificates=true"
+        {
+            return Err(format!("another message: {condition}"));
+        }
+        let chain = object["status"]["certificateChain"].as_str().unwrap_or_default();
+        if name == "labelled" {
+            let leaf = CertificateDer::from_pem_slice(chain.as_bytes()).map_err(text)?;
+            let (_, leaf) = x509_parser::parse_x509_certificate(&leaf).map_err(text)?;
+            let names = leaf.subject_alternative_name().map_err(text)?.ok_or("no names")?;
+            let names = format!("{:?}", names.value.general_names);
+            if names != "[URI(\"spiffe://example.com/ns/default/sa/web\")]" {
+                return Err(names);
+            }
+            if !chain.trim_end().ends_with("-----END CERTIFICATE-----") {
+                return Err(chain.to_owned());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The YAML of the page that contains this text.
+fn of_page(part: &str) -> Result<String, String> {
+    let page = include_str!("../../docs/pod-certificates.md");
+    let blocks = page.split("```yaml\n").skip(1).filter_map(|block| block.split("```").next());
+    let found = blocks.into_iter().find(|block| block.contains(part));
+    found.map(str::to_owned).ok_or_else(|| format!("the page has no {part}"))
+}
+
+/// Runs the first command of the page, and writes its file.
+fn write_signer_of_page(starter: &Starter<'_>, name: &str, _: &Ca) -> Result<String, String> {
+    let dir = starter.dir.join(name);
+    fs::create_dir_all(&dir).map_err(text)?;
+    let made = std::process::Command::new(crate::PORTCULLIS)
+        .args(["certs", "init", "--dir", "certs/workload", "--name", "workload"])
+        .current_dir(&dir)
+        .output()
+        .map_err(text)?;
+    if !made.status.success() {
+        return Err(String::from_utf8_lossy(&made.stderr).into_owned());
+    }
+    let path = dir.join("certs/workload.yaml");
+    fs::write(&path, of_page("kind: PodSignerProfiles\n")?).map_err(text)?;
+    Ok(path.display().to_string())
 }
 
 /// Two gateways without leader election sign the same requests: each gets one certificate.

@@ -260,6 +260,7 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
         pod_certificates::decisions(clusters).boxed_local()
     }),
     ("gateway::pod_certificates::node", &[], |clusters| pod_certificates::node(clusters).boxed_local()),
+    ("gateway::pod_certificates::page", &[], |clusters| pod_certificates::page(clusters).boxed_local()),
     ("gateway::pod_certificates::racing", &[], |clusters| pod_certificates::racing(clusters).boxed_local()),
     ("gateway::pod_certificates::older_version", &[], |clusters| {
         pod_certificates::older_version(clusters).boxed_local()
