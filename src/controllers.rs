@@ -15,9 +15,12 @@ pub(crate) mod bootstrap_signer;
 mod bounded_store;
 pub(crate) mod csr;
 mod election;
+mod expiration;
 mod name;
+pub(crate) mod pod_certificates;
 mod problems;
 pub(crate) mod queue;
+mod request_feed;
 pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -21,7 +21,8 @@ pub use crate::cli::command as command_line;
 pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
-    LimitFlags, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    LimitFlags, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys, RESTART, ServeFlags,
+    ServingFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::{CredentialUser, InputReader};
 pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};

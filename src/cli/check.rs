@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use portcullis_go::time;
 use portcullis_kubernetes::user::GATEWAY;
 use portcullis_openid::jwt::keys::JwsAlgorithm;
+use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_tools::output::{Output, print};
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ use crate::cluster::authenticators::ClusterDeps;
 use crate::cluster::settings::{Cluster, Routes};
 use crate::config::ConfigError;
 use crate::config::flags::{MetricsAddress, ServeFlags};
-use crate::controllers::settings::SignerSettings;
+use crate::controllers::settings::ControllerSettings;
 use crate::limits::settings::LimitSettings;
 use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
@@ -311,7 +312,7 @@ impl ClusterReport {
                 .map(|loaded| loaded.list().count()),
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
-            signers: controllers.iter().flat_map(|run| &run.signers).map(SignerReport::of).collect(),
+            signers: controllers.map(SignerReport::all).unwrap_or_default(),
             leader_election: controllers
                 .and_then(|run| run.election.as_ref())
                 .map(|election| format!("{}/{}", election.namespace, election.name)),
@@ -473,10 +474,16 @@ impl CrlReport {
 }
 
 impl SignerReport {
-    fn of(signer: &SignerSettings) -> Self {
-        let SignerSettings { authority, .. } = signer;
+    /// The signers of requests, and those of pods.
+    fn all(controllers: &ControllerSettings) -> Vec<Self> {
+        let requests = controllers.signers.iter().map(|signer| (signer.name(), &signer.authority));
+        let pods = controllers.pod_signers.iter().map(|signer| (signer.name.as_str(), &signer.authority));
+        requests.chain(pods).map(|(name, authority)| Self::of(name, authority)).collect()
+    }
+
+    fn of(name: &str, authority: &CertificateAuthority) -> Self {
         Self {
-            name: signer.name().to_owned(),
+            name: name.to_owned(),
             authority: authority.subject().to_string(),
             not_after: time::format_since_epoch(authority.not_after()),
         }

@@ -1,5 +1,5 @@
-//! The flags of the controllers, with kube-controller-manager's names, meanings and defaults, and the keys of a
-//! SignerProfiles file.
+//! The flags of the controllers, with kube-controller-manager's names, meanings and defaults, and the keys of
+//! SignerProfiles and PodSignerProfiles files.
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 // kubernetes: cmd/kube-controller-manager/app/options; k8s.io/component-base/config/options/leaderelectionconfig.go
 
@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The controllers to run, and their settings.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
@@ -14,7 +15,8 @@ use serde::{Deserialize, Serialize};
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerFlags {
     /// The controllers to enable, comma-separated: csrsigning, csrapproving, csrcleaner, tokencleaner, bootstrapsigner,
-    /// or kube-controller-manager's longer names. `*` enables the first three, `-foo` disables foo. Default: none.
+    /// podcertificaterequest-signing, or kube-controller-manager's longer names. `*` enables the first three, `-foo`
+    /// disables foo. Default: none.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
     /// File containing the CA certificate of all kubernetes.io signers, PEM. Mutually exclusive with the more specific
@@ -58,6 +60,10 @@ pub struct ControllerFlags {
     /// File with SignerProfiles: custom signers, each with its CA and the rules for the certificates it signs.
     #[arg(long, value_name = "FILE")]
     pub signer_profiles: Option<PathBuf>,
+    /// File with PodSignerProfiles: signers for the certificates of pods, each with its CA, its rules and the names of
+    /// its certificates.
+    #[arg(long, value_name = "FILE")]
+    pub pod_signer_profiles: Option<PathBuf>,
     /// Run controllers only while holding a leader election lease, so that they run in one of several replicas.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub leader_elect: bool,
@@ -128,4 +134,61 @@ pub struct SignerProfileKeys {
     /// The duration of a certificate whose request has no spec.expirationSeconds. Default: maxDuration.
     #[arg(long, value_name = "DURATION")]
     pub default_duration: Option<String>,
+}
+
+/// The keys of one signer in a PodSignerProfiles file. The expressions are in CEL, over `request`, `pod`,
+/// `serviceAccount`, `namespaceObject` and `node`.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSignerKeys {
+    /// The signer's name, the spec.signerName of its requests, such as example.com/workload. Not a name in
+    /// kubernetes.io. Required.
+    #[arg(long, value_name = "NAME")]
+    pub signer_name: Option<String>,
+    /// File containing the signer's CA certificate, PEM. Unless it is a root, it is in the chain of each pod. Required.
+    #[arg(long, value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+    /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token. Required.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<String>,
+    /// The usages of each certificate, such as digital signature, client auth and server auth. Required.
+    #[arg(long, value_name = "USAGES")]
+    pub usages: Vec<String>,
+    /// The accepted types of keys: some of ED25519, ECDSAP256, ECDSAP384, ECDSAP521, RSA3072, RSA4096. Default: all.
+    #[arg(long, value_name = "TYPES")]
+    pub key_types: Vec<String>,
+    /// The maximum lifetime of a certificate, from one hour to 2184h (91 days). A pod may ask for less.
+    #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
+    pub max_duration: String,
+    /// The keys of userAnnotations that pods may set in their volume. A request with another one is denied.
+    #[arg(long, value_name = "KEYS")]
+    pub user_annotations: Vec<String>,
+    /// Rules of which each must be true, or the request is denied: a list of expression and message. Without rules,
+    /// each pod of the cluster gets a certificate.
+    #[arg(skip)]
+    pub rules: Vec<Map<String, Value>>,
+    /// Expression for the common name, a string.
+    #[arg(long, value_name = "CEL")]
+    pub common_name: Option<String>,
+    /// Expression for the organizations, a list of strings.
+    #[arg(long, value_name = "CEL")]
+    pub organizations: Option<String>,
+    /// Expression for the DNS names, a list of strings.
+    #[arg(long, value_name = "CEL")]
+    pub dns_names: Option<String>,
+    /// Expression for the URIs, a list of strings.
+    #[arg(long, value_name = "CEL")]
+    pub uris: Option<String>,
+}
+
+/// The keys of one rule of a signer in a PodSignerProfiles file.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodRuleKeys {
+    /// The expression, a boolean. Required.
+    #[arg(long, value_name = "CEL")]
+    pub expression: Option<String>,
+    /// What the condition of a denied request says, for the author of the pod. Default: the expression.
+    #[arg(long, value_name = "TEXT")]
+    pub message: Option<String>,
 }

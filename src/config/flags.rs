@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 pub use super::admission_flags::AdmissionFlags;
 pub use super::audit_flags::AuditFlags;
 pub use super::authorization_flags::AuthorizationFlags;
-pub use super::controller_flags::{ControllerFlags, SignerProfileKeys};
+pub use super::controller_flags::{ControllerFlags, PodRuleKeys, PodSignerKeys, SignerProfileKeys};
 use super::error::ConfigError;
 pub use super::limit_flags::LimitFlags;
 pub use super::page_flags::PageFlags;

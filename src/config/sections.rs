@@ -310,7 +310,8 @@ mod tests {
     use super::*;
     use crate::config::flags::{
         AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys,
-        ControllerFlags, LimitFlags, MatchKeys, OperationFlags, PageFlags, ServingFlags, SignerProfileKeys,
+        ControllerFlags, LimitFlags, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys,
+        ServingFlags, SignerProfileKeys,
     };
     use crate::config::management_cluster::ManagementClusterKeys;
 
@@ -350,6 +351,8 @@ mod tests {
         keys_are_those_of_flags::<ManagementClusterKeys>(&[]);
         keys_are_those_of_flags::<ControllerFlags>(&[]);
         keys_are_those_of_flags::<SignerProfileKeys>(&[]);
+        keys_are_those_of_flags::<PodSignerKeys>(&["rules"]);
+        keys_are_those_of_flags::<PodRuleKeys>(&[]);
         keys_are_those_of_flags::<OperationFlags>(&[]);
         keys_are_those_of_flags::<PageFlags>(&[]);
     }

@@ -1,6 +1,6 @@
 //! The controllers for certificate signing requests (CSRs), and the reads and writes that they share.
 //!
-//! Follows `pkg/controller/certificates`. No object stays in memory: `feed` delivers the names of requests that need
+//! Follows `pkg/controller/certificates`. No object stays in memory: `request_feed` delivers the names of requests that need
 //! work, and the controller reads each one when it processes it. Every write carries the `resourceVersion` of the read:
 //! of two concurrent writes one fails, so no request ever gets two certificates. Which request a signer may sign is decided in
 //! `crates/pki/src/issuance/profile.rs`.
@@ -8,9 +8,9 @@
 pub(crate) mod approving;
 mod audit;
 pub(crate) mod cleaning;
-mod conditions;
-mod feed;
+pub(super) mod conditions;
 pub(crate) mod signing;
+pub(super) mod summary;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -27,31 +27,30 @@ use portcullis_system::clock::UnixTime;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
+use super::problems::error_message;
 use super::queue::AttemptOutcome;
+use super::request_feed::{MAX_REQUEST, RequestKey};
 use super::settings::ControllerName;
 use crate::backend::bounded_client::{MaxBytes, send};
 use crate::backend::follow::FollowedResource;
 use crate::backend::response_size::is_too_large;
-use feed::RequestKey;
 
 /// A certificate signing request.
 pub(crate) type Csr = CertificateSigningRequest;
 
 /// The path of the collection.
-const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+pub(super) const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-const APPROVED: &str = "Approved";
-const DENIED: &str = "Denied";
+pub(super) const APPROVED: &str = "Approved";
+pub(super) const DENIED: &str = "Denied";
 const FAILED: &str = "Failed";
 
-/// The maximum size of a request in JSON; the PEM in it has up to 64 KiB.
-const MAX_REQUEST: usize = 1024 * 1024;
 /// The maximum number of `{`, `[` and `,` in a request: many small values take a hundred times the memory of their
 /// text. A kubelet's request has about a hundred.
 const MAX_VALUES: usize = 4_000;
 
 /// The requests that a field selector matches.
-fn requests(field_selector: Option<String>) -> FollowedResource {
+pub(super) fn requests(field_selector: Option<String>) -> FollowedResource {
     FollowedResource { path: PATH.to_owned(), field_selector, ..FollowedResource::default() }
 }
 
@@ -129,14 +128,6 @@ async fn read(context: &ControllerContext, at: &str) -> kube::Result<ReadCsr> {
     serde_json::from_str(&text).map(ReadCsr::Csr).map_err(kube::Error::SerdeError)
 }
 
-/// The message of an error; of a `Status`, only its `message`.
-fn error_message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        error => error.to_string(),
-    }
-}
-
 fn conditions(csr: &Csr) -> impl Iterator<Item = &Condition> {
     csr.status.iter().flat_map(|status| status.conditions.iter().flatten())
 }
@@ -193,7 +184,7 @@ enum Subresource {
 
 /// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum WriteOutcome {
+pub(super) enum WriteOutcome {
     /// The API server stored the object.
     Yes,
     /// The API server refused the write, or the controller did not send it.
@@ -204,7 +195,7 @@ enum WriteOutcome {
 
 impl WriteOutcome {
     /// The outcome of the attempt.
-    fn outcome(self) -> AttemptOutcome {
+    pub(super) fn outcome(self) -> AttemptOutcome {
         if self == Self::Yes { AttemptOutcome::Done } else { AttemptOutcome::Retry }
     }
 }

@@ -17,14 +17,22 @@ pub enum ControllerName {
     TokenCleaner,
     /// Signs the `cluster-info` that joining nodes read.
     BootstrapSigner,
+    /// Signs requests for certificates of pods. kube-controller-manager has no such controller.
+    PodCertificateSigning,
 }
 
 impl ControllerName {
     /// All controllers.
-    pub const ALL: [Self; 5] =
-        [Self::CsrSigning, Self::CsrApproving, Self::CsrCleaner, Self::TokenCleaner, Self::BootstrapSigner];
+    pub const ALL: [Self; 6] = [
+        Self::CsrSigning,
+        Self::CsrApproving,
+        Self::CsrCleaner,
+        Self::TokenCleaner,
+        Self::BootstrapSigner,
+        Self::PodCertificateSigning,
+    ];
 
-    /// The older name of kube-controller-manager, used in logs and metrics.
+    /// The older name of kube-controller-manager where it has one, used in logs and metrics.
     pub const fn alias(self) -> &'static str {
         match self {
             Self::CsrSigning => "csrsigning",
@@ -32,10 +40,11 @@ impl ControllerName {
             Self::CsrCleaner => "csrcleaner",
             Self::TokenCleaner => "tokencleaner",
             Self::BootstrapSigner => "bootstrapsigner",
+            Self::PodCertificateSigning => "podcertificaterequest-signing",
         }
     }
 
-    /// The name in kube-controller-manager.
+    /// The name in kube-controller-manager, or one of its form.
     pub const fn canonical(self) -> &'static str {
         match self {
             Self::CsrSigning => "certificatesigningrequest-signing-controller",
@@ -43,13 +52,14 @@ impl ControllerName {
             Self::CsrCleaner => "certificatesigningrequest-cleaner-controller",
             Self::TokenCleaner => "token-cleaner-controller",
             Self::BootstrapSigner => "bootstrap-signer-controller",
+            Self::PodCertificateSigning => "podcertificaterequest-signing-controller",
         }
     }
 
     /// Whether `*` includes the controller.
     // kubernetes: cmd/kube-controller-manager/app/{controllermanager,bootstrap}.go, ControllersDisabledByDefault
     const fn is_in_star(self) -> bool {
-        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner)
+        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner | Self::PodCertificateSigning)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -95,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_list_enables_controllers_as_in_kube_controller_manager() {
-        let cases: [(&[&str], &[ControllerName]); 9] = [
+        let cases: [(&[&str], &[ControllerName]); 10] = [
             (&[], &[]),
             (&["csrsigning"], &[ControllerName::CsrSigning]),
             (&["certificatesigningrequest-signing-controller"], &[ControllerName::CsrSigning]),
@@ -105,7 +115,11 @@ mod tests {
                 &["*", "-certificatesigningrequest-cleaner-controller"],
                 &[ControllerName::CsrSigning, ControllerName::CsrApproving],
             ),
-            (&["*", "bootstrapsigner", "tokencleaner"], &ControllerName::ALL),
+            (
+                &["*", "bootstrapsigner", "tokencleaner", "podcertificaterequest-signing"],
+                &ControllerName::ALL,
+            ),
+            (&["podcertificaterequest-signing-controller"], &[ControllerName::PodCertificateSigning]),
             (&["csrsigning", "-csrsigning"], &[ControllerName::CsrSigning]),
             (&["-csrsigning", "csrsigning"], &[]),
         ];

@@ -28,3 +28,11 @@ impl ProblemLog {
         lock(&self.0).remove(cause)
     }
 }
+
+/// The message of an error; of a `Status`, only its `message`.
+pub(super) fn error_message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::name::ControllerName;
+pub(crate) use super::pod_certificates::rules::{PodRule, PodSignerRules};
 use portcullis_pki::issuance::authority::CertificateAuthority;
+use portcullis_pki::issuance::pod::PodCertificateProfile;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 
 /// The settings of one cluster's controllers.
@@ -16,6 +18,8 @@ pub struct ControllerSettings {
     pub names: BTreeSet<ControllerName>,
     /// The signers of `csrsigning`, one for each signer name.
     pub signers: Vec<SignerSettings>,
+    /// The signers of `podcertificaterequest-signing`, one for each signer name.
+    pub pod_signers: Vec<PodSignerSettings>,
     /// `--cluster-signing-duration`: the maximum lifetime of a certificate.
     pub signing_duration: Duration,
     /// Leader election; `None` lets every replica run the controllers.
@@ -78,6 +82,36 @@ impl Eq for SignerSettings {}
 impl fmt::Debug for SignerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SignerSettings").field("name", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// A signer for the certificates of pods.
+#[derive(Clone)]
+pub struct PodSignerSettings {
+    /// The signer name in requests.
+    pub name: SignerName,
+    /// The rules for certificates, apart from names.
+    pub profile: PodCertificateProfile,
+    /// The rules for pods, and the names of their certificates.
+    pub rules: PodSignerRules,
+    /// The CA that signs.
+    pub authority: Arc<CertificateAuthority>,
+    /// Covers the certificate and the key of the CA, for comparison.
+    pub digest: Vec<u8>,
+}
+
+impl PartialEq for PodSignerSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let inputs = |of: &Self| (of.name.clone(), of.profile.clone(), of.digest.clone());
+        inputs(self) == inputs(other) && self.rules == other.rules
+    }
+}
+
+impl Eq for PodSignerSettings {}
+
+impl fmt::Debug for PodSignerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodSignerSettings").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

@@ -51,6 +51,8 @@ struct State {
     refusals: Vec<u16>,
     /// Collections whose lists fail.
     held: Vec<String>,
+    /// Those that the API server does not serve.
+    retired: Vec<String>,
 }
 
 impl FakeCluster {
@@ -73,6 +75,7 @@ impl FakeCluster {
             settings: Arc::new(ControllerSettings {
                 names: BTreeSet::new(),
                 signers: Vec::new(),
+                pod_signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
                 election: None,
             }),
@@ -118,6 +121,12 @@ impl FakeCluster {
         if held {
             state.held.push(collection.to_owned());
         }
+    }
+
+    /// Serves a collection no longer: lists get 404, and watches end.
+    pub(crate) fn retire(&self, collection: &str) {
+        self.state.lock().unwrap().retired.push(collection.to_owned());
+        self.expire(collection);
     }
 
     /// Ends watches of a collection with 410 Expired: watchers have to list again.
@@ -185,6 +194,7 @@ impl FakeCluster {
             }
             return self.list(&path);
         }
+        let path = path.strip_suffix("/status").map_or(path.clone(), str::to_owned);
         let code = self.write(&head.method, &path, &body);
         self.state.lock().unwrap().writes.push((head.method, path.clone(), code));
         reply(code, self.get(&path).unwrap_or_else(|| json!({"kind": "Status", "status": "Success"})))
@@ -217,7 +227,11 @@ impl FakeCluster {
             drop(state);
             return reply(500, Value::Null);
         }
-        let within = |(object, _): &(&String, &Value)| object.rsplit_once('/').unwrap().0 == path;
+        if state.retired.iter().any(|retired| retired == path) {
+            drop(state);
+            return reply(404, Value::Null);
+        }
+        let within = |(object, _): &(&String, &Value)| is_in(path, object.rsplit_once('/').unwrap().0);
         let items: Vec<_> = state.objects.iter().filter(within).map(|(_, object)| object.clone()).collect();
         reply(200, json!({"metadata": {"resourceVersion": state.revision.to_string()}, "items": items}))
     }
@@ -231,7 +245,7 @@ impl FakeCluster {
                     let next = {
                         let state = state.lock().unwrap();
                         let mut new = state.events.iter().filter(|(revision, ..)| *revision > since);
-                        new.find(|(_, collection, _)| *collection == path).cloned()
+                        new.find(|(_, collection, _)| is_in(&path, collection)).cloned()
                     };
                     if let Some((revision, _, event)) = next {
                         since = revision;
@@ -244,6 +258,15 @@ impl FakeCluster {
         });
         StreamBody::new(events).boxed_unsync()
     }
+}
+
+/// Whether a collection is another one, or its part of one namespace.
+fn is_in(collection: &str, other: &str) -> bool {
+    let whole = other.split_once("/namespaces/").and_then(|(start, rest)| {
+        let (_, resource) = rest.split_once('/')?;
+        Some(format!("{start}/{resource}"))
+    });
+    collection == other || whole.as_deref() == Some(collection)
 }
 
 /// The requests that a silent API server accepts and never answers, or whose response body never comes.

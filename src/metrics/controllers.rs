@@ -76,7 +76,7 @@ impl ControllerMetrics {
             )?,
             refused: registrar.counters(
                 "portcullis_certificates_refused_total",
-                "Approved requests that violated a rule of their signer and were marked Failed.",
+                "Requests that violated a rule of their signer and were marked Failed or Denied.",
                 &signer,
             )?,
             forgotten: registrar.counters(

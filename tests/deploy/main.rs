@@ -21,6 +21,7 @@ mod manifests;
 mod monitoring;
 mod page;
 mod permissions;
+mod pod_requests;
 
 use std::process::ExitCode;
 use std::sync::Arc;

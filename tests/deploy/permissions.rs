@@ -20,7 +20,7 @@ use testkit::real::{ServerProcess, free_ports};
 use crate::chart::documents;
 use crate::cluster::{Cluster, Running};
 use crate::derived::rendered_with;
-use crate::{PORTCULLIS, Test};
+use crate::{PORTCULLIS, Test, pod_requests};
 
 /// How long a feature may take to work or to fail: leases and watches are retried after seconds.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -75,6 +75,8 @@ enum Feature {
     Impersonating,
     /// The endpoints that the API servers publish.
     EndpointSlices,
+    /// The certificate of a pod.
+    PodSigning,
 }
 
 const fn row(
@@ -88,9 +90,19 @@ const fn row(
     Row { file, object, rule, feature, works, fails }
 }
 
+/// A rule of `rbac-pod-certificates.yaml`, or its binding.
+const fn pod_row(rule: Option<usize>, fails: &'static str) -> Row {
+    let object = match rule {
+        Some(_) => "ClusterRole/portcullis-podcertificaterequest-signing",
+        None => "ClusterRoleBinding/portcullis-podcertificaterequest-signing",
+    };
+    row("-pod-certificates", object, rule, PodSigning, "certificate issued", fails)
+}
+
 use Feature::{
     AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, Conversion, EndpointSlices,
-    Impersonating, Impersonation, NamespaceSelector, PublishedKeys, SecretToken, Signing, TokenCleaning,
+    Impersonating, Impersonation, NamespaceSelector, PodSigning, PublishedKeys, SecretToken, Signing,
+    TokenCleaning,
 };
 
 const ACCOUNT: &str = "system:serviceaccount:default:app";
@@ -99,7 +111,7 @@ const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 39] = [
+static ROWS: [Row; 44] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -322,6 +334,11 @@ static ROWS: [Row; 39] = [
         "jws-kubeconfig",
         "cannot watch",
     ),
+    pod_row(Some(0), "cannot watch"),
+    pod_row(Some(1), "cannot update resource \\\"podcertificaterequests/status\\\""),
+    pod_row(Some(2), "is not permitted to \\\"sign\\\" for signer"),
+    pod_row(Some(3), "cannot read the objects of a request"),
+    pod_row(None, "cannot watch"),
     row(
         "-secret-tokens",
         "ClusterRole/portcullis-secret-tokens",
@@ -375,8 +392,15 @@ static ROWS: [Row; 39] = [
 /// The permissions are those of one user.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-const FILES: [&str; 6] =
-    ["", "-controllers", "-bootstrap", "-bootstrap-tokens", "-secret-tokens", "-impersonate"];
+const FILES: [&str; 7] = [
+    "",
+    "-controllers",
+    "-bootstrap",
+    "-bootstrap-tokens",
+    "-pod-certificates",
+    "-secret-tokens",
+    "-impersonate",
+];
 
 pub(crate) fn trials(trial: &impl Fn(&str, Test) -> Trial) -> Vec<Trial> {
     let mut trials = vec![
@@ -456,6 +480,7 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
         ClusterInfo => &[READER, ("-bootstrap", "portcullis-bootstrap-signer")],
         SecretToken => &[READER, OWN, ("-secret-tokens", "portcullis-secret-tokens")],
         EndpointSlices => &[READER, ("", "portcullis-endpoints")],
+        PodSigning => &[READER, ("-pod-certificates", "portcullis-podcertificaterequest-signing")],
         Impersonating => &[READER, OWN, ("-impersonate", "portcullis-impersonate")],
     }
 }
@@ -704,6 +729,7 @@ impl<'a> Attempt<'a> {
     fn request_certificate(&self, name: &str) -> Result<(), String> {
         let (signer, common_name, organization) = match self.feature {
             Signing => ("kubernetes.io/kube-apiserver-client", name.to_owned(), "testers"),
+            PodSigning => return pod_requests::create(self.running, name),
             Approving => {
                 ("kubernetes.io/kube-apiserver-client-kubelet", format!("system:node:{name}"), "system:nodes")
             }
@@ -833,6 +859,10 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
         ]
         .concat(),
         Approving => controller("csrapproving", false),
+        PodSigning => {
+            let profiles = format!("--pod-signer-profiles={}", pod_requests::write_signer(running));
+            [controller("podcertificaterequest-signing", false), vec![profiles]].concat()
+        }
         Cleaning => controller("csrcleaner", true),
         TokenCleaning => controller("tokencleaner", false),
         ClusterInfo => controller("bootstrapsigner", false),

@@ -6,8 +6,8 @@ use clap::{Arg, Args, Command};
 use portcullis::internal::key_of;
 use portcullis::internal::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
-    LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, PageFlags, RESTART, ServeFlags,
-    ServingFlags, SignerProfileKeys,
+    LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys,
+    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -124,6 +124,19 @@ Relative paths in it start at its own directory.
 
 ";
 
+const POD_PROFILES: &str = "\
+A file begins with `apiVersion: portcullis.dev/v1alpha1` and `kind: PodSignerProfiles`, and lists its signers in `signers`
+([Certificates for pods](pod-certificates.md)). Relative paths in it start at its own directory. Expressions are in CEL, over `request`,
+`pod`, `serviceAccount`, `namespaceObject` and `node`.
+
+";
+
+const POD_RULES: &str = "\
+Each signer has a list `rules` of these: all must be true, or the request is denied. Without rules, each pod of the cluster gets a
+certificate.
+
+";
+
 const ADMISSION: &str = "\
 Admission webhooks that the gateway calls ([Admission webhooks](admission.md)), before the backend does its own admission. They come from static manifests, as with
 kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `AdmissionConfiguration` of
@@ -228,6 +241,8 @@ fn reference() -> String {
     section("## `managementCluster`", MANAGEMENT_CLUSTER, rows::<ManagementClusterKeys>());
     section("## `controllerManager`", CONTROLLERS, rows::<ControllerFlags>());
     section("### Signer profiles", PROFILES, rows::<SignerProfileKeys>());
+    section("### Pod signer profiles", POD_PROFILES, rows::<PodSignerKeys>());
+    section("### Rules of pod signer profiles", POD_RULES, rows::<PodRuleKeys>());
     section("## `operation`", "", rows::<OperationFlags>());
     section("## `page`", PAGE, rows::<PageFlags>());
     write!(text, "\n## `clusterDirectory`\n\n{CLUSTER_DIRECTORY}").unwrap();

@@ -312,6 +312,12 @@ impl ConfigurationDirectory {
                     "apiVersion: portcullis.dev/v1alpha1\nkind: SignerProfiles\nsigners:\n- signerName: \
                      example.com/a\n  certFile: profile.crt\n  keyFile: profile.key\n  allowedUsages: [client auth]\n",
                 );
+                pki.write(
+                    "pod-signers.yaml",
+                    "apiVersion: portcullis.dev/v1alpha1\nkind: PodSignerProfiles\nsigners:\n- signerName: \
+                     example.com/p\n  certFile: profile.crt\n  keyFile: profile.key\n  usages: [client auth]\n  uris: \
+                     \"['spiffe://example.com/a']\"\n",
+                );
                 write_kubeconfig(
                     &directory.join("webhook.kubeconfig"),
                     &serde_json::json!({"certificate-authority": "webhook-ca.crt"}),
@@ -333,7 +339,8 @@ impl ConfigurationDirectory {
                     "--service-account-issuer=https://kubernetes.test".to_owned(),
                     format!("--service-account-key-file={}", path("sa.pub")),
                     format!("--authentication-token-webhook-config-file={}", path("webhook.kubeconfig")),
-                    "--controllers=csrsigning".to_owned(),
+                    "--controllers=csrsigning,podcertificaterequest-signing".to_owned(),
+                    format!("--pod-signer-profiles={}", path("pod-signers.yaml")),
                     format!("--cluster-signing-cert-file={}", path("signing.crt")),
                     format!("--cluster-signing-key-file={}", path("signing.key")),
                     format!("--signer-profiles={}", path("signers.yaml")),

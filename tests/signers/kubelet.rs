@@ -185,7 +185,7 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
 }
 
 /// A TLS handshake over a pipe between a server with this certificate and a client that trusts this CA.
-async fn handshake(
+pub(crate) async fn handshake(
     certificate: &CertificateDer<'static>,
     key: &Key,
     authority: &CertificateDer<'static>,

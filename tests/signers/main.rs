@@ -12,7 +12,8 @@
 //! of a certificate request, `cases/` the cases, `certificate.rs` the comparison of certificates, `clusters.rs` the
 //! running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet's TLS
 //! bootstrapping, `cleaner.rs` the comparison with upstream's cleaner, `replicas.rs` replicas that are killed while
-//! they sign, and `pages.rs` the transcripts of the documentation.
+//! they sign, `pod_certificates.rs` the certificates of pods, which kube-controller-manager does not sign, and `pages.rs` the
+//! transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -30,6 +31,7 @@ mod cluster_info;
 mod clusters;
 mod kubelet;
 mod pages;
+mod pod_certificates;
 mod replicas;
 mod run;
 mod scenario;

@@ -13,7 +13,7 @@ use crate::case::{Case, Expect, Outcome, explained};
 use crate::clusters::{Cluster, Clusters, SharedClusters, Side};
 use crate::replicas::ControllerKind;
 use crate::scenario::Scenario;
-use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, replicas, tokens};
+use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, pod_certificates, replicas, tokens};
 
 /// A case and its outcome on the reference, where it runs once.
 struct SharedCase {
@@ -255,6 +255,21 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
     }),
     ("gateway::replicas::racing", &[Side::Gateway], |clusters| {
         replicas::racing(clusters, "racing", ControllerKind::Gateways).boxed_local()
+    }),
+    ("gateway::pod_certificates::decisions", &[], |clusters| {
+        pod_certificates::decisions(clusters).boxed_local()
+    }),
+    ("gateway::pod_certificates::node", &[], |clusters| pod_certificates::node(clusters).boxed_local()),
+    ("gateway::pod_certificates::page", &[], |clusters| pod_certificates::page(clusters).boxed_local()),
+    ("gateway::pod_certificates::racing", &[], |clusters| pod_certificates::racing(clusters).boxed_local()),
+    ("gateway::pod_certificates::older_version", &[], |clusters| {
+        pod_certificates::older_version(clusters).boxed_local()
+    }),
+    ("gateway::pod_certificates::key_of_older_version", &[], |clusters| {
+        pod_certificates::key_of_older_version(clusters).boxed_local()
+    }),
+    ("gateway::pod_certificates::missing_permission", &[], |clusters| {
+        pod_certificates::missing_permission(clusters).boxed_local()
     }),
     ("proof::same::replicas::killed_in_turn", &[Side::Second], |clusters| {
         replicas::killed(clusters, "proof-killed", ControllerKind::ControllerManagers).boxed_local()

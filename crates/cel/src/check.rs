@@ -39,6 +39,7 @@ pub(super) fn check(
     if permitted.is_empty() || permitted.contains(&result) {
         return checker.later.map_or(Ok(result), Err);
     }
+    let permitted = required.named().map_or(permitted, |named| vec![named]);
     // Not as it displays `null`: the reference formats a list of types here.
     let names: Vec<&str> = permitted.iter().map(|permitted| permitted.parts().0).collect();
     let mut text = match names.as_slice() {

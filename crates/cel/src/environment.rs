@@ -72,6 +72,10 @@ pub enum ResultType {
     String,
     /// A string or `null`.
     StringOrNull,
+    /// A string, perhaps of a part of an object that has no type: the value may be another one.
+    DynamicString,
+    /// A list of strings, with the same exception.
+    DynamicStrings,
     /// An `Object`: its [outcome](crate::Outcome::Patch) is a JSON object.
     ApplyConfiguration,
     /// A list of `JSONPatch`: its [outcome](crate::Outcome::Patch) is a JSON list of operations (RFC 6902).
@@ -96,6 +100,15 @@ impl Environment {
     // apiserver: pkg/authorization/cel/compile.go
     pub const SUBJECT_ACCESS_REVIEW: Self =
         Self::stored_with(&[("request", "kubernetes.SubjectAccessReviewSpec")]);
+    /// `request`, `pod`, `serviceAccount`, `namespaceObject`, `node`: the rules and names of a signer for the certificates of
+    /// pods. The word `namespace` is reserved.
+    pub const POD_CERTIFICATE: Self = Self::stored_with(&[
+        ("request", "kubernetes.PodCertificateRequest"),
+        ("pod", "dyn"),
+        ("serviceAccount", "dyn"),
+        ("namespaceObject", "dyn"),
+        ("node", "dyn"),
+    ]);
     /// `object`, `oldObject`, `request`, `namespaceObject`, `authorizer`: the `matchConditions` of an admission webhook, as
     /// kube-apiserver reads those of a new object.
     // apiserver: pkg/admission/plugin/cel/compile.go
@@ -193,6 +206,15 @@ impl Environment {
 }
 
 impl ResultType {
+    /// The only type that an error of another one names, beside those that are unknown.
+    pub(super) fn named(self) -> Option<Type> {
+        match self {
+            Self::DynamicString => Some(Type::STRING),
+            Self::DynamicStrings => Some(Type::list(Type::STRING)),
+            _ => None,
+        }
+    }
+
     /// The types that the result may have; none if it may have any.
     pub(super) fn permitted(self) -> Vec<Type> {
         match self {
@@ -200,6 +222,8 @@ impl ResultType {
             Self::Bool => vec![Type::BOOL],
             Self::String => vec![Type::STRING],
             Self::StringOrNull => vec![Type::STRING, Type::NULL],
+            Self::DynamicString => vec![Type::STRING, Type::DYN],
+            Self::DynamicStrings => vec![Type::list(Type::STRING), Type::list(Type::DYN), Type::DYN],
             Self::ApplyConfiguration => vec![Type::Object(OBJECT.into())],
             Self::JsonPatch => vec![Type::list(Type::Named(JSON_PATCH, Vec::new()))],
         }
@@ -256,6 +280,38 @@ const OBJECTS: &[(&str, &[(&str, &str)])] = &[
         &[("key", "string"), ("operator", "string"), ("values", "list(string)")],
     ),
     ("kubernetes.NonResourceAttributes", &[("path", "string"), ("verb", "string")]),
+    // api: certificates/v1/types.go
+    (
+        "kubernetes.PodCertificateRequest",
+        &[
+            ("metadata", "kubernetes.PodCertificateRequestMetadata"),
+            ("spec", "kubernetes.PodCertificateRequestSpec"),
+        ],
+    ),
+    (
+        "kubernetes.PodCertificateRequestMetadata",
+        &[
+            ("name", "string"),
+            ("namespace", "string"),
+            ("uid", "string"),
+            ("labels", "map(string, string)"),
+            ("annotations", "map(string, string)"),
+        ],
+    ),
+    (
+        "kubernetes.PodCertificateRequestSpec",
+        &[
+            ("signerName", "string"),
+            ("podName", "string"),
+            ("podUID", "string"),
+            ("serviceAccountName", "string"),
+            ("serviceAccountUID", "string"),
+            ("nodeName", "string"),
+            ("nodeUID", "string"),
+            ("maxExpirationSeconds", "int"),
+            ("unverifiedUserAnnotations", "map(string, string)"),
+        ],
+    ),
     // apiserver: pkg/admission/plugin/cel/compile.go — BuildRequestType
     (
         "kubernetes.AdmissionRequest",

@@ -207,9 +207,12 @@ impl Expression {
         let convert = |value: &Datum| match self.0.result {
             ResultType::ApplyConfiguration => patch::apply_configuration(value).map(Outcome::patch),
             ResultType::JsonPatch => patch::json_patch(value).map(Outcome::patch),
-            ResultType::Any | ResultType::Bool | ResultType::String | ResultType::StringOrNull => {
-                Value::of(value).map(Outcome::Value)
-            }
+            ResultType::DynamicStrings => Value::of_list(value).map(Outcome::Value),
+            ResultType::Any
+            | ResultType::Bool
+            | ResultType::String
+            | ResultType::StringOrNull
+            | ResultType::DynamicString => Value::of(value).map(Outcome::Value),
         };
         let (result, spent) = self.run(bindings, (decisions, values), extent, convert);
         let Spent { cost, may_be_within } = spent;
@@ -323,6 +326,14 @@ impl Value {
     /// Copies a value, as far as the cost limit allows: what it contains may be shared, and far larger when it is not.
     fn of(value: &Datum) -> Result<Self, Halt> {
         Self::copy(value, &mut Some(COST_LIMIT))
+    }
+
+    /// The same, also of what `split` and `findAll` yield.
+    fn of_list(value: &Datum) -> Result<Self, Halt> {
+        let Datum::List(list) = value else { return Self::of(value) };
+        let mut left = Some(COST_LIMIT);
+        let items = list.items.iter().map(|item| Self::copy(item, &mut left));
+        items.collect::<Result<_, _>>().map(Self::List)
     }
 
     /// `left` is what may be copied: an element, or ten bytes, for each unit.

@@ -544,3 +544,39 @@ fn a_patch_is_as_deep_and_as_large_as_an_object_may_be() {
     }
     assert!(started.elapsed() < Duration::from_secs(20));
 }
+
+#[test]
+fn names_of_pods_are_strings_of_objects_without_a_type() {
+    let request = serde_json::json!({"metadata": {"namespace": "a"}, "spec": {"serviceAccountName": "b"}});
+    let pod = serde_json::json!({"metadata": {"labels": {"app": "web", "names": "x,y"}}});
+    let bindings = Bindings::default().with("request", &request).with("pod", &pod);
+    let value = |text: &str, result| {
+        let compiled = Expression::compile(text, Environment::POD_CERTIFICATE, result);
+        compiled.map(|compiled| compiled.evaluate(&bindings)).map_err(|error| error.to_string())
+    };
+    let text = |text: &str| Value::String(text.to_owned());
+    let name = "'spiffe://x/ns/' + request.metadata.namespace + '/sa/' + request.spec.serviceAccountName";
+    let cases = [
+        (name, ResultType::DynamicString, Ok(text("spiffe://x/ns/a/sa/b"))),
+        ("pod.metadata.labels.app", ResultType::DynamicString, Ok(text("web"))),
+        ("[pod.metadata.labels.app]", ResultType::DynamicStrings, Ok(Value::List(vec![text("web")]))),
+        ("[]", ResultType::DynamicStrings, Ok(Value::List(Vec::new()))),
+        (
+            "pod.metadata.labels.names.split(',')",
+            ResultType::DynamicStrings,
+            Ok(Value::List(vec![text("x"), text("y")])),
+        ),
+        ("1", ResultType::DynamicString, Err("must evaluate to string but got int")),
+        ("'a'", ResultType::DynamicStrings, Err("must evaluate to list(string) but got string")),
+        ("[1]", ResultType::DynamicStrings, Err("must evaluate to list(string) but got list(int)")),
+        ("request.spec.podUid", ResultType::DynamicString, Err("undefined field 'podUid'")),
+        ("namespace.metadata.name", ResultType::DynamicString, Err("reserved identifier: namespace")),
+    ];
+    for (expression, result, expected) in cases {
+        match (value(expression, result), expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(found, Ok(expected), "{expression}"),
+            (Err(error), Err(expected)) => assert!(error.contains(expected), "{expression}: {error}"),
+            (found, expected) => panic!("{expression}: {found:?}, not {expected:?}"),
+        }
+    }
+}

@@ -5,7 +5,7 @@
 //! `limits` checks it against the extensions of the CA certificate. Only a certificate that passed all checks becomes
 //! an [`issue::PreparedCertificate`], which [`authority::CertificateAuthority::issue`] takes by value. No caller can
 //! therefore get a request signed unchecked. CA certificates themselves are made from an operator's flags, not from a
-//! request (`ca`).
+//! request (`ca`). Certificates of pods have no request with names either (`pod`).
 //!
 //! The rules are kube-controller-manager's: `pkg/controller/certificates/{signer,authority}`.
 
@@ -19,6 +19,7 @@ pub mod limits;
 pub mod lint;
 mod name_pattern;
 mod pattern;
+pub mod pod;
 pub mod profile;
 pub mod public_key;
 pub mod request;

@@ -2,6 +2,7 @@
 
 mod authority;
 mod election;
+mod pod_profiles;
 mod profiles;
 
 use std::path::Path;
@@ -85,7 +86,7 @@ const SPECIFIC: [SigningFlagPair; 4] = [
 
 impl ConfigResolver<'_> {
     /// The controllers and the CAs they sign with. `None` if there are errors, which go to `self.errors`, or if no
-    /// controller is enabled. Reads the files of CAs only for csrsigning.
+    /// controller is enabled. Reads the files of CAs only for controllers that sign.
     pub(super) fn controllers(
         &mut self,
         given: &MergedSection<ControllerFlags>,
@@ -128,6 +129,22 @@ impl ConfigResolver<'_> {
         } else {
             self.warn_of_unused_files(given);
         }
+        let mut pod_signers = Vec::new();
+        let profiles = given.key(pod_profiles::FLAG);
+        if names.contains(&ControllerName::PodCertificateSigning) {
+            let (own, of_own) = self.pod_signers(given);
+            pod_signers = own;
+            authorities.extend(of_own);
+            if given.values.pod_signer_profiles.is_none() {
+                let key = given.key("controllers");
+                self.warnings
+                    .push(format!("{key}: podcertificaterequest-signing signs nothing without {profiles}"));
+            }
+        } else if given.values.pod_signer_profiles.is_some() {
+            let key = given.key("controllers");
+            self.warnings
+                .push(format!("{profiles} has no effect without podcertificaterequest-signing in {key}"));
+        }
         if names.is_empty() || self.errors.len() != errors {
             return None;
         }
@@ -137,8 +154,8 @@ impl ConfigResolver<'_> {
                 ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
-        let controllers =
-            ControllerSettings { names, signers, signing_duration: signing_duration?, election: election? };
+        let (signing_duration, election) = (signing_duration?, election?);
+        let controllers = ControllerSettings { names, signers, pod_signers, signing_duration, election };
         Some((controllers, authorities))
     }
 

@@ -17,13 +17,15 @@ use tokio::task::spawn_blocking;
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Conditions;
-use super::feed::{CsrFeed, CsrSummary, RequestKey};
+use super::summary::CsrSummary;
 use super::{
-    APPROVED, Csr, DENIED, Subresource, WriteOutcome, condition, has_condition, usages, with_condition, write,
+    APPROVED, Csr, DENIED, PATH, Subresource, WriteOutcome, condition, has_condition, usages, with_condition,
+    write,
 };
 use crate::authz::{AccessReviewer, NO_TRACE, ReviewError};
 use crate::controllers::ControllerContext;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::request_feed::{RequestFeed, RequestKey};
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::work;
 
@@ -73,12 +75,14 @@ impl KubeletCsrKind {
 /// Runs the controller.
 pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
     let forgotten = AtomicU64::new(0);
-    let feed = CsrFeed {
+    let feed = RequestFeed {
         context: &context,
         controller: ControllerName::CsrApproving,
+        path: PATH,
         signers: vec![KUBELET_CLIENT.to_owned()],
         is_wanted: is_undecided,
         forgotten: &forgotten,
+        absent: None,
     };
     let (requests, feeding) = feed.start();
     let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_VERIFICATIONS));

@@ -21,11 +21,12 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::{Conditions, LenientTime};
-use super::feed::POLICY;
-use super::{PATH, error_message, requests};
+use super::{PATH, requests};
 use crate::backend::bounded_client::send;
 use crate::backend::follow::PagedList;
 use crate::controllers::ControllerContext;
+use crate::controllers::problems::error_message;
+use crate::controllers::request_feed::POLICY;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::worker::ATTEMPT_TIMEOUT;
 

@@ -45,19 +45,19 @@ impl Visitor<'_> for TimeVisitor {
 
 /// All conditions of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Conditions {
+pub(in crate::controllers) struct Conditions {
     /// Whether there is a condition of any type.
-    pub(super) is_any: bool,
-    pub(super) approved: ConditionState,
-    pub(super) denied: ConditionState,
+    pub(in crate::controllers) is_any: bool,
+    pub(in crate::controllers) approved: ConditionState,
+    pub(in crate::controllers) denied: ConditionState,
     pub(super) failed: ConditionState,
 }
 
 /// The conditions of one type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct ConditionState {
+pub(in crate::controllers) struct ConditionState {
     /// Whether there is one, with any status.
-    pub(super) is_there: bool,
+    pub(in crate::controllers) is_there: bool,
     /// Whether one is true; an empty status counts as true.
     pub(super) is_true: bool,
     /// The oldest `lastUpdateTime`.

@@ -20,13 +20,15 @@ use tracing::{error, warn};
 
 use super::audit::AuditLine;
 use super::conditions::Conditions;
-use super::feed::{CsrFeed, CsrSummary, RequestKey};
+use super::summary::CsrSummary;
 use super::{
-    APPROVED, Csr, DENIED, FAILED, Subresource, WriteOutcome, condition, has_condition, has_true_condition,
-    usages, with_condition, write,
+    APPROVED, Csr, DENIED, FAILED, PATH, Subresource, WriteOutcome, condition, has_condition,
+    has_true_condition, usages, with_condition, write,
 };
 use crate::controllers::ControllerContext;
+use crate::controllers::expiration::ExpirationGauges;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
+use crate::controllers::request_feed::{RequestFeed, RequestKey};
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
 use crate::controllers::worker::{WORKERS, work};
 
@@ -48,15 +50,19 @@ enum SigningDecision {
 
 /// Runs the controller.
 pub(crate) async fn run(context: ControllerContext) -> std::convert::Infallible {
-    let _expirations = ExpirationGauges::show(&context);
+    let signers = &context.settings.signers;
+    let ends = signers.iter().map(|signer| (signer.name(), signer.authority.not_after()));
+    let _expirations = ExpirationGauges::show(&context, ends);
     let forgotten = AtomicU64::new(0);
     let signers = context.settings.signers.iter().map(|signer| signer.name().to_owned()).collect();
-    let feed = CsrFeed {
+    let feed = RequestFeed {
         context: &context,
         controller: ControllerName::CsrSigning,
+        path: PATH,
         signers,
         is_wanted: is_signable,
         forgotten: &forgotten,
+        absent: None,
     };
     let (requests, feeding) = feed.start();
     let permits = Arc::new(Semaphore::new(WORKERS));
@@ -178,30 +184,6 @@ fn issue(
     Ok((signer.authority.issue(prepared)?, request.alt_names().clone()))
 }
 
-/// The gauges of CA expiration, exposed while the controller runs.
-struct ExpirationGauges<'a>(&'a ControllerContext);
-
-impl<'a> ExpirationGauges<'a> {
-    fn show(context: &'a ControllerContext) -> Self {
-        for signer in &context.settings.signers {
-            let end = i64::try_from(signer.authority.not_after().as_secs()).unwrap_or(i64::MAX);
-            let labels = [&*context.cluster, signer.name()];
-            context.metrics.controllers.authority_expiration.with_label_values(&labels).set(end);
-        }
-        Self(context)
-    }
-}
-
-impl Drop for ExpirationGauges<'_> {
-    fn drop(&mut self) {
-        let Self(context) = self;
-        for signer in &context.settings.signers {
-            let labels = [&*context.cluster, signer.name()];
-            context.metrics.controllers.authority_expiration.remove_label_values(&labels).ok();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -247,6 +229,7 @@ mod tests {
                 authority,
                 Vec::new(),
             )],
+            pod_signers: Vec::new(),
             signing_duration: Duration::from_hours(1),
             election: None,
         }

@@ -28,10 +28,11 @@ pub(crate) const CONTROLLERS: &str = "--controllers=certificatesigningrequest-si
 pub(crate) const DURATION: &str = "--cluster-signing-duration=262800h";
 
 /// The manifests of the gateway and its controllers.
-const DEPLOYED: [&str; 3] = [
+const DEPLOYED: [&str; 4] = [
     include_str!("../../../deploy/rbac.yaml"),
     include_str!("../../../deploy/rbac-controllers.yaml"),
     include_str!("../../../deploy/rbac-bootstrap.yaml"),
+    include_str!("../../../deploy/rbac-pod-certificates.yaml"),
 ];
 
 /// The parameters to start a server.
@@ -88,6 +89,15 @@ impl Starter<'_> {
 
     /// An API server with its own prefix in etcd.
     pub(crate) async fn apiserver(&self, name: &str) -> Result<(SocketAddr, ServerProcess), String> {
+        self.apiserver_with(name, &[]).await
+    }
+
+    /// The same with further flags, which replace those of the same name.
+    pub(crate) async fn apiserver_with(
+        &self,
+        name: &str,
+        more: &[&str],
+    ) -> Result<(SocketAddr, ServerProcess), String> {
         let file = |name: &str| self.dir.join(name).display().to_string();
         let mut flags = vec![
             format!("--etcd-prefix=/{name}"),
@@ -100,6 +110,9 @@ impl Starter<'_> {
         ];
         flags.extend(account_flags(self.dir));
         flags.extend(IDENTITY_HEADERS.map(str::to_owned));
+        let name_of = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        flags.retain(|flag| !more.iter().any(|other| name_of(other) == name_of(flag)));
+        flags.extend(more.iter().map(|flag| (*flag).to_owned()));
         let (programs, dir, etcd_port) = (self.programs, self.dir, self.etcd_port);
         let started = ApiServer { programs, dir, name, etcd_port }.start(&flags, async |address| {
             let api = Api::new(address, &self.authorities.servers, Some(&self.authorities.admin));

@@ -266,6 +266,15 @@ impl CertificateAuthority {
         &self.issuer.certificate
     }
 
+    pub(super) fn issuer(&self) -> &CertificateIssuer {
+        &self.issuer
+    }
+
+    /// The first and the last second of the certificate.
+    pub fn validity(&self) -> Validity {
+        self.issuer.validity
+    }
+
     /// The certificate, as one PEM block.
     pub fn certificate_pem(&self) -> &str {
         &self.certificate_pem

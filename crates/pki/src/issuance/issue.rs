@@ -8,6 +8,7 @@ use portcullis_go::pem::encode_pem;
 use portcullis_system::clock::UnixTime;
 use x509_cert::ext::pkix::BasicConstraints;
 
+use super::alt_names::AltNames;
 use super::limits::{self, AuthorityLimit};
 use super::lint::{self, ExpectedCertificate, LintError};
 use super::profile::{CertificateProfile, ProfileViolation};
@@ -121,6 +122,24 @@ pub enum IssueError {
     Sign(#[from] SignError),
 }
 
+/// The contents of a certificate, which its profile has checked.
+#[derive(Debug)]
+pub(super) struct CertificateContents<'a> {
+    pub(super) subject: &'a Subject,
+    pub(super) alt_names: &'a AltNames,
+    pub(super) key: &'a StrongPublicKey,
+    pub(super) usages: CertificateUsages,
+    /// The usages that the profile allows; `None` if it allows all.
+    pub(super) allowed_usages: Option<CertificateUsages>,
+    /// Whether the profile allows `cert sign` in leaf certificates.
+    pub(super) allows_cert_sign: bool,
+    pub(super) validity: Validity,
+    /// The maximum lifetime of the profile; `None` if unlimited.
+    pub(super) max_lifetime: Option<Duration>,
+    /// What of the validity the maximum lifetime does not count.
+    pub(super) backdate: Duration,
+}
+
 /// The properties of a CA that its certificates depend on.
 #[derive(Debug)]
 pub(super) struct CertificateIssuer {
@@ -152,9 +171,26 @@ impl CertificateIssuer {
         let lifetime = validity::lifetime(wanted.expiration, max, default);
         // The maximum of a profile overrides the minimum lifetime.
         let lifetime = profile.max_duration().map_or(lifetime, |max| lifetime.min(max));
-        let usages = CertificateUsages::parse(wanted.usages)?;
-        let validity = Validity::of(now, lifetime, self.validity)?;
-        let subject = request.subject().to_der().map_err(lint::unencodable)?;
+        self.build(&CertificateContents {
+            subject: request.subject(),
+            alt_names: request.alt_names(),
+            key: request.public_key(),
+            usages: CertificateUsages::parse(wanted.usages)?,
+            allowed_usages: profile.allowed_usages().map(|usages| Vec::from_iter(usages).into()),
+            allows_cert_sign: profile.signs_cert_sign(),
+            validity: Validity::of(now, lifetime, self.validity)?,
+            max_lifetime: profile.max_duration(),
+            backdate: validity::BACKDATE,
+        })
+    }
+
+    /// Builds a certificate with contents that were checked, and runs every lint over it.
+    pub(super) fn build(
+        &self,
+        contents: &CertificateContents<'_>,
+    ) -> Result<PreparedCertificate, IssueError> {
+        let CertificateContents { subject: name, alt_names, key, usages, validity, .. } = contents;
+        let subject = name.to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
         // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's name has no authority key identifier
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
@@ -162,14 +198,14 @@ impl CertificateIssuer {
             serial: &serial,
             algorithm: self.algorithm.identifier().map_err(lint::unencodable)?,
             issuer: &self.subject,
-            validity,
+            validity: *validity,
             subject: &subject,
-            spki: request.public_key().spki(),
-            usages: &usages,
+            spki: key.spki(),
+            usages,
             basic_constraints: BasicConstraints { ca: false, path_len_constraint: None },
             key_id: &[],
             authority_key_id,
-            alt_names: request.alt_names(),
+            alt_names,
         }
         .to_der()
         .map_err(lint::unencodable)?;
@@ -178,21 +214,22 @@ impl CertificateIssuer {
             issuer: &self.subject,
             authority: self.validity,
             authority_key_id: &self.key_id,
-            validity,
-            max_lifetime: profile.max_duration(),
-            name: request.subject(),
+            validity: *validity,
+            max_lifetime: contents.max_lifetime,
+            backdate: contents.backdate,
+            name,
             subject: &subject,
-            key: request.public_key(),
-            spki: request.public_key().spki(),
-            alt_names: request.alt_names(),
-            usages: &usages,
-            allowed: profile.allowed_usages().map(|usages| Vec::from_iter(usages).into()),
-            cert_sign: profile.signs_cert_sign(),
+            key,
+            spki: key.spki(),
+            alt_names,
+            usages,
+            allowed: contents.allowed_usages.clone(),
+            cert_sign: contents.allows_cert_sign,
         };
         let read = lint::check(&encoded, &expected)?;
         limits::check(&self.certificate, &read)?;
-        let subject = request.subject().clone();
-        Ok(PreparedCertificate { encoded, authority: self.fingerprint, serial, subject, validity })
+        let subject = Subject::clone(name);
+        Ok(PreparedCertificate { encoded, authority: self.fingerprint, serial, subject, validity: *validity })
     }
 
     /// Signs a certificate that this CA prepared, and verifies the signature.

@@ -45,6 +45,8 @@ pub(super) struct ExpectedCertificate<'a> {
     pub(super) validity: Validity,
     /// The maximum lifetime of the profile; `None` if unlimited.
     pub(super) max_lifetime: Option<Duration>,
+    /// What of the validity the maximum lifetime does not count.
+    pub(super) backdate: Duration,
     /// The subject that the profile checked.
     pub(super) name: &'a Subject,
     /// Its encoding.

@@ -90,6 +90,11 @@ impl IdentityPattern {
     }
 }
 
+/// Whether Kubernetes reserves the name of a user or group.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Checks the name of a user or group: it must have no invisible characters.
 pub(super) fn identity(name: &str) -> Result<(), RejectedName> {
     Ok(subject::check_name(name)?)

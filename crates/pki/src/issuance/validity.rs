@@ -56,7 +56,7 @@ impl Validity {
         Self::backdated(now, lifetime, authority, BACKDATE, SHORT_LIFETIME)
     }
 
-    fn backdated(
+    pub(super) fn backdated(
         now: UnixTime,
         lifetime: Duration,
         authority: Self,

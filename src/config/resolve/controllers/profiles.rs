@@ -131,7 +131,7 @@ impl ConfigResolver<'_> {
         names: &mut BTreeSet<String>,
     ) -> ReadProfile {
         let keys = &given.values;
-        let name = self.signer_name(given, names);
+        let name = self.signer_name(given.key("signer-name"), keys.signer_name.as_deref(), names);
         let authority = match (&keys.cert_file, &keys.key_file) {
             (Some(cert), Some(key)) => {
                 Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
@@ -163,20 +163,20 @@ impl ConfigResolver<'_> {
         ReadProfile { name, rules, authority }
     }
 
-    fn signer_name(
+    pub(super) fn signer_name(
         &mut self,
-        given: &MergedSection<SignerProfileKeys>,
+        key: String,
+        text: Option<&str>,
         names: &mut BTreeSet<String>,
     ) -> Option<SignerName> {
-        let key = given.key("signer-name");
         let fix = "give a domain you own and a name in it, such as example.com/service";
-        let Some(text) = &given.values.signer_name else {
+        let Some(text) = text else {
             return self.fail(ConfigError::new(key, "is required").fix(fix));
         };
         let name = text.parse::<SignerName>();
         let name = name.map_err(|error| ConfigError::new(&key, format!("{text:?}: {error}")).fix(fix));
         let name = self.ok(name)?;
-        if !names.insert(text.clone()) {
+        if !names.insert(text.to_owned()) {
             let error = ConfigError::new(key, format!("{text:?} is already used by another signer"));
             return self.fail(error.fix("give each signer its own name"));
         }
@@ -263,7 +263,7 @@ impl ConfigResolver<'_> {
 }
 
 /// Gives each error the line of its key.
-fn locate<'a>(errors: impl Iterator<Item = &'a mut ConfigError>, lines: &KeyLines, file: &Path) {
+pub(super) fn locate<'a>(errors: impl Iterator<Item = &'a mut ConfigError>, lines: &KeyLines, file: &Path) {
     for error in errors {
         error.position = Some(FilePosition { line: lines.of(&error.key), file: file.to_owned() });
     }

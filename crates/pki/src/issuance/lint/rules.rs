@@ -15,7 +15,7 @@ use x509_parser::x509::X509Version;
 use super::{ExpectedCertificate, Lint, LintError, ensure, extension, unencodable};
 use crate::issuance::subject::Subject;
 use crate::issuance::tbs::{self, EMPTY_NAME};
-use crate::issuance::validity::{BACKDATE, Validity};
+use crate::issuance::validity::Validity;
 use crate::x509::certificate::Certificate;
 
 const KEY_USAGE: &str = "2.5.29.15";
@@ -99,11 +99,12 @@ fn within_authority(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result
     })
 }
 
-/// The lifetime, from the time of issuance, must not exceed the maximum of the profile.
+/// The lifetime, without what counts as backdate, must not exceed the maximum of the profile.
 fn within_profile(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
     let Some(max) = expected.max_lifetime else { return Ok(()) };
     let (begin, end) = (unix(tbs.validity.not_before), unix(tbs.validity.not_after));
-    let lifetime = begin.zip(end).and_then(|(begin, end)| end.checked_sub(begin.saturating_add(BACKDATE)));
+    let lifetime =
+        begin.zip(end).and_then(|(begin, end)| end.checked_sub(begin.saturating_add(expected.backdate)));
     // Both ends are truncated to whole seconds.
     let max = max.saturating_add(Duration::from_secs(1));
     ensure(lifetime.is_none_or(|lifetime| lifetime < max), || format!("{lifetime:?}"))

@@ -121,6 +121,7 @@ impl Good {
             authority_key_id: &self.key_id,
             validity: self.validity,
             max_lifetime: None,
+            backdate: BACKDATE,
             name: &self.name,
             subject: &self.subject,
             key: &self.key,

@@ -4,6 +4,7 @@
 //! signers cost nothing here. The feed parses a few fields of each object; the controller reads the object again when
 //! it processes it.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -12,20 +13,20 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use futures_util::future::join_all;
-use portcullis_kubernetes::service_account;
 use prometheus::IntGauge;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
-use tokio::sync::mpsc;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
-use super::conditions::Conditions;
-use super::{MAX_REQUEST, requests};
-use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, Follower};
-use crate::controllers::ControllerContext;
-use crate::controllers::queue::{FlowId, WorkItem};
-use crate::controllers::settings::ControllerName;
+use super::ControllerContext;
+use super::problems::error_message;
+use super::queue::{FlowId, WorkItem};
+use super::settings::ControllerName;
+use crate::backend::follow::{FollowError, FollowEvent, FollowPolicy, FollowedResource, Follower};
+
+/// The maximum size of a request in JSON; the PEM in it has up to 64 KiB.
+pub(super) const MAX_REQUEST: usize = 1024 * 1024;
 
 /// Even a silent watch ends before the client would abort it. An event is a request and its envelope.
 // threat: pending-requests-flood
@@ -38,8 +39,6 @@ pub(super) const POLICY: FollowPolicy = FollowPolicy {
 };
 /// The interval between lists after the queue dropped requests.
 const RELIST_INTERVAL: Duration = Duration::from_mins(10);
-/// The maximum length of a name. The API has no limit for requests, but kubelets keep to the limit of other objects.
-const MAX_NAME: usize = 253;
 /// The maximum number of names in transit to the queue.
 const CHANNEL_CAPACITY: usize = 64;
 
@@ -72,57 +71,40 @@ impl std::fmt::Display for RequestKey {
     }
 }
 
-/// The parsed fields of a request.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(super) struct CsrSummary {
-    metadata: SummaryMetadata,
-    spec: SummarySpec,
-    status: Option<SummaryStatus>,
-}
+/// The fields of a request that the feed parses.
+pub(super) trait RequestSummary: DeserializeOwned + Send + Sync {
+    /// The plural of its kind, for messages.
+    const RESOURCE: &'static str;
+    /// The manifest that grants what its controllers need.
+    const MANIFEST: &'static str;
+    /// The maximum length of the text in its key.
+    const MAX_NAME: usize;
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct SummaryMetadata {
-    name: String,
-}
+    /// `spec.signerName`
+    fn signer_name(&self) -> &str;
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct SummarySpec {
-    signer_name: String,
-    username: String,
-}
+    /// What its key consists of: the name, with a namespace before it if the kind has namespaces.
+    fn key_text(&self) -> Cow<'_, str>;
 
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-struct SummaryStatus {
-    certificate: Option<IgnoredAny>,
-    conditions: Conditions,
-}
-
-impl CsrSummary {
-    /// Whether the request has a certificate.
-    pub(super) fn is_issued(&self) -> bool {
-        self.status.as_ref().is_some_and(|status| status.certificate.is_some())
-    }
-
-    pub(super) fn conditions(&self) -> Conditions {
-        self.status.as_ref().map(|status| status.conditions).unwrap_or_default()
-    }
+    /// The client that requests are served round-robin for.
+    fn requester(&self) -> &str;
 }
 
 /// The requests for some signers whose summary satisfies `is_wanted`.
-pub(super) struct CsrFeed<'a> {
+pub(super) struct RequestFeed<'a, S> {
     pub(super) context: &'a ControllerContext,
     pub(super) controller: ControllerName,
+    /// The path of the collection.
+    pub(super) path: &'a str,
     pub(super) signers: Vec<String>,
-    pub(super) is_wanted: fn(&CsrSummary) -> bool,
+    pub(super) is_wanted: fn(&S) -> bool,
     /// The number of keys that the queue dropped; when it grows, the feed lists again.
     pub(super) forgotten: &'a AtomicU64,
+    /// Notified when the API server does not know the collection.
+    pub(super) absent: Option<&'a Notify>,
 }
 
-impl<'a> CsrFeed<'a> {
+impl<'a, S: RequestSummary + 'a> RequestFeed<'a, S> {
     /// Returns a stream of the keys of all requests, then of each that changes; and the future that produces them.
     pub(super) fn start(
         self,
@@ -153,14 +135,16 @@ impl<'a> CsrFeed<'a> {
     }
 
     fn follow(&self, signer: &str) -> Follower {
-        let resource = requests(Some(format!("spec.signerName={signer}")));
+        let field_selector = Some(format!("spec.signerName={signer}"));
+        let resource =
+            FollowedResource { path: self.path.to_owned(), field_selector, ..FollowedResource::default() };
         Follower::new(self.context.client.clone(), resource, POLICY)
     }
 }
 
 /// Follows the requests for one signer.
-struct SignerFollower<'a> {
-    feed: &'a CsrFeed<'a>,
+struct SignerFollower<'a, S: RequestSummary> {
+    feed: &'a RequestFeed<'a, S>,
     signer: &'a str,
     requesters: &'a RandomState,
     sender: mpsc::Sender<RequestKey>,
@@ -172,7 +156,7 @@ struct SignerFollower<'a> {
     has_logged_skip: bool,
 }
 
-impl SignerFollower<'_> {
+impl<S: RequestSummary> SignerFollower<'_, S> {
     async fn run(mut self) {
         loop {
             self.step().await;
@@ -195,7 +179,7 @@ impl SignerFollower<'_> {
         }
     }
 
-    async fn take(&mut self, event: FollowEvent<CsrSummary>) {
+    async fn take(&mut self, event: FollowEvent<S>) {
         match event {
             FollowEvent::ListBegins => {
                 (self.listed, self.forgotten) = (Instant::now(), self.feed.forgotten.load(Ordering::Relaxed));
@@ -222,19 +206,18 @@ impl SignerFollower<'_> {
         }
     }
 
-    async fn send(&mut self, summary: &CsrSummary) {
+    async fn send(&mut self, summary: &S) {
         // An API server that does not support the selector sends requests of other signers, too.
-        if summary.spec.signer_name != self.signer || !(self.feed.is_wanted)(summary) {
+        if summary.signer_name() != self.signer || !(self.feed.is_wanted)(summary) {
             return;
         }
-        if summary.metadata.name.len() > MAX_NAME {
+        let name = summary.key_text();
+        if name.len() > S::MAX_NAME {
             self.log_skip("its name is longer than 253 bytes");
             return;
         }
-        let name = summary.metadata.name.as_str().into();
-        let username = &summary.spec.username;
-        let requester =
-            self.requesters.hash_one(service_account::namespace_prefix(username).unwrap_or(username));
+        let name = name.as_ref().into();
+        let requester = self.requesters.hash_one(summary.requester());
         // Fails only while the controller is being dropped.
         self.sender.send(RequestKey { name, requester }).await.ok();
     }
@@ -253,16 +236,22 @@ impl SignerFollower<'_> {
     /// Logs a failure once.
     fn failed(&self, error: &FollowError) {
         self.gauge().set(1);
-        let problem = error.of_request().map_or_else(|| error.to_string(), super::error_message);
+        if let (Some(kube::Error::Api(status)), Some(absent)) = (error.of_request(), self.feed.absent)
+            && status.code == 404
+        {
+            absent.notify_one();
+        }
+        let problem = error.of_request().map_or_else(|| error.to_string(), error_message);
         let (cluster, signer) = (&*self.feed.context.cluster, self.signer);
         let controller = self.feed.controller.alias();
+        let (resource, manifest) = (S::RESOURCE, S::MANIFEST);
         if self.feed.context.problems.begins(&self.cause()) {
             warn!(
                 cluster,
                 controller,
                 signer,
                 "cannot watch, the controller waits: {problem}; it needs the verbs get, list and watch on \
-                 certificatesigningrequests (deploy/rbac-controllers.yaml)"
+                 {resource} ({manifest})"
             );
         } else {
             debug!(cluster, controller, signer, "cannot watch: {problem}");
@@ -290,7 +279,7 @@ impl SignerFollower<'_> {
     }
 }
 
-impl Drop for SignerFollower<'_> {
+impl<S: RequestSummary> Drop for SignerFollower<'_, S> {
     fn drop(&mut self) {
         self.feed.context.metrics.controllers.watch_failing.remove_label_values(&self.labels()).ok();
     }

@@ -15,11 +15,12 @@ use tokio::time::{sleep, timeout};
 use tower::service_fn;
 use tracing::instrument::WithSubscriber as _;
 
-use super::super::testing::CapturedLog;
-use super::super::{APPROVED, DENIED, PATH};
 use super::*;
 use crate::backend::bounded_client::bounded;
 use crate::backend::follow::PagedList;
+use crate::controllers::csr::summary::CsrSummary;
+use crate::controllers::csr::testing::CapturedLog;
+use crate::controllers::csr::{APPROVED, DENIED, PATH, requests};
 use crate::controllers::testing::{FakeCluster, Silent};
 
 const SIGNER: &str = "example.com/mine";
@@ -43,7 +44,15 @@ async fn names(context: &ControllerContext, lasting: Duration) -> Vec<String> {
     let forgotten = AtomicU64::new(0);
     let controller = ControllerName::CsrSigning;
     let signers = vec![SIGNER.to_owned()];
-    let feed = CsrFeed { context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let feed = RequestFeed {
+        context,
+        controller,
+        path: PATH,
+        signers,
+        is_wanted: is_approved,
+        forgotten: &forgotten,
+        absent: None,
+    };
     let (keys, feeding) = feed.start();
     let mut names = Vec::new();
     let taking = keys.for_each(|key| {
@@ -165,7 +174,7 @@ async fn a_page_of_large_objects_is_requested_again_with_a_smaller_limit() {
     let mut pages = PagedList::new(requests(None), &POLICY);
     let mut names = Vec::new();
     while let Some(page) = pages.next::<CsrSummary>(&client).await.unwrap() {
-        names.extend(page.into_iter().map(|summary| summary.metadata.name));
+        names.extend(page.into_iter().map(|summary| summary.key_text().into_owned()));
     }
     assert_eq!(names.len(), OBJECTS);
     assert_eq!(pages.version(), "7");
@@ -355,12 +364,14 @@ async fn a_list_continues_after_a_name_that_is_not_utf_8() {
         let lines = CapturedLog::default();
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        let feed = CsrFeed {
+        let feed = RequestFeed {
             context: &context,
             controller: ControllerName::CsrSigning,
+            path: PATH,
             signers: vec![SIGNER.to_owned()],
             is_wanted: is_approved,
             forgotten: &AtomicU64::new(0),
+            absent: None,
         };
         let (sender, mut receiver) = mpsc::channel(100);
         let requesters = RandomState::new();
@@ -445,8 +456,15 @@ async fn requests_that_the_queue_dropped_are_listed_again() {
     let context = cluster.context();
     let forgotten = AtomicU64::new(0);
     let (controller, signers) = (ControllerName::CsrSigning, vec![SIGNER.to_owned()]);
-    let feed =
-        CsrFeed { context: &context, controller, signers, is_wanted: is_approved, forgotten: &forgotten };
+    let feed = RequestFeed {
+        context: &context,
+        controller,
+        path: PATH,
+        signers,
+        is_wanted: is_approved,
+        forgotten: &forgotten,
+        absent: None,
+    };
     let (keys, feeding) = feed.start();
     let mut keys = std::pin::pin!(keys);
     let testing = async {

@@ -1,0 +1,254 @@
+//! Resolves the signers of a `PodSignerProfiles` file, for the certificates of pods. Compiles their expressions, so that
+//! a mistake is found when the configuration is loaded and not by a pod.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use portcullis_cel::{Expression, ResultType};
+use portcullis_kubernetes::yaml::KeyLines;
+use portcullis_pki::issuance::pod::{MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodKeyType};
+use portcullis_pki::issuance::profile::SignerName;
+use portcullis_pki::issuance::usage::CertificateUsage;
+use serde_json::Value;
+
+use super::authority::AuthorityFiles;
+use super::profiles::locate;
+use crate::config::cluster_authorities::SigningCa;
+use crate::config::error::{ConfigError, FilePosition};
+use crate::config::file::{FileEnvelope, document};
+use crate::config::flags::{ControllerFlags, PodRuleKeys, PodSignerKeys};
+use crate::config::resolve::ConfigResolver;
+use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
+use crate::controllers::pod_certificates::rules::ENVIRONMENT;
+use crate::controllers::settings::{PodRule, PodSignerRules, PodSignerSettings};
+
+pub(super) const FLAG: &str = "pod-signer-profiles";
+const PROFILES: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "PodSignerProfiles")];
+const LIST: &str = "signers";
+const NO_DOMAIN: &str = "give a name with a domain before it, such as example.com/purpose";
+
+/// A signer as far as its keys are valid.
+struct ReadPodSigner {
+    name: Option<SignerName>,
+    profile: Option<PodCertificateProfile>,
+    rules: PodSignerRules,
+    files: Option<AuthorityFiles>,
+    usages_key: String,
+}
+
+impl ConfigResolver<'_> {
+    /// The signers and their CAs. Errors go to `self.errors`, each with its line in the file.
+    pub(super) fn pod_signers(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+    ) -> (Vec<PodSignerSettings>, Vec<SigningCa>) {
+        let (mut signers, mut authorities) = (Vec::new(), Vec::new());
+        let Some(file) = &given.values.pod_signer_profiles else { return (signers, authorities) };
+        let place = given.place(FLAG);
+        let file = place.path(file);
+        let first = self.errors.len();
+        let Some((read, lines)) = self.read_pod_signers(&place.key, &file) else {
+            return (signers, authorities);
+        };
+        let errors = self.errors.len();
+        for ReadPodSigner { name, profile, rules, files, usages_key } in read {
+            let Some(files) = files else { continue };
+            let Some((authority, digest)) = self.authority(&files) else { continue };
+            let mut signing = SigningCa::of_own(files.certificate(), &authority);
+            signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
+            authorities.push(signing);
+            let (Some(name), Some(profile)) = (name, profile) else { continue };
+            if let Err(limit) = authority.is_fit_for_pods(&profile) {
+                let error = ConfigError::new(&usages_key, format!("{}: {limit}", name.as_str()));
+                self.errors.push(error.fix(
+                    "give this signer a CA certificate for these usages, or one without extended key usages",
+                ));
+                continue;
+            }
+            signers.push(PodSignerSettings { name, profile, rules, authority, digest });
+        }
+        locate(self.errors.iter_mut().skip(errors), &lines, &file);
+        if let Some(new) = self.errors.get_mut(first..) {
+            new.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
+        }
+        (signers, authorities)
+    }
+
+    /// The signers that a file lists, and the line of each key. Errors have their lines.
+    fn read_pod_signers(&mut self, key: &str, file: &Path) -> Option<(Vec<ReadPodSigner>, KeyLines)> {
+        let read = document(key, file, PROFILES, self.inputs);
+        let (mut values, lines) = self.ok(read)?;
+        let (errors, unread) = (self.errors.len(), self.unread.len());
+        let mut listed = Vec::new();
+        if let Value::Array(signers) = values.remove(LIST).unwrap_or_default() {
+            listed = signers;
+        } else {
+            let error = ConfigError::new(LIST, "is not a list").fix("begin each signer with a dash");
+            self.errors.push(error);
+        }
+        for key in values.keys() {
+            self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
+        }
+        let mut names = BTreeSet::new();
+        let mut signers = Vec::new();
+        for (index, keys) in listed.into_iter().enumerate() {
+            let path = format!("{LIST}[{index}]");
+            let Value::Object(values) = keys else {
+                let error = ConfigError::new(path, "is not a map");
+                self.errors.push(error.fix("give signerName, certFile, keyFile, usages"));
+                continue;
+            };
+            let directory = file.parent().unwrap_or(Path::new("")).to_owned();
+            let layer = ConfigLayer { values, origin: ValueOrigin::File { path, directory } };
+            let Some(keys) = self.section::<PodSignerKeys>([Some(layer)]) else { continue };
+            signers.push(self.pod_signer(&keys, &mut names));
+        }
+        let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
+        locate(new, &lines, file);
+        Some((signers, lines))
+    }
+
+    fn pod_signer(
+        &mut self,
+        given: &MergedSection<PodSignerKeys>,
+        names: &mut BTreeSet<String>,
+    ) -> ReadPodSigner {
+        let keys = &given.values;
+        let name = self.signer_name(given.key("signer-name"), keys.signer_name.as_deref(), names);
+        let files = match (&keys.cert_file, &keys.key_file) {
+            (Some(cert), Some(key)) => {
+                Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
+            }
+            (cert, _) => {
+                let missing = if cert.is_none() { "cert-file" } else { "key-file" };
+                let error = ConfigError::new(given.key(missing), "is required");
+                self.fail(error.fix("give the PEM files of the signer's CA"))
+            }
+        };
+        let (usages, key_types) = (self.pod_usages(given), self.pod_key_types(given));
+        let max_duration = self.pod_duration(given);
+        let profile = usages.zip(key_types).zip(max_duration).map(|((usages, key_types), max_duration)| {
+            PodCertificateProfile { usages, key_types, max_duration }
+        });
+        let rules = self.pod_rules(given);
+        ReadPodSigner { name, profile, rules, files, usages_key: given.key("usages") }
+    }
+
+    fn pod_usages(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<CertificateUsage>> {
+        let key = given.key("usages");
+        let known: Vec<&str> = CertificateUsage::all().iter().map(|usage| usage.word()).collect();
+        let errors = self.errors.len();
+        let mut usages = BTreeSet::new();
+        for (index, word) in given.values.usages.iter().enumerate() {
+            let parsed = word.parse::<CertificateUsage>().map_err(|error| {
+                let error = ConfigError::new(format!("{key}[{index}]"), error.to_string());
+                error.fix(format!("give some of: {}", known.join(", ")))
+            });
+            usages.extend(self.ok(parsed));
+        }
+        if self.errors.len() > errors {
+            return None;
+        }
+        let is_extended = usages.iter().any(|usage| usage.is_extended());
+        let (problem, fix) = if usages.contains(&CertificateUsage::CertSign) {
+            ("cert sign is reserved for CAs and never signed", "remove it")
+        } else if usages.is_empty() {
+            (
+                "is required: requests have no usages of their own",
+                "give digital signature and client auth, for example",
+            )
+        } else if !is_extended {
+            (
+                "has no extended usage: a certificate without one is valid for every purpose, and is not signed",
+                "add one, such as client auth or server auth",
+            )
+        } else {
+            return Some(usages);
+        };
+        self.fail(ConfigError::new(key, problem).fix(fix))
+    }
+
+    fn pod_key_types(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<PodKeyType>> {
+        let key = given.key("key-types");
+        let errors = self.errors.len();
+        let mut types = BTreeSet::new();
+        for (index, name) in given.values.key_types.iter().enumerate() {
+            let parsed = name.parse::<PodKeyType>().map_err(|error| {
+                let error = ConfigError::new(format!("{key}[{index}]"), error.to_string());
+                let known: Vec<&str> = PodKeyType::ALL.iter().map(|key_type| key_type.name()).collect();
+                error.fix(format!("give some of: {}", known.join(", ")))
+            });
+            types.extend(self.ok(parsed));
+        }
+        if types.is_empty() {
+            types = PodKeyType::ALL.into();
+        }
+        (self.errors.len() == errors).then_some(types)
+    }
+
+    fn pod_duration(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<Duration> {
+        let key = given.key("max-duration");
+        let duration = self.duration(&key, &given.values.max_duration)?;
+        // The API server accepts no other lifetimes.
+        if (MIN_LIFETIME..=MAX_LIFETIME).contains(&duration) {
+            return Some(duration);
+        }
+        self.fail(ConfigError::new(key, "must be between 1h and 2184h").fix("give 24h, for example"))
+    }
+
+    /// The expressions and the annotations.
+    fn pod_rules(&mut self, given: &MergedSection<PodSignerKeys>) -> PodSignerRules {
+        let keys = &given.values;
+        let annotations = given.key("user-annotations");
+        for (index, key) in keys.user_annotations.iter().enumerate() {
+            // kubernetes: pkg/apis/core/validation/validation.go, ValidateUserAnnotations
+            if !key.split_once('/').is_some_and(|(domain, name)| !domain.is_empty() && !name.is_empty()) {
+                let error =
+                    ConfigError::new(format!("{annotations}[{index}]"), format!("{key:?} has no domain"));
+                self.errors.push(error.fix(NO_DOMAIN));
+            }
+        }
+        let mut rules = Vec::new();
+        for (index, values) in keys.rules.iter().enumerate() {
+            let layer = given.below(&format!("rules[{index}]"), values);
+            let Some(rule) = self.section::<PodRuleKeys>([Some(layer)]) else { continue };
+            let key = rule.key("expression");
+            let Some(text) = &rule.values.expression else {
+                let error = ConfigError::new(key, "is required");
+                self.errors.push(
+                    error.fix("give a CEL expression that is true for pods that may have a certificate"),
+                );
+                continue;
+            };
+            let Some(expression) = self.pod_expression(key, text, ResultType::Bool) else { continue };
+            rules.push(PodRule { expression, message: rule.values.message.clone() });
+        }
+        let errors = self.errors.len();
+        let mut name = |flag: &str, text: &Option<String>, result| {
+            text.as_ref().and_then(|text| self.pod_expression(given.key(flag), text, result))
+        };
+        let rules = PodSignerRules {
+            user_annotations: keys.user_annotations.iter().cloned().collect(),
+            rules,
+            common_name: name("common-name", &keys.common_name, ResultType::DynamicString),
+            organizations: name("organizations", &keys.organizations, ResultType::DynamicStrings),
+            dns_names: name("dns-names", &keys.dns_names, ResultType::DynamicStrings),
+            uris: name("uris", &keys.uris, ResultType::DynamicStrings),
+        };
+        let names = [&rules.common_name, &rules.organizations, &rules.dns_names, &rules.uris];
+        if self.errors.len() == errors && names.iter().all(|name| name.is_none()) {
+            let error = ConfigError::new(given.key("uris"), "is required: a certificate needs a name");
+            self.errors.push(error.fix("give uris, dnsNames, commonName or organizations"));
+        }
+        rules
+    }
+
+    fn pod_expression(&mut self, key: String, text: &str, result: ResultType) -> Option<Expression> {
+        let compiled = Expression::compile(text.trim(), ENVIRONMENT, result).map_err(|error| {
+            let fix = error.fix().map_or("correct the CEL expression", |fix| fix).to_owned();
+            ConfigError::new(key, error.to_string()).fix(fix)
+        });
+        self.ok(compiled)
+    }
+}
