@@ -22,6 +22,7 @@ pub(crate) mod settings;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod token_cleaner;
+pub(crate) mod trust_bundles;
 pub(crate) mod worker;
 
 use std::convert::Infallible;

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerFlags {
     /// The controllers to enable, comma-separated: csrsigning, csrapproving, csrcleaner, tokencleaner, bootstrapsigner,
-    /// or kube-controller-manager's longer names. `*` enables the first three, `-foo` disables foo. Default: none.
+    /// clustertrustbundle-publishing, or kube-controller-manager's longer names. `*` enables the first three, `-foo`
+    /// disables foo. Default: none.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
     /// File containing the CA certificate of all kubernetes.io signers, PEM. Mutually exclusive with the more specific
@@ -58,6 +59,11 @@ pub struct ControllerFlags {
     /// File with SignerProfiles: custom signers, each with its CA and the rules for the certificates it signs.
     #[arg(long, value_name = "FILE")]
     pub signer_profiles: Option<PathBuf>,
+    /// File with the CA certificates by which clients verify the gateway's serving certificate, PEM. The controller
+    /// clustertrustbundle-publishing publishes them in the bundle kubernetes.io:kube-apiserver-serving:portcullis.
+    #[arg(long, value_name = "FILE")]
+    #[serde(rename = "clusterTrustBundleServingCAFile")]
+    pub cluster_trust_bundle_serving_ca_file: Option<PathBuf>,
     /// Run controllers only while holding a leader election lease, so that they run in one of several replicas.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub leader_elect: bool,

@@ -130,7 +130,7 @@ async fn read(context: &ControllerContext, at: &str) -> kube::Result<ReadCsr> {
 }
 
 /// The message of an error; of a `Status`, only its `message`.
-fn error_message(error: &kube::Error) -> String {
+pub(super) fn error_message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         error => error.to_string(),

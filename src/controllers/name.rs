@@ -17,14 +17,22 @@ pub enum ControllerName {
     TokenCleaner,
     /// Signs the `cluster-info` that joining nodes read.
     BootstrapSigner,
+    /// Publishes the CAs of signers as `ClusterTrustBundle` objects.
+    TrustBundlePublishing,
 }
 
 impl ControllerName {
     /// All controllers.
-    pub const ALL: [Self; 5] =
-        [Self::CsrSigning, Self::CsrApproving, Self::CsrCleaner, Self::TokenCleaner, Self::BootstrapSigner];
+    pub const ALL: [Self; 6] = [
+        Self::CsrSigning,
+        Self::CsrApproving,
+        Self::CsrCleaner,
+        Self::TokenCleaner,
+        Self::BootstrapSigner,
+        Self::TrustBundlePublishing,
+    ];
 
-    /// The older name of kube-controller-manager, used in logs and metrics.
+    /// The older name of kube-controller-manager, or a name of the gateway's own, used in logs and metrics.
     pub const fn alias(self) -> &'static str {
         match self {
             Self::CsrSigning => "csrsigning",
@@ -32,10 +40,11 @@ impl ControllerName {
             Self::CsrCleaner => "csrcleaner",
             Self::TokenCleaner => "tokencleaner",
             Self::BootstrapSigner => "bootstrapsigner",
+            Self::TrustBundlePublishing => "clustertrustbundle-publishing",
         }
     }
 
-    /// The name in kube-controller-manager.
+    /// The name in kube-controller-manager, which has no controller that publishes the CAs of any signer.
     pub const fn canonical(self) -> &'static str {
         match self {
             Self::CsrSigning => "certificatesigningrequest-signing-controller",
@@ -43,13 +52,14 @@ impl ControllerName {
             Self::CsrCleaner => "certificatesigningrequest-cleaner-controller",
             Self::TokenCleaner => "token-cleaner-controller",
             Self::BootstrapSigner => "bootstrap-signer-controller",
+            Self::TrustBundlePublishing => "clustertrustbundle-publishing-controller",
         }
     }
 
     /// Whether `*` includes the controller.
     // kubernetes: cmd/kube-controller-manager/app/{controllermanager,bootstrap}.go, ControllersDisabledByDefault
     const fn is_in_star(self) -> bool {
-        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner)
+        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner | Self::TrustBundlePublishing)
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -105,7 +115,10 @@ mod tests {
                 &["*", "-certificatesigningrequest-cleaner-controller"],
                 &[ControllerName::CsrSigning, ControllerName::CsrApproving],
             ),
-            (&["*", "bootstrapsigner", "tokencleaner"], &ControllerName::ALL),
+            (
+                &["*", "bootstrapsigner", "tokencleaner", "clustertrustbundle-publishing"],
+                &ControllerName::ALL,
+            ),
             (&["csrsigning", "-csrsigning"], &[ControllerName::CsrSigning]),
             (&["-csrsigning", "csrsigning"], &[]),
         ];

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::name::ControllerName;
+pub(crate) use super::trust_bundles::{PublishedSigner, TrustAnchor};
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 
@@ -18,6 +19,8 @@ pub struct ControllerSettings {
     pub signers: Vec<SignerSettings>,
     /// `--cluster-signing-duration`: the maximum lifetime of a certificate.
     pub signing_duration: Duration,
+    /// The signers whose CAs `clustertrustbundle-publishing` publishes.
+    pub published: Vec<PublishedSigner>,
     /// Leader election; `None` lets every replica run the controllers.
     pub election: Option<LeaderElectionSettings>,
 }
@@ -59,6 +62,15 @@ impl SignerSettings {
     ) -> Self {
         let profile = Arc::new(CertificateProfile::custom(name, rules.clone()));
         Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules) } }
+    }
+
+    /// The CA, to be published. `signing_duration` is the maximum lifetime, unless the profile has one.
+    pub fn published(&self, signing_duration: Duration) -> PublishedSigner {
+        PublishedSigner {
+            name: self.name().to_owned(),
+            anchors: vec![TrustAnchor::of(self.authority.certificate())],
+            max_lifetime: Some(self.profile.max_lifetime(signing_duration)),
+        }
     }
 
     /// The signer name in requests.

@@ -74,6 +74,7 @@ impl FakeCluster {
                 names: BTreeSet::new(),
                 signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
+                published: Vec::new(),
                 election: None,
             }),
             metrics: Arc::new(Metrics::new()),
@@ -194,6 +195,14 @@ impl FakeCluster {
         let refusal = self.state.lock().unwrap().refusals.pop();
         if let Some(code) = refusal {
             return code;
+        }
+        if *method == Method::POST {
+            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap());
+            if self.get(&path).is_some() {
+                return 409;
+            }
+            self.store(&path, body.clone());
+            return 201;
         }
         let Some(known) = self.get(path) else { return 404 };
         let given = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };

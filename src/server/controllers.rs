@@ -18,7 +18,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::controllers::settings::ControllerName;
-use crate::controllers::{ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner};
+use crate::controllers::{
+    ClusterControllers, ControllerContext, bootstrap_signer, csr, token_cleaner, trust_bundles,
+};
 use crate::listener::ShutdownPhase;
 use crate::metrics::Metrics;
 use crate::state::Live;
@@ -38,6 +40,7 @@ fn run_controller(name: ControllerName, context: ControllerContext) -> BoxFuture
         ControllerName::CsrCleaner => Box::pin(csr::cleaning::run(context)),
         ControllerName::TokenCleaner => Box::pin(token_cleaner::run(context)),
         ControllerName::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
+        ControllerName::TrustBundlePublishing => Box::pin(trust_bundles::run(context)),
     }
 }
 

@@ -3,6 +3,7 @@
 mod authority;
 mod election;
 mod profiles;
+mod trust_bundles;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -128,6 +129,7 @@ impl ConfigResolver<'_> {
         } else {
             self.warn_of_unused_files(given);
         }
+        let serving = self.serving_ca(given, &names);
         if names.is_empty() || self.errors.len() != errors {
             return None;
         }
@@ -137,8 +139,10 @@ impl ConfigResolver<'_> {
                 ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
+        let signing_duration = signing_duration?;
+        let published = self.published(given, &names, &signers, serving, signing_duration);
         let controllers =
-            ControllerSettings { names, signers, signing_duration: signing_duration?, election: election? };
+            ControllerSettings { names, signers, signing_duration, published, election: election? };
         Some((controllers, authorities))
     }
 

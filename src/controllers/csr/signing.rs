@@ -248,6 +248,7 @@ mod tests {
                 Vec::new(),
             )],
             signing_duration: Duration::from_hours(1),
+            published: Vec::new(),
             election: None,
         }
     }

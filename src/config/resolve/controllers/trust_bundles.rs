@@ -1,0 +1,80 @@
+//! Resolves what `clustertrustbundle-publishing` publishes: the CAs of the signers, and that of the serving certificate.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use portcullis_pki::issuance::profile::LEGACY_UNKNOWN;
+use portcullis_pki::x509::CaBundle;
+
+use crate::config::error::ConfigError;
+use crate::config::flags::ControllerFlags;
+use crate::config::resolve::ConfigResolver;
+use crate::config::sections::MergedSection;
+use crate::controllers::settings::{ControllerName, PublishedSigner, SignerSettings, TrustAnchor};
+
+const FLAG: &str = "cluster-trust-bundle-serving-ca-file";
+/// The signer name under which kube-controller-manager publishes the CAs of API servers.
+// kubernetes: api/certificates/v1, KubeAPIServerServingSignerName
+const KUBE_APISERVER_SERVING: &str = "kubernetes.io/kube-apiserver-serving";
+
+impl ConfigResolver<'_> {
+    /// The CAs of the gateway's serving certificate, if they are to be published.
+    pub(super) fn serving_ca(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+        names: &BTreeSet<ControllerName>,
+    ) -> Option<Arc<CaBundle>> {
+        let file = given.values.cluster_trust_bundle_serving_ca_file.as_ref()?;
+        let place = given.place(FLAG);
+        let key = &place.key;
+        if !names.contains(&ControllerName::TrustBundlePublishing) {
+            let controllers = given.key("controllers");
+            let name = ControllerName::TrustBundlePublishing.alias();
+            self.warnings.push(format!("{key} has no effect without {name} in {controllers}"));
+            return None;
+        }
+        let bundle = self.ca_bundle(&place, file)?;
+        // kubernetes: pkg/apis/certificates/validation/validation.go, validateTrustBundle
+        for certificate in bundle.certificates() {
+            if !certificate.extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
+                let label = certificate.label();
+                let problem = format!(
+                    "the certificate {label:?} is not that of a CA, and API servers refuse it in a bundle"
+                );
+                let error = ConfigError::new(key, problem).in_file(&place.path(file));
+                self.errors.push(error.fix("give the certificate of the CA that has signed it"));
+            }
+        }
+        Some(bundle)
+    }
+
+    /// What is published: nothing, unless the controller is enabled.
+    pub(super) fn published(
+        &mut self,
+        given: &MergedSection<ControllerFlags>,
+        names: &BTreeSet<ControllerName>,
+        signers: &[SignerSettings],
+        serving: Option<Arc<CaBundle>>,
+        signing_duration: Duration,
+    ) -> Vec<PublishedSigner> {
+        if !names.contains(&ControllerName::TrustBundlePublishing) {
+            return Vec::new();
+        }
+        // kubernetes: api/certificates/v1, LegacyUnknownSignerName: its certificates are trusted by nothing.
+        let trusted = signers.iter().filter(|signer| signer.name() != LEGACY_UNKNOWN);
+        let mut published: Vec<_> = trusted.map(|signer| signer.published(signing_duration)).collect();
+        published.extend(serving.map(|bundle| PublishedSigner {
+            name: KUBE_APISERVER_SERVING.to_owned(),
+            anchors: bundle.certificates().iter().map(TrustAnchor::of).collect(),
+            max_lifetime: None,
+        }));
+        if published.is_empty() {
+            let [key, ca] = ["controllers", FLAG].map(|flag| given.key(flag));
+            let name = ControllerName::TrustBundlePublishing.alias();
+            self.warnings
+                .push(format!("{key}: {name} publishes nothing without a signer of csrsigning, or {ca}"));
+        }
+        published
+    }
+}
