@@ -148,7 +148,9 @@ impl<'a> BundlePublisher<'a> {
         let (bundles, changes) = worker::watch_path::<TrustBundle>(self.context, PLURAL, followed, |_| {});
         let signers = &self.context.settings.published;
         let configured = signers.iter().map(|signer| BundleName(bundle_name(&signer.name)));
-        let changes = select(stream::iter(configured), changes.map(|key| BundleName(key.name)));
+        // Before the first list is complete, a bundle with former anchors would look as if there were none.
+        let listed = stream::once(bundles.wait_until_ready()).flat_map(|_| stream::iter(configured.clone()));
+        let changes = select(listed, changes.map(|key| BundleName(key.name)));
         let handle = async |name| self.publish(&bundles, name).await;
         worker::work(self.context, NAME, RetryPolicy::CERTIFICATES, changes, &AtomicU64::new(0), handle).await
     }
@@ -158,10 +160,6 @@ impl<'a> BundlePublisher<'a> {
         bundles: &BoundedStore<TrustBundle>,
         BundleName(name): BundleName,
     ) -> AttemptOutcome {
-        // Before the first list is complete, a bundle with former anchors would look as if there were none.
-        if bundles.wait_until_ready().await.is_err() {
-            return AttemptOutcome::Retry;
-        }
         let signers = &self.context.settings.published;
         let signer = signers.iter().find(|signer| bundle_name(&signer.name) == name);
         let existing = bundles.find(|bundle| bundle.metadata.name.as_ref() == Some(&name));

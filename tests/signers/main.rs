@@ -12,7 +12,7 @@
 //! of a certificate request, `cases/` the cases, `certificate.rs` the comparison of certificates, `clusters.rs` the
 //! running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet's TLS
 //! bootstrapping, `cleaner.rs` the comparison with upstream's cleaner, `replicas.rs` replicas that are killed while
-//! they sign, and `pages.rs` the transcripts of the documentation.
+//! they sign, `trust_bundles.rs` the published CAs, and `pages.rs` the transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -34,6 +34,7 @@ mod replicas;
 mod run;
 mod scenario;
 mod tokens;
+mod trust_bundles;
 
 use std::process::ExitCode;
 use std::sync::Arc;

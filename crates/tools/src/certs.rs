@@ -2,6 +2,7 @@
 //! printed, and never on disk without 0600 permissions.
 
 mod authority;
+mod bundle;
 mod ca_certificates;
 mod error;
 mod exposure;
@@ -74,6 +75,9 @@ pub enum CertsCommand {
     /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
     #[command(after_help = "Example:\n  portcullis certs watch --output json")]
     Watch(requests::watch::WatchFlags),
+    /// Print or verify the CAs that a cluster publishes as ClusterTrustBundles.
+    #[command(subcommand, after_help = bundle::EXAMPLE)]
+    Bundle(bundle::BundleCommand),
     /// Revoke certificates: write a CRL, a deny list, or both.
     #[command(after_help = revoke::EXAMPLE)]
     Revoke(Box<revoke::RevokeFlags>),
@@ -100,6 +104,7 @@ impl CertsCommand {
             Self::Approve(flags) => requests::decide::approve(flags),
             Self::Deny(flags) => requests::decide::deny(flags),
             Self::Watch(flags) => requests::watch::run(flags),
+            Self::Bundle(command) => bundle::run(command),
             Self::Revoke(flags) => revoke::run(flags),
             Self::Index(flags) => listing::run(flags),
         };

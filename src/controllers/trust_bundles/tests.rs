@@ -68,6 +68,18 @@ async fn the_best_version_that_is_served_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_signers_are_published_as_soon_as_the_list_is_complete() {
+    let cluster = cluster(&[V1]);
+    let of = |number| PublishedSigner {
+        name: format!("example.com/s{number}"),
+        ..signer(&[&anchor("a", 2040)], 90)
+    };
+    tokio::spawn(run(context(&cluster, (0..12).map(of).collect())));
+    a_moment().await;
+    assert_eq!(cluster.writes().len(), 12);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_api_server_that_is_upgraded_is_noticed() {
     let cluster = cluster(&[]);
     tokio::spawn(run(context(&cluster, vec![signer(&[&anchor("a", 2040)], 90)])));
