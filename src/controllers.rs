@@ -19,6 +19,7 @@ mod name;
 mod problems;
 pub(crate) mod queue;
 pub(crate) mod settings;
+pub(crate) mod signing_log;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod token_cleaner;

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use crate::controllers::signing_log::LogFailurePolicy;
+
 /// The controllers to run, and their settings.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -64,6 +66,14 @@ pub struct ControllerFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "clusterTrustBundleServingCAFile")]
     pub cluster_trust_bundle_serving_ca_file: Option<PathBuf>,
+    /// Directory of the log of issued certificates, which `portcullis certs log init` creates, with its keys beside it. Each
+    /// certificate is in it before it is issued.
+    #[arg(long, value_name = "DIR")]
+    pub certificate_log: Option<PathBuf>,
+    /// Whether a certificate that cannot be logged is refused until it can be (Fail), or issued (Ignore).
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = LogFailurePolicy::Fail)]
+    #[serde(with = "super::sections::by_flag_name")]
+    pub certificate_log_failure_policy: LogFailurePolicy,
     /// Run controllers only while holding a leader election lease, so that they run in one of several replicas.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub leader_elect: bool,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use super::name::ControllerName;
+pub(crate) use super::signing_log::SigningLog;
 pub(crate) use super::trust_bundles::{PublishedSigner, TrustAnchor};
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
@@ -21,6 +22,8 @@ pub struct ControllerSettings {
     pub signing_duration: Duration,
     /// The signers whose CAs `clustertrustbundle-publishing` publishes.
     pub published: Vec<PublishedSigner>,
+    /// The log of issued certificates.
+    pub log: Option<SigningLog>,
     /// Leader election; `None` lets every replica run the controllers.
     pub election: Option<LeaderElectionSettings>,
 }

@@ -75,6 +75,7 @@ impl FakeCluster {
                 signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
                 published: Vec::new(),
+                log: None,
                 election: None,
             }),
             metrics: Arc::new(Metrics::new()),

@@ -244,7 +244,7 @@ mod tests {
         places.sort_unstable();
         assert_eq!(places, (0..80).collect::<Vec<u64>>());
         let mut certificates = Vec::new();
-        let checkpoint = verified(&LogDirectory::new(&directory), logs[0].verifier(), |_, entry| {
+        let (checkpoint, _) = verified(&LogDirectory::new(&directory), logs[0].verifier(), |_, entry| {
             certificates.push(LogEntry::decode(entry).unwrap().certificate);
             Ok(())
         })

@@ -81,23 +81,30 @@ impl LogDirectory {
 
     /// The checkpoint, if this key has signed it.
     pub fn checkpoint(&self, verifier: &Verifier) -> Result<Checkpoint, LogError> {
-        let note = self.signed_checkpoint()?;
-        Checkpoint::open(verifier, &note)
+        self.opened(verifier, &self.signed_checkpoint()?)
+    }
+
+    pub(crate) fn opened(&self, verifier: &Verifier, note: &[u8]) -> Result<Checkpoint, LogError> {
+        Checkpoint::open(verifier, note)
             .map_err(|error| LogError::damaged(&self.file(CHECKPOINT), error.to_string()))
     }
 
     /// The hashes of a tile.
     pub fn hashes(&self, tile: Tile) -> Result<Vec<Hash>, LogError> {
-        let (path, content) = self.tile(tile)?;
-        tile::hashes(&content, tile.width)
-            .ok_or_else(|| LogError::damaged(&path, format!("does not have {} hashes", tile.width)))
+        let (path, content, width) = self.tile(tile)?;
+        let mut hashes = tile::hashes(&content, width)
+            .ok_or_else(|| LogError::damaged(&path, format!("does not have {width} hashes")))?;
+        hashes.truncate(usize::try_from(tile.width).unwrap_or(usize::MAX));
+        Ok(hashes)
     }
 
     /// The entries of a tile.
     pub fn entries(&self, tile: Tile) -> Result<Vec<Vec<u8>>, LogError> {
-        let (path, content) = self.tile(tile)?;
-        tile::entries(&content, tile.width)
-            .ok_or_else(|| LogError::damaged(&path, format!("does not have {} entries", tile.width)))
+        let (path, content, width) = self.tile(tile)?;
+        let mut entries = tile::entries(&content, width)
+            .ok_or_else(|| LogError::damaged(&path, format!("does not have {width} entries")))?;
+        entries.truncate(usize::try_from(tile.width).unwrap_or(usize::MAX));
+        Ok(entries)
     }
 
     /// Reads the hashes of the log with this size.
@@ -105,10 +112,22 @@ impl LogDirectory {
         TileHashes::new(size, |tile| self.hashes(tile))
     }
 
-    fn tile(&self, tile: Tile) -> Result<(PathBuf, Vec<u8>), LogError> {
+    /// The content of a tile, and its width. A partial tile that is gone was replaced by a wider one, which begins with it:
+    /// the log has grown since its checkpoint was read.
+    fn tile(&self, tile: Tile) -> Result<(PathBuf, Vec<u8>, u64), LogError> {
         let path = self.file(&tile.path());
-        let content = read(&path).map_err(LogError::io(&path))?;
-        Ok((path, content))
+        let error = match read(&path) {
+            Ok(content) => return Ok((path, content, tile.width)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+            Err(error) => return Err(LogError::io(&path)(error)),
+        };
+        for width in (tile.width + 1..=WIDTH).rev() {
+            let wider = self.file(&Tile { width, ..tile }.path());
+            if let Ok(content) = read(&wider) {
+                return Ok((wider, content, width));
+            }
+        }
+        Err(LogError::io(&path)(error))
     }
 
     fn lock(&self, timeout: Duration) -> Result<File, LogError> {

@@ -7,14 +7,15 @@ use crate::merkle::{Hash, is_consistent, leaf_hash, prove_consistency, root};
 use crate::note::Verifier;
 use crate::tile::{Tile, TileKind, WIDTH, complete, fold};
 
-/// Verifies a log against its checkpoint, which it returns; calls `visit` with the place of each entry and the entry.
+/// Verifies a log against its checkpoint, which it returns with its note; calls `visit` with the place of each entry and the entry.
 // threat: rewritten-log
 pub fn verified(
     log: &LogDirectory,
     verifier: &Verifier,
     mut visit: impl FnMut(u64, &[u8]) -> Result<(), LogError>,
-) -> Result<Checkpoint, LogError> {
-    let checkpoint = log.checkpoint(verifier)?;
+) -> Result<(Checkpoint, Vec<u8>), LogError> {
+    let note = log.signed_checkpoint()?;
+    let checkpoint = log.opened(verifier, &note)?;
     let size = checkpoint.size;
     let mut above = Vec::new();
     for index in 0..size.div_ceil(WIDTH) {
@@ -43,7 +44,7 @@ pub fn verified(
         let problem = format!("the root of the {size} entries is not that of the checkpoint");
         return Err(LogError::damaged(log.path(), problem));
     }
-    Ok(checkpoint)
+    Ok((checkpoint, note))
 }
 
 fn compare(log: &LogDirectory, tile: Tile, hashes: &[Hash]) -> Result<(), LogError> {
@@ -102,7 +103,7 @@ mod tests {
             visited += 1;
             Ok(())
         });
-        assert_eq!((checkpoint.unwrap().size, visited), (600, 600));
+        assert_eq!((checkpoint.unwrap().0.size, visited), (600, 600));
         let names = [
             "checkpoint",
             "tile/0/000",

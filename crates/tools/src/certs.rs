@@ -16,6 +16,7 @@ mod kind;
 mod kubeconfig;
 pub(super) mod link;
 mod listing;
+mod log;
 mod making;
 pub(super) mod named_file;
 mod passphrase;
@@ -78,6 +79,9 @@ pub enum CertsCommand {
     /// Print or verify the CAs that a cluster publishes as ClusterTrustBundles.
     #[command(subcommand, after_help = bundle::EXAMPLE)]
     Bundle(bundle::BundleCommand),
+    /// A log of issued certificates from which nothing can be removed unnoticed: create, verify, prove, monitor.
+    #[command(subcommand, after_help = log::EXAMPLE)]
+    Log(log::LogCommand),
     /// Revoke certificates: write a CRL, a deny list, or both.
     #[command(after_help = revoke::EXAMPLE)]
     Revoke(Box<revoke::RevokeFlags>),
@@ -105,6 +109,7 @@ impl CertsCommand {
             Self::Deny(flags) => requests::decide::deny(flags),
             Self::Watch(flags) => requests::watch::run(flags),
             Self::Bundle(command) => bundle::run(command),
+            Self::Log(command) => log::run(command),
             Self::Revoke(flags) => revoke::run(flags),
             Self::Index(flags) => listing::run(flags),
         };

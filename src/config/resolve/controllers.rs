@@ -3,6 +3,7 @@
 mod authority;
 mod election;
 mod profiles;
+mod signing_log;
 mod trust_bundles;
 
 use std::path::Path;
@@ -130,6 +131,7 @@ impl ConfigResolver<'_> {
             self.warn_of_unused_files(given);
         }
         let serving = self.serving_ca(given, &names);
+        let log = self.signing_log(given, signs);
         if names.is_empty() || self.errors.len() != errors {
             return None;
         }
@@ -142,7 +144,7 @@ impl ConfigResolver<'_> {
         let signing_duration = signing_duration?;
         let published = self.published(given, &names, &signers, serving, signing_duration);
         let controllers =
-            ControllerSettings { names, signers, signing_duration, published, election: election? };
+            ControllerSettings { names, signers, signing_duration, published, log, election: election? };
         Some((controllers, authorities))
     }
 

@@ -203,6 +203,27 @@ fn a_changed_tile_is_never_signed() {
 }
 
 #[test]
+fn a_reader_of_an_older_checkpoint_reads_the_wider_tiles_that_have_replaced_its_own() {
+    let key = signer();
+    for (old, new) in [(3, 5), (3, 256), (250, 600), (257, 300)] {
+        let directory = tempfile::tempdir().unwrap();
+        let log = LogDirectory::create(directory.path(), &key).unwrap();
+        append(&log, &key, 0, old);
+        let checkpoint = log.checkpoint(key.verifier()).unwrap();
+        append(&log, &key, old, new);
+        append(&log, &key, new, new + 1);
+        for kind in ["0", "1", "entries"] {
+            let partial = Tile::containing(TileKind::Entries, old - 1, old);
+            let number = partial.path().replace("tile/entries", &format!("tile/{kind}"));
+            fs::remove_file(directory.path().join(number)).ok();
+        }
+        assert_eq!(root(&log.tree(old), old).unwrap(), checkpoint.root, "{old} of {new}");
+        let tile = Tile::containing(TileKind::Entries, old - 1, old);
+        assert_eq!(log.entries(tile).unwrap().last(), Some(&entry(old - 1)), "{old} of {new}");
+    }
+}
+
+#[test]
 fn two_writers_wait_for_each_other_and_readers_do_not() {
     let (key, directory) = (signer(), tempfile::tempdir().unwrap());
     let log = LogDirectory::create(directory.path(), &key).unwrap();
