@@ -66,7 +66,7 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
         tokio::select! {
             never = publisher.run() => match never {},
             () = until_not_best(&context, version) => {
-                info!(cluster = &*context.cluster, "the API server no longer serves {GROUP}/{version} {PLURAL}, or a newer version");
+                info!(cluster = &*context.cluster, "the API server serves another version of {PLURAL}");
             }
         }
     }

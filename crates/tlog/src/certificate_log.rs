@@ -34,8 +34,11 @@ pub struct CertificateLog {
 
 struct PendingEntry {
     entry: Vec<u8>,
-    result: Arc<Mutex<Option<Result<u64, Arc<LogError>>>>>,
+    result: Arc<Mutex<Option<AppendResult>>>,
 }
+
+/// The place of a certificate. Certificates that are written together fail together.
+pub type AppendResult = Result<u64, Arc<LogError>>;
 
 /// The file of a log's private key: beside the directory, which may be published.
 pub fn key_file(directory: &Path) -> PathBuf {
@@ -106,7 +109,7 @@ impl CertificateLog {
 
     /// Appends a certificate; returns its place. Blocks: it syncs files. `details` is a JSON object.
     // threat: unlogged-certificate
-    pub fn append(&self, certificate: &[u8], details: &str, now: UnixTime) -> Result<u64, Arc<LogError>> {
+    pub fn append(&self, certificate: &[u8], details: &str, now: UnixTime) -> AppendResult {
         let entry = LogEntry {
             timestamp: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             certificate: certificate.to_vec(),
@@ -258,7 +261,7 @@ mod tests {
     fn a_certificate_that_does_not_fit_is_an_error_of_its_own() {
         let (_parent, directory) = created();
         let log = CertificateLog::open(&directory).unwrap();
-        let error = log.append(&[0; 70_000], "{}", UnixTime::ZERO).unwrap_err();
+        let error = log.append(&vec![0; 70_000], "{}", UnixTime::ZERO).unwrap_err();
         assert!(matches!(*error, LogError::TooLarge(70_000)), "{error}");
         assert_eq!(log.append(&[0; 10], "{}", UnixTime::ZERO).unwrap(), 0);
     }

@@ -59,7 +59,7 @@ fn subtree<R: HashReader>(reader: &R, low: u64, high: u64) -> Result<Hash, R::Er
 
 /// The largest power of two below `size`, which is at least 2.
 fn split(size: u64) -> u64 {
-    1 << (63 - size.saturating_sub(1).max(1).leading_zeros())
+    1 << size.saturating_sub(1).max(1).ilog2()
 }
 
 /// The proof that the entry `index` is in the tree of `size` entries; empty if it is not.

@@ -181,7 +181,7 @@ mod tests {
         }
         let mut content = Vec::new();
         assert!(push_entry(&mut content, b"one") && push_entry(&mut content, b""));
-        assert!(!push_entry(&mut content, &[0; 65_536]));
+        assert!(!push_entry(&mut content, &vec![0; 65_536]));
         assert_eq!(entries(&content, 2).unwrap(), [b"one".to_vec(), Vec::new()]);
         for (content, width) in [(&content[..], 1), (&content[..], 3), (&content[..4], 1), (&content[..6], 2)]
         {
