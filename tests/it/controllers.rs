@@ -17,6 +17,7 @@ use crate::gateway::InProcess as _;
 mod audit;
 mod election;
 mod mistakes;
+mod published;
 mod request_flood;
 mod requests;
 mod tenants;

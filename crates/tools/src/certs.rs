@@ -5,6 +5,7 @@ mod authority;
 mod bundle;
 mod ca_certificates;
 mod error;
+mod expiring;
 mod exposure;
 pub(super) mod files;
 pub(super) mod flags;
@@ -29,6 +30,7 @@ mod renew;
 pub(super) mod requests;
 mod revocations;
 mod revoke;
+mod rotate;
 mod sign;
 pub(super) mod signing;
 
@@ -79,6 +81,12 @@ pub enum CertsCommand {
     /// Print or verify the CAs that a cluster publishes as ClusterTrustBundles.
     #[command(subcommand, after_help = bundle::EXAMPLE)]
     Bundle(bundle::BundleCommand),
+    /// List the certificates that must be replaced soon, by which day, and how.
+    #[command(after_help = expiring::EXAMPLE)]
+    Expiring(expiring::ExpiringFlags),
+    /// Rehearse the rotation of a CA: list what trusts it, how long its certificates live, and the steps.
+    #[command(after_help = rotate::EXAMPLE)]
+    Rotate(rotate::RotateFlags),
     /// A log of issued certificates from which nothing can be removed unnoticed: create, verify, prove, monitor.
     #[command(subcommand, after_help = log::EXAMPLE)]
     Log(log::LogCommand),
@@ -110,6 +118,8 @@ impl CertsCommand {
             Self::Watch(flags) => requests::watch::run(flags),
             Self::Bundle(command) => bundle::run(command),
             Self::Log(command) => log::run(command),
+            Self::Expiring(flags) => expiring::run(flags),
+            Self::Rotate(flags) => rotate::run(flags),
             Self::Revoke(flags) => revoke::run(flags),
             Self::Index(flags) => listing::run(flags),
         };

@@ -45,7 +45,7 @@ impl PublishedBundle {
     /// Until when the gateway publishes a former CA.
     pub(super) fn needed_until(&self, sha256: &str) -> Option<String> {
         let text = self.0.metadata.annotations.as_ref()?.get(ANCHORS)?;
-        let mut records: BTreeMap<String, AnchorRecord> = serde_json::from_str(text).ok()?;
+        let mut records = serde_json::from_str::<BTreeMap<String, AnchorRecord>>(text).ok()?;
         records.remove(sha256)?.until
     }
 }

@@ -1,12 +1,13 @@
 //! What the entries of a log say, for people and programs.
 
+use std::collections::BTreeMap;
+
 use portcullis_go::time;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_pki::x509::name_text::rfc4514;
 use portcullis_system::clock::UnixTime;
 use portcullis_tlog::entry::LogEntry;
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::super::{fingerprint, hex};
 
@@ -22,9 +23,8 @@ pub(super) struct EntryRow {
     pub(super) serial: String,
     pub(super) not_after: String,
     pub(super) sha256: String,
-    /// The cluster, signer, request and requester.
-    #[serde(flatten)]
-    pub(super) details: Map<String, Value>,
+    /// The cluster, signer, request and requester, as the signer has written them.
+    pub(super) details: BTreeMap<String, String>,
     /// The names that patterns are compared with.
     #[serde(skip)]
     names: Vec<String>,
@@ -94,7 +94,7 @@ impl EntryRow {
 
     pub(super) fn cells(&self) -> [String; 6] {
         let names = if self.alt_names.is_empty() { "<none>".to_owned() } else { self.alt_names.join(", ") };
-        let signer = self.details.get("signerName").and_then(Value::as_str).unwrap_or("<unknown>");
+        let signer = self.details.get("signerName").map_or("<unknown>", String::as_str);
         [
             self.index.to_string(),
             self.logged_at.clone(),
