@@ -175,6 +175,39 @@ fn killed_at_any_time_nothing_is_lost_or_forked() {
 }
 
 #[test]
+fn a_write_that_fails_leaves_the_log_as_it_was() {
+    let key = signer();
+    for (from, to) in [(0, 1), (3, 4), (254, 258), (511, 513)] {
+        let reference = tempfile::tempdir().unwrap();
+        let log = LogDirectory::create(reference.path(), &key).unwrap();
+        append(&log, &key, 0, from);
+        let before = files(reference.path());
+        append(&log, &key, from, to);
+        let new = files(reference.path()).into_keys().filter(|path| !before.contains_key(path));
+        let new: Vec<PathBuf> =
+            new.map(|path| path.strip_prefix(reference.path()).unwrap().to_owned()).collect();
+        assert!(new.len() >= 2, "{new:?}");
+        for name in new {
+            let directory = tempfile::tempdir().unwrap();
+            let log = LogDirectory::create(directory.path(), &key).unwrap();
+            append(&log, &key, 0, from);
+            // As on a full disk: this file cannot be written.
+            let place = directory.path().join(&name);
+            fs::create_dir_all(&place).unwrap();
+            let mut locked = log.open(&key, Duration::ZERO).unwrap();
+            let failed = locked.append(&entries(from, to));
+            assert!(matches!(failed, Err(LogError::Io { .. })), "{name:?}: {failed:?}");
+            assert_eq!(locked.checkpoint().size, from);
+            drop(locked);
+            check(&log, key.verifier(), from);
+            fs::remove_dir(&place).unwrap();
+            append(&log, &key, from, to);
+            check(&log, key.verifier(), to);
+        }
+    }
+}
+
+#[test]
 fn a_changed_tile_is_never_signed() {
     let key = signer();
     for name in ["tile/0/000", "tile/0/001.p/4", "tile/1/000.p/1", "tile/entries/001.p/4"] {
