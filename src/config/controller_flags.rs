@@ -109,6 +109,10 @@ pub struct SignerProfileKeys {
     /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token. Required.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<String>,
+    /// File with further CA certificates that clustertrustbundle-publishing publishes beside certFile, PEM: that of the next
+    /// CA, before it signs.
+    #[arg(long, value_name = "FILE")]
+    pub trust_anchors_file: Option<PathBuf>,
     /// The allowed common names. In this and the other patterns one `*`, at the beginning or at the end, matches any
     /// text. It does not match names that begin with system: or kubeadm:, whose prefix a pattern must spell out.
     #[arg(long, value_name = "PATTERNS")]

@@ -44,6 +44,8 @@ pub struct SignerSettings {
 struct SignerInputs {
     digest: Vec<u8>,
     rules: Option<CustomRules>,
+    /// Published beside the authority.
+    anchors: Vec<TrustAnchor>,
 }
 
 impl SignerSettings {
@@ -53,25 +55,32 @@ impl SignerSettings {
         authority: Arc<CertificateAuthority>,
         digest: Vec<u8>,
     ) -> Self {
-        Self { profile: Arc::new(profile), authority, inputs: SignerInputs { digest, rules: None } }
+        Self {
+            profile: Arc::new(profile),
+            authority,
+            inputs: SignerInputs { digest, rules: None, anchors: Vec::new() },
+        }
     }
 
-    /// A signer that the operator defines.
+    /// A signer that the operator defines. `anchors` are published beside the authority.
     pub fn custom(
         name: &SignerName,
         rules: CustomRules,
         authority: Arc<CertificateAuthority>,
         digest: Vec<u8>,
+        anchors: Vec<TrustAnchor>,
     ) -> Self {
         let profile = Arc::new(CertificateProfile::custom(name, rules.clone()));
-        Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules) } }
+        Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules), anchors } }
     }
 
-    /// The CA, to be published. `signing_duration` is the maximum lifetime, unless the profile has one.
+    /// The CAs, to be published. `signing_duration` is the maximum lifetime, unless the profile has one.
     pub fn published(&self, signing_duration: Duration) -> PublishedSigner {
         PublishedSigner {
             name: self.name().to_owned(),
-            anchors: vec![TrustAnchor::of(self.authority.certificate())],
+            anchors: std::iter::once(TrustAnchor::of(self.authority.certificate()))
+                .chain(self.inputs.anchors.iter().cloned())
+                .collect(),
             max_lifetime: Some(self.profile.max_lifetime(signing_duration)),
         }
     }

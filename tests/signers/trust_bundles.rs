@@ -44,8 +44,12 @@ impl SignerFiles<'_> {
     }
 
     fn profile(&self) -> Value {
-        json!({"signerName": self.name, "certFile": self.file("crt"), "keyFile": self.file("key"),
-            "commonNames": ["*"], "allowedUsages": ["client auth"], "maxDuration": "24h"})
+        let mut profile = json!({"signerName": self.name, "certFile": self.file("crt"), "keyFile": self.file("key"),
+            "commonNames": ["*"], "allowedUsages": ["client auth"], "maxDuration": "24h"});
+        if self.file("next.crt").exists() {
+            profile["trustAnchorsFile"] = json!(self.file("next.crt"));
+        }
+        profile
     }
 }
 
@@ -164,6 +168,7 @@ pub(crate) async fn published(clusters: &Clusters) -> Result<(), String> {
         [SERVICE, SHORT, THEIRS].map(|name| SignerFiles { dir: &clusters.dir, name });
     let (old, new, other) = (Ca::new("bundled-old"), Ca::new("bundled-new"), Ca::new("theirs"));
     service.write(&old)?;
+    fs::write(service.file("next.crt"), old.cert_pem()).map_err(text)?;
     theirs.write(&Ca::new("ours"))?;
     let end = now() + 30;
     short.write(&Ca::build("short").validity(now() - 3600, end).issue_ca())?;
@@ -186,9 +191,15 @@ pub(crate) async fn published(clusters: &Clusters) -> Result<(), String> {
     let servers = fingerprints(&[&clusters.authorities.servers, &other]);
     equal("beside another publisher", &view, &json!({"error": "", "anchors": servers, "verified": null}))?;
 
+    // The next CA is published before it signs.
+    fs::write(service.file("next.crt"), new.cert_pem()).map_err(text)?;
+    until_anchors(api, SERVICE, Some(2)).await?;
+    if !signed_by(&issued(api, SERVICE).await?, "bundled-old") {
+        return Err("the next CA has signed before its time".to_owned());
+    }
+
     // Rotated: both, and certificates of both verify.
     service.write(&new)?;
-    until_anchors(api, SERVICE, Some(2)).await?;
     let mut after = String::new();
     eventually("a certificate of the new CA", async || {
         after = issued(api, SERVICE).await?;

@@ -129,6 +129,29 @@ mod tests {
         }
     }
 
+    /// Below the right edge: the root is computed without it.
+    #[test]
+    fn a_changed_hash_in_a_full_tile_of_an_upper_level_is_found() {
+        let key = signer();
+        let (directory, log) = log_of(&key, WIDTH * WIDTH + 1);
+        let path = directory.path().join("tile/1/000");
+        let mut content = fs::read(&path).unwrap();
+        content[0] ^= 1;
+        fs::write(&path, &content).unwrap();
+        let error = verified(&log, key.verifier(), |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.ends_with("tile/1/000: has other hashes than the entries below it"), "{error}");
+    }
+
+    #[test]
+    fn a_signed_root_of_another_tree_is_found() {
+        let key = signer();
+        let (directory, log) = log_of(&key, 3);
+        let wrong = Checkpoint { root: [0; 32], ..log.checkpoint(key.verifier()).unwrap() };
+        fs::write(directory.path().join("checkpoint"), wrong.signed(&key)).unwrap();
+        let error = verified(&log, key.verifier(), |_, _| Ok(())).unwrap_err().to_string();
+        assert!(error.ends_with("the root of the 3 entries is not that of the checkpoint"), "{error}");
+    }
+
     #[test]
     fn a_log_that_was_rewritten_by_the_holder_of_its_key_is_not_a_continuation() {
         let key = signer();

@@ -51,7 +51,7 @@ fn check_shows_whose_cas_are_published() {
     let files = Files::new();
     let both = "--controllers=csrsigning,clustertrustbundle-publishing";
     let text = files.check(&[both, "--cluster-trust-bundle-serving-ca-file=DIR/servers-ca.crt"]);
-    let expected = "publishes  the CAs of kubernetes.io/kubelet-serving, kubernetes.io/kube-apiserver-client-kubelet, \
+    let expected = "publishes the CAs of kubernetes.io/kubelet-serving, kubernetes.io/kube-apiserver-client-kubelet, \
                     kubernetes.io/kube-apiserver-client, kubernetes.io/kube-apiserver-serving\n";
     assert!(text.contains(expected), "{text}");
     // Without the signer no CA is in use here.
@@ -71,6 +71,25 @@ fn a_certificate_that_no_bundle_may_have_is_refused() {
     let flag = "--cluster-trust-bundle-serving-ca-file=DIR/leaf.crt";
     let text = files.check(&["--controllers=clustertrustbundle-publishing", flag]);
     assert!(text.contains("DIR/leaf.crt") && text.contains("is not that of a CA"), "{text}");
+}
+
+#[test]
+fn the_next_ca_of_a_signer_is_the_certificate_of_a_ca() {
+    let files = Files::new();
+    let check = |next: &str| {
+        let profiles = format!(
+            "apiVersion: portcullis.dev/v1alpha1\nkind: SignerProfiles\nsigners:\n- signerName: example.com/service\n  \
+             certFile: ca.crt\n  keyFile: ca.key\n  trustAnchorsFile: {next}\n  allowedUsages: [client auth]\n"
+        );
+        files.pki.write("profiles.yaml", profiles);
+        let controllers = "--controllers=csrsigning,clustertrustbundle-publishing";
+        files.check(&[controllers, "--signer-profiles=DIR/profiles.yaml"])
+    };
+    let text = check("servers-ca.crt");
+    assert!(text.contains("kubernetes.io/kube-apiserver-client, example.com/service\n"), "{text}");
+    let text = check("leaf.crt");
+    assert!(text.contains("trustAnchorsFile") && text.contains("is not that of a CA"), "{text}");
+    assert!(text.contains("DIR/profiles.yaml:7"), "{text}");
 }
 
 #[test]

@@ -1,16 +1,15 @@
 //! Resolves what `clustertrustbundle-publishing` publishes: the CAs of the signers, and that of the serving certificate.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::path::Path;
 use std::time::Duration;
 
 use portcullis_pki::issuance::profile::LEGACY_UNKNOWN;
-use portcullis_pki::x509::CaBundle;
 
 use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::resolve::ConfigResolver;
-use crate::config::sections::MergedSection;
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::controllers::settings::{ControllerName, PublishedSigner, SignerSettings, TrustAnchor};
 
 const FLAG: &str = "cluster-trust-bundle-serving-ca-file";
@@ -24,7 +23,7 @@ impl ConfigResolver<'_> {
         &mut self,
         given: &MergedSection<ControllerFlags>,
         names: &BTreeSet<ControllerName>,
-    ) -> Option<Arc<CaBundle>> {
+    ) -> Option<Vec<TrustAnchor>> {
         let file = given.values.cluster_trust_bundle_serving_ca_file.as_ref()?;
         let place = given.place(FLAG);
         let key = &place.key;
@@ -34,7 +33,12 @@ impl ConfigResolver<'_> {
             self.warnings.push(format!("{key} has no effect without {name} in {controllers}"));
             return None;
         }
-        let bundle = self.ca_bundle(&place, file)?;
+        self.trust_anchors(&place, file)
+    }
+
+    /// The CA certificates of a file, all of which a bundle may have. Errors go to `self.errors`.
+    pub(super) fn trust_anchors(&mut self, place: &KeyLocation, file: &Path) -> Option<Vec<TrustAnchor>> {
+        let bundle = self.ca_bundle(place, file)?;
         // kubernetes: pkg/apis/certificates/validation/validation.go, validateTrustBundle
         for certificate in bundle.certificates() {
             if !certificate.extensions.basic_constraints.is_some_and(|constraints| constraints.is_ca) {
@@ -42,11 +46,11 @@ impl ConfigResolver<'_> {
                 let problem = format!(
                     "the certificate {label:?} is not that of a CA, and API servers refuse it in a bundle"
                 );
-                let error = ConfigError::new(key, problem).in_file(&place.path(file));
+                let error = ConfigError::new(&place.key, problem).in_file(&place.path(file));
                 self.errors.push(error.fix("give the certificate of the CA that has signed it"));
             }
         }
-        Some(bundle)
+        Some(bundle.certificates().iter().map(TrustAnchor::of).collect())
     }
 
     /// What is published: nothing, unless the controller is enabled.
@@ -55,7 +59,7 @@ impl ConfigResolver<'_> {
         given: &MergedSection<ControllerFlags>,
         names: &BTreeSet<ControllerName>,
         signers: &[SignerSettings],
-        serving: Option<Arc<CaBundle>>,
+        serving: Option<Vec<TrustAnchor>>,
         signing_duration: Duration,
     ) -> Vec<PublishedSigner> {
         if !names.contains(&ControllerName::TrustBundlePublishing) {
@@ -64,9 +68,9 @@ impl ConfigResolver<'_> {
         // kubernetes: api/certificates/v1, LegacyUnknownSignerName: its certificates are trusted by nothing.
         let trusted = signers.iter().filter(|signer| signer.name() != LEGACY_UNKNOWN);
         let mut published: Vec<_> = trusted.map(|signer| signer.published(signing_duration)).collect();
-        published.extend(serving.map(|bundle| PublishedSigner {
+        published.extend(serving.map(|anchors| PublishedSigner {
             name: KUBE_APISERVER_SERVING.to_owned(),
-            anchors: bundle.certificates().iter().map(TrustAnchor::of).collect(),
+            anchors,
             max_lifetime: None,
         }));
         if published.is_empty() {
