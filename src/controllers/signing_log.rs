@@ -73,12 +73,9 @@ impl LogAttempt {
     pub(crate) fn permits(self, context: &ControllerContext, controller: ControllerName) -> bool {
         let (cluster, alias) = (&*context.cluster, controller.alias());
         let cause = format!("{alias} logs certificates");
-        let problem = match self.result {
-            Ok(_) => {
-                context.problems.ends(&cause);
-                return true;
-            }
-            Err(problem) => problem,
+        let Err(problem) = self.result else {
+            context.problems.ends(&cause);
+            return true;
         };
         context.metrics.controllers.log_errors.with_label_values(&[cluster, alias]).inc();
         let is_new = context.problems.begins(&cause);

@@ -65,7 +65,7 @@ enum Feature {
     Approving,
     /// The cleaner of certificate requests.
     Cleaning,
-    /// The CA of a serving certificate, as a ClusterTrustBundle.
+    /// The CA of a serving certificate, as a `ClusterTrustBundle`.
     TrustBundles,
     /// An expired bootstrap token.
     TokenCleaning,

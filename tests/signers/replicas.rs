@@ -210,8 +210,7 @@ fn fingerprint(certificate: &str) -> String {
     let pem = String::from_utf8_lossy(&pem).into_owned();
     let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
     let der = STANDARD.decode(body).unwrap_or_default();
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &der);
-    hash.as_ref().iter().map(|octet| format!("{octet:02x}")).collect()
+    portcullis_go::hex::hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &der).as_ref())
 }
 
 /// Runs `each` for all items, sixteen at a time.

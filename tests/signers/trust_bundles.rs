@@ -90,8 +90,7 @@ async fn projected(
 
 fn fingerprints(cas: &[&Ca]) -> Vec<String> {
     let of = |ca: &&Ca| {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &ca.cert);
-        digest.as_ref().iter().map(|octet| format!("{octet:02x}")).collect::<String>()
+        portcullis_go::hex::hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &ca.cert).as_ref())
     };
     let mut all: Vec<String> = cas.iter().map(of).collect();
     all.sort();
@@ -112,7 +111,7 @@ async fn issued(api: &Api, signer: &str) -> Result<String, String> {
     let mut certificate = String::new();
     eventually("a certificate", async || {
         let object = api.get(&at).await?.ok()?;
-        certificate = object["status"]["certificate"].as_str().unwrap_or_default().to_owned();
+        object["status"]["certificate"].as_str().unwrap_or_default().clone_into(&mut certificate);
         Ok(!certificate.is_empty())
     })
     .await?;

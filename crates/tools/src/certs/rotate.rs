@@ -142,11 +142,9 @@ impl RotationReport {
             });
             text += &table::columns(["PLACE", "FINDING"], rows);
         }
-        text += "\n";
-        for (number, step) in (1..).zip(&self.steps) {
-            text += &format!("{number}. {step}\n");
-        }
-        text
+        let steps =
+            (1..).zip(&self.steps).map(|(number, step): (u32, &String)| format!("{number}. {step}\n"));
+        text + "\n" + &steps.collect::<String>()
     }
 }
 

@@ -21,7 +21,7 @@ pub(in crate::controllers::trust_bundles) fn anchor(name: &str, year: i32) -> Tr
 pub(in crate::controllers::trust_bundles) fn signer(anchors: &[&TrustAnchor], days: u32) -> PublishedSigner {
     PublishedSigner {
         name: SIGNER.to_owned(),
-        anchors: anchors.iter().map(|anchor| TrustAnchor::clone(anchor)).collect(),
+        anchors: anchors.iter().copied().cloned().collect(),
         max_lifetime: Some(DAY * days),
     }
 }
@@ -76,7 +76,7 @@ fn a_former_ca_stays_until_the_last_certificate_signed_under_it_has_expired() {
     assert_eq!(next, Some(needed));
     let end = NOW + DAY + needed;
     assert_eq!(
-        plan(Some(&bundle), Some(&rotated), PUBLISHER, end - Duration::from_secs(1)),
+        plan(Some(&bundle), Some(&rotated), PUBLISHER, end.saturating_sub(Duration::from_secs(1))),
         (BundlePlan::Keep, Some(Duration::from_secs(1)))
     );
     let (bundle, next) = written(plan(Some(&bundle), Some(&rotated), PUBLISHER, end));
@@ -156,8 +156,8 @@ fn a_certificate_that_another_client_adds_is_removed() {
 
 #[test]
 fn a_bundle_of_another_publisher_is_not_touched() {
-    let one = signer(&[&anchor("own", 2040)], 90);
     type Edit = fn(&mut TrustBundle);
+    let one = signer(&[&anchor("own", 2040)], 90);
     let cases: [(&str, Edit, &str); 5] = [
         (
             "no label",
