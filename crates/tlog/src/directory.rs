@@ -23,7 +23,7 @@ const LOCK: &str = ".lock";
 /// The maximum size of a file: 256 entries with their lengths.
 const MAX_FILE: u64 = 256 * 65_537;
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Tiles and checkpoints are for whoever watches the log.
+/// Monitors, which run as other users, read tiles and checkpoints.
 #[cfg(unix)]
 const MODE: u32 = 0o644;
 

@@ -1,5 +1,5 @@
 //! An append-only log of issued certificates: a Merkle tree (RFC 6962) whose hashes and entries are files, and signed
-//! checkpoints of it. What is in the log cannot be removed or changed without a reader noticing who has an older checkpoint.
+//! checkpoints of it. A reader with an older checkpoint finds out whether an entry was removed or changed since.
 //!
 //! Follows C2SP's tlog-tiles, tlog-checkpoint, tlog-proof and signed-note. The few rules of the tree are here, and compared
 //! with Go's `golang.org/x/mod/sumdb/{tlog,note}`: the crates that have them bring a second implementation of signatures

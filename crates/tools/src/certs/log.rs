@@ -1,5 +1,5 @@
-//! `portcullis certs log`: the log of issued certificates. Whoever has an older checkpoint of it can show that nothing was
-//! removed since, and a proof that a certificate is in it needs no access to it.
+//! `portcullis certs log`: the log of issued certificates. An older checkpoint of it shows that nothing was removed
+//! since, and a proof that a certificate is in it needs no access to it.
 
 mod entries;
 mod monitor;
