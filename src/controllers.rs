@@ -22,9 +22,11 @@ mod problems;
 pub(crate) mod queue;
 mod request_feed;
 pub(crate) mod settings;
+pub(crate) mod signing_log;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod token_cleaner;
+pub(crate) mod trust_bundles;
 pub(crate) mod worker;
 
 use std::convert::Infallible;

@@ -100,6 +100,8 @@ struct ClusterReport {
     limits: Option<LimitReport>,
     controllers: Vec<&'static str>,
     signers: Vec<SignerReport>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    published_signers: Vec<String>,
     leader_election: Option<String>,
 }
 
@@ -270,6 +272,7 @@ impl ClusterReport {
             controllers,
         } = cluster;
         let controllers = controllers.as_deref();
+        let published = controllers.iter().flat_map(|run| &run.published);
         let address = |endpoint: &Endpoint| format!("https://{}{}", endpoint.address, backend.path_prefix);
         let named = |value: Option<PossibleValue>| value.map(|value| value.get_name().to_owned());
         let identity = backend.identity.to_possible_value();
@@ -313,6 +316,7 @@ impl ClusterReport {
             tokens: authentication.static_tokens.map_or(0, |tokens| tokens.count()),
             controllers: controllers.iter().flat_map(|run| &run.names).map(|name| name.alias()).collect(),
             signers: controllers.map(SignerReport::all).unwrap_or_default(),
+            published_signers: published.map(|signer| signer.name.clone()).collect(),
             leader_election: controllers
                 .and_then(|run| run.election.as_ref())
                 .map(|election| format!("{}/{}", election.namespace, election.name)),
@@ -392,6 +396,9 @@ impl ClusterReport {
             };
             rows.push(("runs", vec![self.controllers.join(", ") + &lease]));
             rows.push(("signs", self.signers.iter().map(SignerReport::line).collect()));
+            if !self.published_signers.is_empty() {
+                rows.push(("publishes", vec![format!("the CAs of {}", self.published_signers.join(", "))]));
+            }
         }
         rows
     }

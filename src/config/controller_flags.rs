@@ -9,13 +9,16 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::controllers::signing_log::LogFailurePolicy;
+
 /// The controllers to run, and their settings.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[command(next_help_heading = "Controllers")]
 pub struct ControllerFlags {
     /// The controllers to enable, comma-separated: csrsigning, csrapproving, csrcleaner, tokencleaner, bootstrapsigner,
-    /// podcertificaterequest-signing, or kube-controller-manager's longer names. `*` enables the first three, `-foo`
+    /// podcertificaterequest-signing, clustertrustbundle-publishing, or kube-controller-manager's longer names. `*` enables
+    /// the first three, `-foo`
     /// disables foo. Default: none.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', allow_hyphen_values = true)]
     pub controllers: Vec<String>,
@@ -64,6 +67,19 @@ pub struct ControllerFlags {
     /// its certificates.
     #[arg(long, value_name = "FILE")]
     pub pod_signer_profiles: Option<PathBuf>,
+    /// File with the CA certificates by which clients verify the gateway's serving certificate, PEM. The controller
+    /// clustertrustbundle-publishing publishes them in the bundle kubernetes.io:kube-apiserver-serving:portcullis.
+    #[arg(long, value_name = "FILE")]
+    #[serde(rename = "clusterTrustBundleServingCAFile")]
+    pub cluster_trust_bundle_serving_ca_file: Option<PathBuf>,
+    /// Directory of the log of issued certificates, which `portcullis certs log init` creates, with its keys beside it. Each
+    /// certificate is in it before it is issued.
+    #[arg(long, value_name = "DIR")]
+    pub certificate_log: Option<PathBuf>,
+    /// Whether a certificate that cannot be logged is refused until it can be (Fail), or issued (Ignore).
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = LogFailurePolicy::Fail)]
+    #[serde(with = "super::sections::by_flag_name")]
+    pub certificate_log_failure_policy: LogFailurePolicy,
     /// Run controllers only while holding a leader election lease, so that they run in one of several replicas.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true")]
     pub leader_elect: bool,
@@ -99,6 +115,10 @@ pub struct SignerProfileKeys {
     /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token. Required.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<String>,
+    /// File with further CA certificates that clustertrustbundle-publishing publishes beside certFile, PEM: that of the next
+    /// CA, before it signs.
+    #[arg(long, value_name = "FILE")]
+    pub trust_anchors_file: Option<PathBuf>,
     /// The allowed common names. In this and the other patterns one `*`, at the beginning or at the end, matches any
     /// text. It does not match names that begin with system: or kubeadm:, whose prefix a pattern must spell out.
     #[arg(long, value_name = "PATTERNS")]

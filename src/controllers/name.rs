@@ -19,20 +19,23 @@ pub enum ControllerName {
     BootstrapSigner,
     /// Signs requests for certificates of pods. kube-controller-manager has no such controller.
     PodCertificateSigning,
+    /// Publishes the CAs of signers as `ClusterTrustBundle` objects.
+    TrustBundlePublishing,
 }
 
 impl ControllerName {
     /// All controllers.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::CsrSigning,
         Self::CsrApproving,
         Self::CsrCleaner,
         Self::TokenCleaner,
         Self::BootstrapSigner,
         Self::PodCertificateSigning,
+        Self::TrustBundlePublishing,
     ];
 
-    /// The older name of kube-controller-manager where it has one, used in logs and metrics.
+    /// The older name of kube-controller-manager, or a name of the gateway's own, used in logs and metrics.
     pub const fn alias(self) -> &'static str {
         match self {
             Self::CsrSigning => "csrsigning",
@@ -41,6 +44,7 @@ impl ControllerName {
             Self::TokenCleaner => "tokencleaner",
             Self::BootstrapSigner => "bootstrapsigner",
             Self::PodCertificateSigning => "podcertificaterequest-signing",
+            Self::TrustBundlePublishing => "clustertrustbundle-publishing",
         }
     }
 
@@ -53,13 +57,20 @@ impl ControllerName {
             Self::TokenCleaner => "token-cleaner-controller",
             Self::BootstrapSigner => "bootstrap-signer-controller",
             Self::PodCertificateSigning => "podcertificaterequest-signing-controller",
+            Self::TrustBundlePublishing => "clustertrustbundle-publishing-controller",
         }
     }
 
     /// Whether `*` includes the controller.
     // kubernetes: cmd/kube-controller-manager/app/{controllermanager,bootstrap}.go, ControllersDisabledByDefault
     const fn is_in_star(self) -> bool {
-        !matches!(self, Self::TokenCleaner | Self::BootstrapSigner | Self::PodCertificateSigning)
+        !matches!(
+            self,
+            Self::TokenCleaner
+                | Self::BootstrapSigner
+                | Self::PodCertificateSigning
+                | Self::TrustBundlePublishing
+        )
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -116,7 +127,13 @@ mod tests {
                 &[ControllerName::CsrSigning, ControllerName::CsrApproving],
             ),
             (
-                &["*", "bootstrapsigner", "tokencleaner", "podcertificaterequest-signing"],
+                &[
+                    "*",
+                    "bootstrapsigner",
+                    "tokencleaner",
+                    "podcertificaterequest-signing",
+                    "clustertrustbundle-publishing",
+                ],
                 &ControllerName::ALL,
             ),
             (&["podcertificaterequest-signing-controller"], &[ControllerName::PodCertificateSigning]),

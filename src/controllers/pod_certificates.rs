@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use aws_lc_rs::rand;
 use portcullis_pki::issuance::pod::Jitter;
+use portcullis_system::clock::UnixTime;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -34,7 +35,8 @@ use super::expiration::ExpirationGauges;
 use super::problems::error_message;
 use super::queue::{AttemptOutcome, RetryPolicy};
 use super::request_feed::{RequestFeed, RequestKey};
-use super::settings::{ControllerName, PodSignerSettings};
+use super::settings::{ControllerName, PodSignerSettings, SigningLog};
+use super::signing_log::{LogAttempt, LogDetails};
 use super::worker::{WORKERS, work};
 use audit::PodAuditLine;
 use decision::{PodCertificate, PodDecision, Refusal, decide};
@@ -118,21 +120,26 @@ async fn handle(
     let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let Some(jitters) = jitters() else { return AttemptOutcome::Retry };
     let (signer, now): (PodSignerSettings, _) = (signer.clone(), context.clock.now());
-    let checked = Arc::clone(&request);
+    let (checked, cluster) = (Arc::clone(&request), Arc::clone(&context.cluster));
+    let log = context.settings.log.clone();
     // Expressions take time, and the key may be in an HSM. Only this future writes: once it is dropped, the signature is
     // lost.
     let deciding = spawn_blocking(move || {
         let decision = decide(&checked, &objects, &signer, now, jitters);
+        let logged = log.and_then(|log| append(&log, &cluster, &checked, &decision, now));
         drop(permit);
-        decision
+        (decision, logged)
     });
-    let Ok(decision) = deciding.await else {
+    let Ok((decision, logged)) = deciding.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, request = &*key.name, "signing panicked");
         return AttemptOutcome::Retry;
     };
     if context.writes.is_closed() {
         // The replica is stopping: the next leader signs the request.
+        return AttemptOutcome::Retry;
+    }
+    if logged.is_some_and(|attempt| !attempt.permits(context, CONTROLLER)) {
         return AttemptOutcome::Retry;
     }
     match decision {
@@ -144,6 +151,26 @@ async fn handle(
         PodDecision::Refused(refusal) => refuse(context, version, &request, &refusal).await,
         PodDecision::Issued(certificate) => issue(context, version, &key, &request, &certificate).await,
     }
+}
+
+/// Logs the certificate, if there is one. Blocks.
+fn append(
+    log: &SigningLog,
+    cluster: &str,
+    request: &PodRequest,
+    decision: &PodDecision,
+    now: UnixTime,
+) -> Option<LogAttempt> {
+    let PodDecision::Issued(certificate) = decision else { return None };
+    let (metadata, spec) = (&request.metadata, &request.spec);
+    let details = LogDetails {
+        cluster,
+        signer_name: &spec.signer_name,
+        request: &format!("{}/{}", metadata.namespace, metadata.name),
+        uid: &metadata.uid,
+        requester: &format!("system:serviceaccount:{}:{}", metadata.namespace, spec.service_account_name),
+    };
+    Some(log.append(certificate.issued.der(), &details, now))
 }
 
 async fn refuse(

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 pub(crate) use super::name::ControllerName;
 pub(crate) use super::pod_certificates::rules::{PodRule, PodSignerRules};
+pub(crate) use super::signing_log::SigningLog;
+pub(crate) use super::trust_bundles::{PublishedSigner, TrustAnchor};
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::pod::PodCertificateProfile;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
@@ -22,6 +24,10 @@ pub struct ControllerSettings {
     pub pod_signers: Vec<PodSignerSettings>,
     /// `--cluster-signing-duration`: the maximum lifetime of a certificate.
     pub signing_duration: Duration,
+    /// The signers whose CAs `clustertrustbundle-publishing` publishes.
+    pub published: Vec<PublishedSigner>,
+    /// The log of issued certificates.
+    pub log: Option<SigningLog>,
     /// Leader election; `None` lets every replica run the controllers.
     pub election: Option<LeaderElectionSettings>,
 }
@@ -42,6 +48,8 @@ pub struct SignerSettings {
 struct SignerInputs {
     digest: Vec<u8>,
     rules: Option<CustomRules>,
+    /// Published beside the authority.
+    anchors: Vec<TrustAnchor>,
 }
 
 impl SignerSettings {
@@ -51,18 +59,34 @@ impl SignerSettings {
         authority: Arc<CertificateAuthority>,
         digest: Vec<u8>,
     ) -> Self {
-        Self { profile: Arc::new(profile), authority, inputs: SignerInputs { digest, rules: None } }
+        Self {
+            profile: Arc::new(profile),
+            authority,
+            inputs: SignerInputs { digest, rules: None, anchors: Vec::new() },
+        }
     }
 
-    /// A signer that the operator defines.
+    /// A signer that the operator defines. `anchors` are published beside the authority.
     pub fn custom(
         name: &SignerName,
         rules: CustomRules,
         authority: Arc<CertificateAuthority>,
         digest: Vec<u8>,
+        anchors: Vec<TrustAnchor>,
     ) -> Self {
         let profile = Arc::new(CertificateProfile::custom(name, rules.clone()));
-        Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules) } }
+        Self { profile, authority, inputs: SignerInputs { digest, rules: Some(rules), anchors } }
+    }
+
+    /// The CAs, to be published. `signing_duration` is the maximum lifetime, unless the profile has one.
+    pub fn published(&self, signing_duration: Duration) -> PublishedSigner {
+        PublishedSigner {
+            name: self.name().to_owned(),
+            anchors: std::iter::once(TrustAnchor::of(self.authority.certificate()))
+                .chain(self.inputs.anchors.iter().cloned())
+                .collect(),
+            max_lifetime: Some(self.profile.max_lifetime(signing_duration)),
+        }
     }
 
     /// The signer name in requests.
@@ -98,6 +122,17 @@ pub struct PodSignerSettings {
     pub authority: Arc<CertificateAuthority>,
     /// Covers the certificate and the key of the CA, for comparison.
     pub digest: Vec<u8>,
+}
+
+impl PodSignerSettings {
+    /// The CA, to be published.
+    pub fn published(&self) -> PublishedSigner {
+        PublishedSigner {
+            name: self.name.as_str().to_owned(),
+            anchors: vec![TrustAnchor::of(self.authority.certificate())],
+            max_lifetime: Some(self.profile.max_duration),
+        }
+    }
 }
 
 impl PartialEq for PodSignerSettings {

@@ -77,6 +77,8 @@ impl FakeCluster {
                 signers: Vec::new(),
                 pod_signers: Vec::new(),
                 signing_duration: Duration::from_hours(8760),
+                published: Vec::new(),
+                log: None,
                 election: None,
             }),
             metrics: Arc::new(Metrics::new()),
@@ -204,6 +206,14 @@ impl FakeCluster {
         let refusal = self.state.lock().unwrap().refusals.pop();
         if let Some(code) = refusal {
             return code;
+        }
+        if *method == Method::POST {
+            let path = format!("{path}/{}", body["metadata"]["name"].as_str().unwrap());
+            if self.get(&path).is_some() {
+                return 409;
+            }
+            self.store(&path, body.clone());
+            return 201;
         }
         let Some(known) = self.get(path) else { return 404 };
         let given = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };

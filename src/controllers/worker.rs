@@ -88,18 +88,42 @@ pub(super) fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    let mut writer = BoundedWriter::<K>::new(context.max_stored_bytes, &context.caches);
-    let (store, known) = (writer.store(), writer.store());
     let followed = FollowedResource {
         path: api.resource_url().to_owned(),
         label_selector: config.label_selector,
         field_selector: config.field_selector,
         ..FollowedResource::default()
     };
+    watch_resource(context, resource, Follower::new(api.into_client(), followed, POLICY), trim)
+}
+
+/// The same for a resource whose path depends on the API server.
+pub(super) fn watch_path<K>(
+    context: &ControllerContext,
+    resource: &'static str,
+    followed: FollowedResource,
+    trim: fn(&mut K),
+) -> (BoundedStore<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
+{
+    watch_resource(context, resource, Follower::new(context.client.clone(), followed, POLICY), trim)
+}
+
+fn watch_resource<K>(
+    context: &ControllerContext,
+    resource: &'static str,
+    follower: Follower,
+    trim: fn(&mut K),
+) -> (BoundedStore<K>, impl Stream<Item = ObjectKey> + Send + use<K>)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut writer = BoundedWriter::<K>::new(context.max_stored_bytes, &context.caches);
+    let (store, known) = (writer.store(), writer.store());
     let cluster = context.cluster.clone();
     let mut listed = BTreeSet::new();
     let mut last_error: Option<String> = None;
-    let follower = Follower::new(api.into_client(), followed, POLICY);
     let events = stream::unfold(follower, async |mut follower| {
         let event = follower.next().await;
         Some(((event, follower.is_failing()), follower))

@@ -31,6 +31,8 @@ pub(crate) struct ControllerMetrics {
     pub(crate) watch_failing: IntGaugeVec,
     /// Writes refused with 409 Conflict, by cluster and controller.
     pub(crate) conflicts: IntCounterVec,
+    /// Certificates that could not be logged, by cluster and controller.
+    pub(crate) log_errors: IntCounterVec,
     /// When a signer's CA certificate expires, by cluster and signer.
     pub(crate) authority_expiration: IntGaugeVec,
 }
@@ -92,6 +94,11 @@ impl ControllerMetrics {
             conflicts: registrar.counters(
                 "portcullis_status_conflicts_total",
                 "Writes refused with 409 Conflict because the object had changed since it was read.",
+                &["cluster", "controller"],
+            )?,
+            log_errors: registrar.counters(
+                "portcullis_certificate_log_errors_total",
+                "Certificates that could not be appended to the certificate log.",
                 &["cluster", "controller"],
             )?,
             authority_expiration: registrar.gauges(

@@ -20,6 +20,7 @@ use tracing::info;
 use crate::controllers::settings::ControllerName;
 use crate::controllers::{
     ClusterControllers, ControllerContext, bootstrap_signer, csr, pod_certificates, token_cleaner,
+    trust_bundles,
 };
 use crate::listener::ShutdownPhase;
 use crate::metrics::Metrics;
@@ -41,6 +42,7 @@ fn run_controller(name: ControllerName, context: ControllerContext) -> BoxFuture
         ControllerName::TokenCleaner => Box::pin(token_cleaner::run(context)),
         ControllerName::BootstrapSigner => Box::pin(bootstrap_signer::run(context)),
         ControllerName::PodCertificateSigning => Box::pin(pod_certificates::run(context)),
+        ControllerName::TrustBundlePublishing => Box::pin(trust_bundles::run(context)),
     }
 }
 

@@ -65,6 +65,8 @@ enum Feature {
     Approving,
     /// The cleaner of certificate requests.
     Cleaning,
+    /// The CA of a serving certificate, as a `ClusterTrustBundle`.
+    TrustBundles,
     /// An expired bootstrap token.
     TokenCleaning,
     /// The signature of cluster-info.
@@ -102,7 +104,7 @@ const fn pod_row(rule: Option<usize>, fails: &'static str) -> Row {
 use Feature::{
     AccountToken, Approving, BootstrapToken, Cleaning, ClusterInfo, Conversion, EndpointSlices,
     Impersonating, Impersonation, NamespaceSelector, PodSigning, PublishedKeys, SecretToken, Signing,
-    TokenCleaning,
+    TokenCleaning, TrustBundles,
 };
 
 const ACCOUNT: &str = "system:serviceaccount:default:app";
@@ -111,7 +113,7 @@ const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 44] = [
+static ROWS: [Row; 47] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -267,6 +269,30 @@ static ROWS: [Row; 44] = [
     ),
     row("-controllers", "ClusterRole/portcullis-csrcleaner", Some(0), Cleaning, LEADS, "cannot list"),
     row("-controllers", "ClusterRoleBinding/portcullis-csrcleaner", None, Cleaning, LEADS, "cannot list"),
+    row(
+        "-controllers",
+        "ClusterRole/portcullis-clustertrustbundle-publishing",
+        Some(0),
+        TrustBundles,
+        "trust bundle created",
+        "cannot watch",
+    ),
+    row(
+        "-controllers",
+        "ClusterRole/portcullis-clustertrustbundle-publishing",
+        Some(1),
+        TrustBundles,
+        "trust bundle created",
+        "cannot publish the trust bundle",
+    ),
+    row(
+        "-controllers",
+        "ClusterRoleBinding/portcullis-clustertrustbundle-publishing",
+        None,
+        TrustBundles,
+        "trust bundle created",
+        "cannot watch",
+    ),
     row("-controllers", "Role/portcullis-leader-election", Some(0), Cleaning, LEADS, NO_LEASE),
     row("-controllers", "Role/portcullis-leader-election", Some(1), Cleaning, LEADS, NO_LEASE),
     row(
@@ -476,6 +502,7 @@ fn needed(feature: Feature) -> &'static [(&'static str, &'static str)] {
         Signing => &[READER, ("-controllers", "portcullis-csrsigning")],
         Approving => &[READER, ("-controllers", "portcullis-csrapproving")],
         Cleaning => &[READER, LEASE, ("-controllers", "portcullis-csrcleaner")],
+        TrustBundles => &[READER, ("-controllers", "portcullis-clustertrustbundle-publishing")],
         TokenCleaning => &[READER, ("-bootstrap", "portcullis-token-cleaner")],
         ClusterInfo => &[READER, ("-bootstrap", "portcullis-bootstrap-signer")],
         SecretToken => &[READER, OWN, ("-secret-tokens", "portcullis-secret-tokens")],
@@ -666,6 +693,7 @@ impl<'a> Attempt<'a> {
         running.kubectl(&["--namespace=kube-system", "delete", "lease", "--all"])?;
         running.kubectl(&["--namespace=kube-system", "delete", "events", "--all"])?;
         running.kubectl(&["delete", "secret", "app-token", "--ignore-not-found"])?;
+        running.kubectl(&["delete", "clustertrustbundles", "--all"])?;
         running.kubectl(&[
             "--namespace=kube-public",
             "delete",
@@ -864,6 +892,11 @@ fn feature_flags(running: &Running, feature: Feature) -> Vec<String> {
             [controller("podcertificaterequest-signing", false), vec![profiles]].concat()
         }
         Cleaning => controller("csrcleaner", true),
+        TrustBundles => [
+            controller("clustertrustbundle-publishing", false),
+            vec![format!("--cluster-trust-bundle-serving-ca-file={}", file("pki/ca.crt"))],
+        ]
+        .concat(),
         TokenCleaning => controller("tokencleaner", false),
         ClusterInfo => controller("bootstrapsigner", false),
         EndpointSlices => vec!["--backend-endpoint-discovery=kubernetes".to_owned()],

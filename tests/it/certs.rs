@@ -118,12 +118,34 @@ fn mode(path: &Path) -> u32 {
 fn help_texts() {
     let directory = tempfile::tempdir().unwrap();
     for command in [
-        "", "init", "renew-ca", "issue", "sign", "inspect", "verify", "revoke", "index", "request", "list",
-        "approve", "deny", "watch",
+        "",
+        "init",
+        "renew-ca",
+        "issue",
+        "sign",
+        "inspect",
+        "verify",
+        "revoke",
+        "index",
+        "request",
+        "list",
+        "approve",
+        "deny",
+        "watch",
+        "bundle",
+        "bundle print",
+        "bundle verify",
+        "log",
+        "log init",
+        "log verify",
+        "log prove",
+        "log monitor",
+        "expiring",
+        "rotate",
     ] {
         let mut arguments: Vec<&str> = command.split_whitespace().collect();
         arguments.push("-h");
-        let name = format!("certs_help_{command}");
+        let name = format!("certs_help_{}", command.replace(' ', "_"));
         insta::assert_snapshot!(name.trim_end_matches('_'), certs(directory.path(), &arguments).succeeds());
     }
 }

@@ -18,6 +18,7 @@ mod audit;
 mod election;
 mod mistakes;
 mod pod_signers;
+mod published;
 mod request_flood;
 mod requests;
 mod tenants;

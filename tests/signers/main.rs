@@ -12,8 +12,8 @@
 //! of a certificate request, `cases/` the cases, `certificate.rs` the comparison of certificates, `clusters.rs` the
 //! running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet's TLS
 //! bootstrapping, `cleaner.rs` the comparison with upstream's cleaner, `replicas.rs` replicas that are killed while
-//! they sign, `pod_certificates.rs` the certificates of pods, which kube-controller-manager does not sign, and `pages.rs` the
-//! transcripts of the documentation.
+//! they sign, `pod_certificates.rs` the certificates of pods, which kube-controller-manager does not sign, `trust_bundles.rs` the
+//! published CAs, and `pages.rs` the transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -36,6 +36,7 @@ mod replicas;
 mod run;
 mod scenario;
 mod tokens;
+mod trust_bundles;
 
 use std::process::ExitCode;
 use std::sync::Arc;

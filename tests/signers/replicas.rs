@@ -1,9 +1,12 @@
 //! Two replicas in front of one API server, killed and restarted in turn while requests are approved.
 //!
-//! At the end, each request has one certificate, for its own key, which never changed after the first write.
+//! At the end, each request has one certificate, for its own key, which never changed after the first write. Gateways share a
+//! certificate log: it has each certificate that was ever in the API, and is one log, however they were killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -77,13 +80,59 @@ impl<'a> ReplicaCluster<'a> {
         let (server, process) = starter.apiserver(name).await?;
         let api = Api::new(server, &clusters.authorities.servers, Some(&clusters.authorities.admin));
         starter.grant(&api).await?;
-        Ok(Self { starter, name, server, api, controllers, _server: process })
+        let cluster = Self { starter, name, server, api, controllers, _server: process };
+        if controllers == ControllerKind::Gateways {
+            certs_log(&["init", "--origin", "example.com/log"], &cluster.log())?;
+        }
+        Ok(cluster)
+    }
+
+    /// The log that the gateways share.
+    fn log(&self) -> PathBuf {
+        self.starter.dir.join(format!("{}-log", self.name))
+    }
+
+    /// Fails unless the log has each of these certificates, and is a continuation of what it was.
+    fn check_log(&self, history: &SharedHistory, earlier: &Path) -> Result<(), String> {
+        if self.controllers != ControllerKind::Gateways {
+            return Ok(());
+        }
+        certs_log(&["verify", "--since", &earlier.display().to_string()], &self.log())?;
+        let listed = certs_log(&["monitor", "--output", "json"], &self.log())?;
+        let listed: Value = serde_json::from_str(&listed).map_err(|error| error.to_string())?;
+        let logged: BTreeSet<&str> =
+            listed.as_array().into_iter().flatten().filter_map(|row| row["sha256"].as_str()).collect();
+        let seen = &history.lock().unwrap().seen;
+        let missing: Vec<&String> = seen
+            .iter()
+            .filter(|(_, certificates)| {
+                !certificates.iter().all(|certificate| logged.contains(fingerprint(certificate).as_str()))
+            })
+            .map(|(name, _)| name)
+            .collect();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("of {} certificates these are not in the log: {missing:?}", seen.len()))
+        }
+    }
+
+    /// A copy of the log's checkpoint.
+    fn checkpoint(&self) -> Result<PathBuf, String> {
+        let copy = self.starter.dir.join(format!("{}-checkpoint", self.name));
+        if self.controllers == ControllerKind::Gateways {
+            std::fs::copy(self.log().join("checkpoint"), &copy).map_err(|error| error.to_string())?;
+        }
+        Ok(copy)
     }
 
     async fn replica(&self, number: usize, election: &[&str]) -> Result<Replica, String> {
         let mut flags: Vec<String> = election.iter().map(|flag| (*flag).to_owned()).collect();
         flags.extend([CONTROLLERS.to_owned(), DURATION.to_owned()]);
         flags.extend(self.starter.signing_flags(Side::Bare));
+        if self.controllers == ControllerKind::Gateways {
+            flags.push(format!("--certificate-log={}", self.log().display()));
+        }
         let name = format!("{}-{number}", self.name);
         Ok(match self.controllers {
             ControllerKind::Gateways => {
@@ -142,6 +191,26 @@ impl<'a> ReplicaCluster<'a> {
     async fn signed(&self, name: &str) -> Result<(), String> {
         self.api.until(CSRS, name, crate::case::is_signed).await.map(drop)
     }
+}
+
+/// The output of `portcullis certs log`.
+fn certs_log(arguments: &[&str], log: &Path) -> Result<String, String> {
+    let mut command = Command::new(crate::PORTCULLIS);
+    command.args(["certs", "log"]).args(arguments).arg("--dir").arg(log);
+    let output = command.output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        return String::from_utf8(output.stdout).map_err(|error| error.to_string());
+    }
+    Err(format!("certs log {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+/// The SHA-256 of a certificate of the API: PEM in base64.
+fn fingerprint(certificate: &str) -> String {
+    let pem = STANDARD.decode(certificate).unwrap_or_default();
+    let pem = String::from_utf8_lossy(&pem).into_owned();
+    let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
+    let der = STANDARD.decode(body).unwrap_or_default();
+    portcullis_go::hex::hex(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &der).as_ref())
 }
 
 /// Runs `each` for all items, sixteen at a time.
@@ -218,6 +287,7 @@ pub(crate) async fn killed(
     let keys: BTreeMap<String, Arc<Key>> =
         (0..WAVES * WAVE).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let names: Vec<&String> = keys.keys().collect();
+    let mut earlier = cluster.checkpoint()?;
     for (wave, names) in names.chunks(WAVE).enumerate() {
         let objects = for_all(names, async |name: &&String| cluster.create(name, &keys[*name]).await).await?;
         let approving = for_all(objects, async |object| cluster.approve(object).await);
@@ -228,6 +298,9 @@ pub(crate) async fn killed(
             }
             drop(replicas[wave % 2].take());
             replicas[wave % 2] = Some(cluster.replica(wave % 2, &ELECTION).await?);
+            if wave == WAVES / 2 {
+                earlier = cluster.checkpoint()?;
+            }
             Ok(Vec::<()>::new())
         };
         futures_util::future::try_join(approving, killing).await?;
@@ -240,6 +313,7 @@ pub(crate) async fn killed(
     if changes < 2 {
         return Err(format!("the leader changed only {changes} times"));
     }
+    cluster.check_log(&watched.history, &earlier)?;
     judge(clusters, &watched.history, &keys, since)
 }
 
@@ -254,6 +328,7 @@ pub(crate) async fn racing(
     let watched = cluster.watch();
     let election = ["--leader-elect=false"];
     let replicas = [cluster.replica(0, &election).await?, cluster.replica(1, &election).await?];
+    let earlier = cluster.checkpoint()?;
     let keys: BTreeMap<String, Arc<Key>> =
         (0..200).map(|number| (format!("r-{number:03}"), Key::generate(KeyKind::P256))).collect();
     let objects =
@@ -278,5 +353,6 @@ pub(crate) async fn racing(
     if controllers == ControllerKind::Gateways {
         eventually("a conflict", async || Ok(conflicts().await? > 0.0)).await?;
     }
+    cluster.check_log(&watched.history, &earlier)?;
     judge(clusters, &watched.history, &keys, since)
 }

@@ -13,7 +13,10 @@ use crate::case::{Case, Expect, Outcome, explained};
 use crate::clusters::{Cluster, Clusters, SharedClusters, Side};
 use crate::replicas::ControllerKind;
 use crate::scenario::Scenario;
-use crate::{authorities, cases, cleaner, cluster_info, kubelet, pages, pod_certificates, replicas, tokens};
+use crate::{
+    authorities, cases, cleaner, cluster_info, kubelet, pages, pod_certificates, replicas, tokens,
+    trust_bundles,
+};
 
 /// A case and its outcome on the reference, where it runs once.
 struct SharedCase {
@@ -250,6 +253,7 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
         pages::replay(clusters, "bootstrap").boxed_local()
     }),
     ("gateway::cleaner", &[Side::Bare, Side::Gateway], |clusters| cleaner::compare(clusters).boxed_local()),
+    ("gateway::trust_bundles", &[], |clusters| trust_bundles::published(clusters).boxed_local()),
     ("gateway::replicas::killed_in_turn", &[Side::Gateway], |clusters| {
         replicas::killed(clusters, "killed", ControllerKind::Gateways).boxed_local()
     }),

@@ -58,7 +58,10 @@ impl Bindings {
     fn with_form(mut self, name: &'static str, value: &serde_json::Value, form: GoForm) -> Self {
         self.0.retain(|(known, _)| *known != name);
         let is_read = !is_too_deep(value);
-        self.0.push((name, if is_read { Datum::from_json(value, Numbers::Integers, form) } else { unread(name) }));
+        self.0.push((
+            name,
+            if is_read { Datum::from_json(value, Numbers::Integers, form) } else { unread(name) },
+        ));
         self
     }
 

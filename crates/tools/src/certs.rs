@@ -2,8 +2,10 @@
 //! printed, and never on disk without 0600 permissions.
 
 mod authority;
+mod bundle;
 mod ca_certificates;
 mod error;
+mod expiring;
 mod exposure;
 pub(super) mod files;
 pub(super) mod flags;
@@ -15,6 +17,7 @@ mod kind;
 mod kubeconfig;
 pub(super) mod link;
 mod listing;
+mod log;
 mod making;
 pub(super) mod named_file;
 mod passphrase;
@@ -27,6 +30,7 @@ mod renew;
 pub(super) mod requests;
 mod revocations;
 mod revoke;
+mod rotate;
 mod sign;
 pub(super) mod signing;
 
@@ -74,6 +78,18 @@ pub enum CertsCommand {
     /// Watch the requests in a cluster: print a line for each request and each change, until Ctrl-C.
     #[command(after_help = "Example:\n  portcullis certs watch --output json")]
     Watch(requests::watch::WatchFlags),
+    /// Print or verify the CAs that a cluster publishes as ClusterTrustBundles.
+    #[command(subcommand, after_help = bundle::EXAMPLE)]
+    Bundle(bundle::BundleCommand),
+    /// List the certificates that must be replaced soon, by which day, and how.
+    #[command(after_help = expiring::EXAMPLE)]
+    Expiring(expiring::ExpiringFlags),
+    /// Rehearse the rotation of a CA: list what trusts it, how long its certificates live, and the steps.
+    #[command(after_help = rotate::EXAMPLE)]
+    Rotate(rotate::RotateFlags),
+    /// A log of issued certificates from which nothing can be removed unnoticed: create, verify, prove, monitor.
+    #[command(subcommand, after_help = log::EXAMPLE)]
+    Log(log::LogCommand),
     /// Revoke certificates: write a CRL, a deny list, or both.
     #[command(after_help = revoke::EXAMPLE)]
     Revoke(Box<revoke::RevokeFlags>),
@@ -100,6 +116,10 @@ impl CertsCommand {
             Self::Approve(flags) => requests::decide::approve(flags),
             Self::Deny(flags) => requests::decide::deny(flags),
             Self::Watch(flags) => requests::watch::run(flags),
+            Self::Bundle(command) => bundle::run(command),
+            Self::Log(command) => log::run(command),
+            Self::Expiring(flags) => expiring::run(flags),
+            Self::Rotate(flags) => rotate::run(flags),
             Self::Revoke(flags) => revoke::run(flags),
             Self::Index(flags) => listing::run(flags),
         };

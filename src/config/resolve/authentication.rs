@@ -93,7 +93,7 @@ impl ConfigResolver<'_> {
         self.ok(parsed).map(Arc::new)
     }
 
-    fn ca_bundle(&mut self, place: &KeyLocation, file: &Path) -> Option<Arc<CaBundle>> {
+    pub(super) fn ca_bundle(&mut self, place: &KeyLocation, file: &Path) -> Option<Arc<CaBundle>> {
         self.ca_bundle_and_pem(place, file).map(|(bundle, _)| bundle)
     }
 

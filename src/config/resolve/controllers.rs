@@ -4,6 +4,8 @@ mod authority;
 mod election;
 mod pod_profiles;
 mod profiles;
+mod signing_log;
+mod trust_bundles;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use crate::config::error::ConfigError;
 use crate::config::flags::ControllerFlags;
 use crate::config::sections::MergedSection;
 use crate::controllers::selected;
-use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
+use crate::controllers::settings::{ControllerName, ControllerSettings, PodSignerSettings, SignerSettings};
 pub(crate) use authority::AuthorityFiles;
 pub(crate) use profiles::signer_profiles;
 
@@ -145,6 +147,8 @@ impl ConfigResolver<'_> {
             self.warnings
                 .push(format!("{profiles} has no effect without podcertificaterequest-signing in {key}"));
         }
+        let serving = self.serving_ca(given, &names);
+        let log = self.signing_log(given, &names);
         if names.is_empty() || self.errors.len() != errors {
             return None;
         }
@@ -154,8 +158,13 @@ impl ConfigResolver<'_> {
                 ["controllers", "cluster-signing-cert-file", "signer-profiles"].map(|flag| given.key(flag));
             self.warnings.push(format!("{key}: csrsigning signs nothing without {cert} or {profiles}"));
         }
-        let (signing_duration, election) = (signing_duration?, election?);
-        let controllers = ControllerSettings { names, signers, pod_signers, signing_duration, election };
+        let signing_duration = signing_duration?;
+        let of_signers = signers.iter().map(|signer| signer.published(signing_duration));
+        let of_signers = of_signers.chain(pod_signers.iter().map(PodSignerSettings::published));
+        let published = self.published(given, &names, of_signers.collect(), serving);
+        let election = election?;
+        let controllers =
+            ControllerSettings { names, signers, pod_signers, signing_duration, published, log, election };
         Some((controllers, authorities))
     }
 

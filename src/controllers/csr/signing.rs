@@ -30,6 +30,7 @@ use crate::controllers::expiration::ExpirationGauges;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
 use crate::controllers::request_feed::{RequestFeed, RequestKey};
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
+use crate::controllers::signing_log::{LogAttempt, LogDetails};
 use crate::controllers::worker::{WORKERS, work};
 
 /// The reason of a Failed condition.
@@ -46,6 +47,27 @@ enum SigningDecision {
     Issued(Box<(IssuedCertificate, AltNames)>),
     /// Signing failed, and is retried.
     Later(String),
+}
+
+impl SigningDecision {
+    /// Logs the certificate, if there is one and a log. Blocks.
+    fn log(
+        &self,
+        cluster: &str,
+        csr: &Csr,
+        settings: &ControllerSettings,
+        now: UnixTime,
+    ) -> Option<LogAttempt> {
+        let (Self::Issued(issued), Some(log)) = (self, &settings.log) else { return None };
+        let details = LogDetails {
+            cluster,
+            signer_name: &csr.spec.signer_name,
+            request: csr.metadata.name.as_deref().unwrap_or_default(),
+            uid: csr.metadata.uid.as_deref().unwrap_or_default(),
+            requester: csr.spec.username.as_deref().unwrap_or_default(),
+        };
+        Some(log.append(issued.0.der(), &details, now))
+    }
 }
 
 /// Runs the controller.
@@ -94,18 +116,23 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
     let checked = Arc::clone(&csr);
     // The key may be in an HSM, so signing may block. Only this future writes: once it is dropped, the signature is
     // lost.
+    let cluster = Arc::clone(&context.cluster);
     let signing = spawn_blocking(move || {
         let decision = decision(&checked, &settings, now);
+        let logged = decision.log(&cluster, &checked, &settings, now);
         drop(permit);
-        decision
+        (decision, logged)
     });
-    let Ok(decision) = signing.await else {
+    let Ok((decision, logged)) = signing.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, csr = &*key.name, "signing panicked");
         return AttemptOutcome::Retry;
     };
     if context.writes.is_closed() {
         // The replica is stopping: the next leader signs the request.
+        return AttemptOutcome::Retry;
+    }
+    if logged.is_some_and(|attempt| !attempt.permits(context, ControllerName::CsrSigning)) {
         return AttemptOutcome::Retry;
     }
     let spec = &csr.spec;
@@ -201,8 +228,16 @@ mod tests {
     use tower::service_fn;
     use tracing::instrument::WithSubscriber as _;
 
+    use aws_lc_rs::digest::{SHA256, digest};
+    use portcullis_go::hex::hex;
+    use portcullis_tlog::entry::LogEntry;
+    use portcullis_tlog::verify::verified;
+    use portcullis_tlog::{CertificateLog, LogDirectory, certificate_log};
+
     use super::super::testing::{CapturedLog, Wanted, decided};
     use super::*;
+    use crate::controllers::settings::SigningLog;
+    use crate::controllers::signing_log::LogFailurePolicy;
     use crate::controllers::testing::FakeCluster;
     use crate::telemetry::QuotedFields;
 
@@ -231,6 +266,8 @@ mod tests {
             )],
             pod_signers: Vec::new(),
             signing_duration: Duration::from_hours(1),
+            published: Vec::new(),
+            log: None,
             election: None,
         }
     }
@@ -323,10 +360,17 @@ mod tests {
     }
 
     async fn logged_of(csr: Csr) -> String {
+        let (handled, text) = handled(csr, settings()).await;
+        assert_eq!(handled, AttemptOutcome::Done);
+        text
+    }
+
+    /// The outcome of an attempt at a request, and the log.
+    async fn handled(csr: Csr, settings: ControllerSettings) -> (AttemptOutcome, String) {
         let name = csr.name_any();
         let cluster = FakeCluster::new();
         let mut context = cluster.context();
-        context.settings = Arc::new(settings());
+        context.settings = Arc::new(settings);
         context.client = holding(csr);
         let lines = CapturedLog::default();
         let writer = lines.clone();
@@ -337,8 +381,45 @@ mod tests {
             .finish();
         let permits = Arc::new(Semaphore::new(1));
         let handled = handle(&context, &permits, RequestKey::of(&name)).with_subscriber(log).await;
-        assert_eq!(handled, AttemptOutcome::Done);
-        lines.text()
+        (handled, lines.text())
+    }
+
+    #[tokio::test]
+    async fn each_certificate_is_in_the_log_before_it_is_issued() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("log");
+        certificate_log::create(&directory, "example.com/log").unwrap();
+        let with = |policy| {
+            let log = Arc::new(CertificateLog::open(&directory).unwrap());
+            ControllerSettings { log: Some(SigningLog::new(log, policy)), ..settings() }
+        };
+        let csr = || decided(Wanted::default().csr(), &[APPROVED]);
+        let (outcome, text) = handled(csr(), with(LogFailurePolicy::Fail)).await;
+        assert_eq!(outcome, AttemptOutcome::Done);
+        let mut entries = Vec::new();
+        let log = CertificateLog::open(&directory).unwrap();
+        verified(&LogDirectory::new(&directory), log.verifier(), |_, entry| {
+            entries.push(LogEntry::decode(entry).unwrap());
+            Ok(())
+        })
+        .unwrap();
+        let [entry] = entries.as_slice() else { panic!("{entries:?}") };
+        let details = r#"{"cluster":"c","signerName":"kubernetes.io/kube-apiserver-client-kubelet","request":"csr","uid":"","requester":"system:node:foo"}"#;
+        assert_eq!(entry.details, details);
+        let sha256 = hex(digest(&SHA256, &entry.certificate).as_ref());
+        assert!(text.contains(&sha256) && text.contains("certificate issued"), "{text}");
+
+        // No file of the log can be written, as on a full disk.
+        std::fs::remove_dir_all(directory.join("tile/entries")).unwrap();
+        std::fs::write(directory.join("tile/entries"), "").unwrap();
+        let (outcome, text) = handled(csr(), with(LogFailurePolicy::Fail)).await;
+        assert_eq!(outcome, AttemptOutcome::Retry);
+        assert!(text.contains("no certificate is issued, will retry: certificate log: "), "{text}");
+        assert!(!text.contains("signing cluster"), "{text}");
+        let (outcome, text) = handled(csr(), with(LogFailurePolicy::Ignore)).await;
+        assert_eq!(outcome, AttemptOutcome::Done);
+        assert!(text.contains("certificates are issued without being logged: certificate log: "), "{text}");
+        assert!(text.contains("certificate issued"), "{text}");
     }
 
     #[tokio::test]

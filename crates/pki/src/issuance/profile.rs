@@ -20,8 +20,8 @@ pub const KUBE_APISERVER_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 /// `kubernetes.io/kubelet-serving`
 pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
-/// `kubernetes.io/legacy-unknown`
-pub(crate) const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
+/// `kubernetes.io/legacy-unknown`: nothing need trust its certificates
+pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 
 /// The group of superusers, which bypasses authorization: RBAC cannot restrict it.
 // apiserver: pkg/authentication/user/user.go, SystemPrivilegedGroup
@@ -206,6 +206,11 @@ impl CertificateProfile {
             ProfileRules::Custom(rules) => rules.max_duration,
             _ => None,
         }
+    }
+
+    /// The longest lifetime of a certificate; `signing_duration` unless the profile has a maximum.
+    pub fn max_lifetime(&self, signing_duration: Duration) -> Duration {
+        self.durations(signing_duration).0
     }
 
     /// The maximum and the default lifetime.

@@ -17,6 +17,7 @@ use super::files::NewFiles;
 use super::flags::{KeyType, NameFlags, life};
 use super::kind::CertificateKind;
 use super::kubeconfig::{self, KubeconfigFlags};
+use super::log::LogFlags;
 use super::profile::{ProfileSource, ReadSignerProfiles, usage};
 use super::progress::with_spinner;
 use super::signing::SigningOrder;
@@ -67,6 +68,8 @@ pub struct IssueFlags {
     /// The output format.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = Output::Text, help_heading = "Output")]
     output: Output,
+    #[command(flatten)]
+    log: LogFlags,
     #[command(flatten)]
     kubeconfig: KubeconfigFlags,
 }
@@ -123,7 +126,7 @@ pub(super) fn run(flags: &IssueFlags, read_profiles: ReadSignerProfiles) -> Resu
         files.stage(&file, config.expose_secret().as_bytes())?;
         signed.report.kubeconfig = Some(file);
     }
-    let report = signed.hand_out(&issuing, files, now)?;
+    let report = signed.hand_out(&issuing, files, &flags.log, now)?;
     Ok(print(&flags.output.rendered(&report).unwrap_or_else(|| report.text())))
 }
 

@@ -15,6 +15,7 @@ use super::authority::AuthorityFlags;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
+use super::log::LogFlags;
 use super::profile::{ProfileSource, ReadSignerProfiles};
 use super::signing::SigningOrder;
 use crate::certs::named_file;
@@ -64,6 +65,8 @@ pub struct SignFlags {
     /// standard error. Default: FILE with the extension .crt, or standard output if FILE is `-`.
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    log: LogFlags,
     /// Replace an existing file.
     #[arg(long, help_heading = "Output")]
     force: bool,
@@ -101,7 +104,7 @@ pub(super) fn run(flags: &SignFlags, read_profiles: ReadSignerProfiles) -> Resul
     }
     let is_printed = out.is_none();
     signed.report.certificate_file = out;
-    let report = signed.hand_out(&issuing, files, now)?;
+    let report = signed.hand_out(&issuing, files, &flags.log, now)?;
     let text = flags.output.rendered(&report).unwrap_or_else(|| report.text());
     if is_printed {
         // Best effort: the certificate matters.

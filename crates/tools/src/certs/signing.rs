@@ -21,6 +21,7 @@ use super::authority::IssuingCa;
 use super::error::CommandError;
 use super::files::NewFiles;
 use super::index::IndexEntry;
+use super::log::LogFlags;
 use super::profile::IssuanceProfile;
 use super::{fingerprint, hex, table};
 
@@ -68,6 +69,9 @@ pub(super) struct SigningReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kubeconfig: Option<PathBuf>,
     index_file: PathBuf,
+    /// The place in the log of --log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    log_index: Option<u64>,
     remarks: Vec<String>,
     #[serde(skip)]
     until: String,
@@ -121,6 +125,7 @@ impl SigningOrder<'_> {
             key_file: None,
             kubeconfig: None,
             index_file: issuing.index.path().to_owned(),
+            log_index: None,
             remarks,
             until: when(seconds, now),
         };
@@ -183,14 +188,15 @@ impl SignedCertificate {
         self.issued.pem().to_owned() + &issuing.chain
     }
 
-    /// Records the certificate in the index, then commits the files.
+    /// Records the certificate in the index and in the log, then commits the files.
     pub(super) fn hand_out(
         self,
         issuing: &IssuingCa,
         files: NewFiles,
+        log: &LogFlags,
         now: UnixTime,
     ) -> Result<SigningReport, CommandError> {
-        let report = self.report;
+        let mut report = self.report;
         issuing.record(&IndexEntry {
             serial: report.serial.clone(),
             subject: report.subject.clone(),
@@ -201,6 +207,7 @@ impl SignedCertificate {
             sha256: report.sha256.clone(),
             issuer_sha256: Some(hex(issuing.authority.fingerprint())),
         })?;
+        report.log_index = log.append(self.issued.der(), &report.profile, now)?;
         files.commit()?;
         Ok(report)
     }
@@ -222,6 +229,7 @@ impl SigningReport {
         ]);
         rows.extend(written([&self.certificate_file, &self.key_file, &self.kubeconfig].map(Option::as_ref)));
         rows.push(("recorded in", self.index_file.display().to_string()));
+        rows.extend(self.log_index.map(|index| ("logged as", format!("entry {index}"))));
         rows.extend(self.remarks.iter().map(|remark| ("note", remark.clone())));
         table::facts(rows)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, SignerProfileKeys};
 use crate::config::inputs::InputReader;
 use crate::config::resolve::ConfigResolver;
-use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
+use crate::config::sections::{ConfigLayer, KeyLocation, MergedSection, ValueOrigin};
 use crate::controllers::settings::SignerSettings;
 
 const FLAG: &str = "signer-profiles";
@@ -42,6 +42,8 @@ struct ReadProfile {
     name: Option<SignerName>,
     rules: CustomRules,
     authority: Option<AuthorityFiles>,
+    /// The file of further trust anchors.
+    anchors: Option<(KeyLocation, PathBuf)>,
 }
 
 /// Reads a `SignerProfiles` file without the files of its CAs. `key` is the flag that names the file, for errors.
@@ -72,15 +74,17 @@ impl ConfigResolver<'_> {
         let first = self.errors.len();
         let Some((profiles, lines)) = self.profiles(&place.key, &file) else { return (signers, authorities) };
         let errors = self.errors.len();
-        for ReadProfile { name, rules, authority: files } in profiles {
+        for ReadProfile { name, rules, authority: files, anchors } in profiles {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
             let mut signing = SigningCa::of_own(files.certificate(), &authority);
             signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
+            let anchors = anchors.and_then(|(place, file)| self.trust_anchors(&place, &file));
             let Some(name) = name else { continue };
             if self.fits(&files, &authority, &CertificateProfile::custom(&name, rules.clone())) {
-                signers.push(SignerSettings::custom(&name, rules, authority, digest));
+                let anchors = anchors.unwrap_or_default();
+                signers.push(SignerSettings::custom(&name, rules, authority, digest, anchors));
             }
         }
         locate(self.errors.iter_mut().skip(errors), &lines, &file);
@@ -160,7 +164,8 @@ impl ConfigResolver<'_> {
         if self.errors.len() == errors {
             self.check_consistency(given, &rules);
         }
-        ReadProfile { name, rules, authority }
+        let anchors = keys.trust_anchors_file.clone().map(|file| (given.place("trust-anchors-file"), file));
+        ReadProfile { name, rules, authority, anchors }
     }
 
     pub(super) fn signer_name(
