@@ -171,6 +171,10 @@ pub struct PodSignerKeys {
     /// The private key of certFile: a PEM file, or the pkcs11: URI of a key in a token. Required.
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<String>,
+    /// File with further CA certificates that clustertrustbundle-publishing publishes beside certFile, PEM: that of the next
+    /// CA, before it signs.
+    #[arg(long, value_name = "FILE")]
+    pub trust_anchors_file: Option<PathBuf>,
     /// The usages of each certificate, such as digital signature, client auth and server auth. Required.
     #[arg(long, value_name = "USAGES")]
     pub usages: Vec<String>,

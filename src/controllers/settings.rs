@@ -82,9 +82,7 @@ impl SignerSettings {
     pub fn published(&self, signing_duration: Duration) -> PublishedSigner {
         PublishedSigner {
             name: self.name().to_owned(),
-            anchors: std::iter::once(TrustAnchor::of(self.authority.certificate()))
-                .chain(self.inputs.anchors.iter().cloned())
-                .collect(),
+            anchors: published_anchors(&self.authority, &self.inputs.anchors),
             max_lifetime: Some(self.profile.max_lifetime(signing_duration)),
         }
     }
@@ -122,14 +120,16 @@ pub struct PodSignerSettings {
     pub authority: Arc<CertificateAuthority>,
     /// Covers the certificate and the key of the CA, for comparison.
     pub digest: Vec<u8>,
+    /// Published beside the authority.
+    pub anchors: Vec<TrustAnchor>,
 }
 
 impl PodSignerSettings {
-    /// The CA, to be published.
+    /// The CAs, to be published.
     pub fn published(&self) -> PublishedSigner {
         PublishedSigner {
             name: self.name.as_str().to_owned(),
-            anchors: vec![TrustAnchor::of(self.authority.certificate())],
+            anchors: published_anchors(&self.authority, &self.anchors),
             max_lifetime: Some(self.profile.max_duration),
         }
     }
@@ -138,7 +138,7 @@ impl PodSignerSettings {
 impl PartialEq for PodSignerSettings {
     fn eq(&self, other: &Self) -> bool {
         let inputs = |of: &Self| (of.name.clone(), of.profile.clone(), of.digest.clone());
-        inputs(self) == inputs(other) && self.rules == other.rules
+        inputs(self) == inputs(other) && self.rules == other.rules && self.anchors == other.anchors
     }
 }
 
@@ -148,6 +148,11 @@ impl fmt::Debug for PodSignerSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PodSignerSettings").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// The CA that signs, and others that are published beside it.
+fn published_anchors(authority: &CertificateAuthority, further: &[TrustAnchor]) -> Vec<TrustAnchor> {
+    std::iter::once(TrustAnchor::of(authority.certificate())).chain(further.iter().cloned()).collect()
 }
 
 /// Leader election among replicas. The defaults are those of the flags, in `config::controller_flags`.

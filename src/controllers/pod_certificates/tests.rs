@@ -70,6 +70,7 @@ fn signer_by(authority: Arc<CertificateAuthority>) -> PodSignerSettings {
         },
         authority,
         digest: Vec::new(),
+        anchors: Vec::new(),
     }
 }
 

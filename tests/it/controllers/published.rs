@@ -93,6 +93,34 @@ fn the_next_ca_of_a_signer_is_the_certificate_of_a_ca() {
 }
 
 #[test]
+fn both_controllers_of_a_signer_have_one_bundle() {
+    let files = Files::new();
+    let service = "signerName: example.com/service\n  certFile: ca.crt\n  keyFile: ca.key\n";
+    let write = |name: &str, kind: &str, keys: &str| {
+        let text =
+            format!("apiVersion: portcullis.dev/v1alpha1\nkind: {kind}\nsigners:\n- {service}  {keys}\n");
+        files.pki.write(name, text);
+    };
+    write("profiles.yaml", "SignerProfiles", "allowedUsages: [client auth]");
+    let check = |next: &str| {
+        let keys = format!(
+            "usages: [client auth]\n  uris: \"['spiffe://example.com/a']\"\n  trustAnchorsFile: {next}"
+        );
+        write("pods.yaml", "PodSignerProfiles", &keys);
+        files.check(&[
+            "--controllers=csrsigning,podcertificaterequest-signing,clustertrustbundle-publishing",
+            "--signer-profiles=DIR/profiles.yaml",
+            "--pod-signer-profiles=DIR/pods.yaml",
+        ])
+    };
+    let text = check("servers-ca.crt");
+    assert!(text.contains("kubernetes.io/kube-apiserver-client, example.com/service\n"), "{text}");
+    let text = check("leaf.crt");
+    assert!(text.contains("trustAnchorsFile") && text.contains("is not that of a CA"), "{text}");
+    assert!(text.contains("DIR/pods.yaml:"), "{text}");
+}
+
+#[test]
 fn a_log_that_cannot_be_written_with_its_key_is_refused() {
     let files = Files::new();
     files.log("log");

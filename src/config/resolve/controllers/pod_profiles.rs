@@ -2,7 +2,7 @@
 //! a mistake is found when the configuration is loaded and not by a pod.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use portcullis_cel::{Expression, ResultType};
@@ -19,7 +19,7 @@ use crate::config::error::{ConfigError, FilePosition};
 use crate::config::file::{FileEnvelope, document};
 use crate::config::flags::{ControllerFlags, PodRuleKeys, PodSignerKeys};
 use crate::config::resolve::ConfigResolver;
-use crate::config::sections::{ConfigLayer, MergedSection, ValueOrigin};
+use crate::config::sections::{ConfigLayer, KeyLocation, MergedSection, ValueOrigin};
 use crate::controllers::pod_certificates::rules::ENVIRONMENT;
 use crate::controllers::settings::{PodRule, PodSignerRules, PodSignerSettings};
 
@@ -34,6 +34,8 @@ struct ReadPodSigner {
     profile: Option<PodCertificateProfile>,
     rules: PodSignerRules,
     files: Option<AuthorityFiles>,
+    /// The file of further trust anchors.
+    anchors: Option<(KeyLocation, PathBuf)>,
     usages_key: String,
 }
 
@@ -52,12 +54,13 @@ impl ConfigResolver<'_> {
             return (signers, authorities);
         };
         let errors = self.errors.len();
-        for ReadPodSigner { name, profile, rules, files, usages_key } in read {
+        for ReadPodSigner { name, profile, rules, files, anchors, usages_key } in read {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
             let mut signing = SigningCa::of_own(files.certificate(), &authority);
             signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
+            let anchors = anchors.and_then(|(place, file)| self.trust_anchors(&place, &file));
             let (Some(name), Some(profile)) = (name, profile) else { continue };
             if let Err(limit) = authority.is_fit_for_pods(&profile) {
                 let error = ConfigError::new(&usages_key, format!("{}: {limit}", name.as_str()));
@@ -66,7 +69,8 @@ impl ConfigResolver<'_> {
                 ));
                 continue;
             }
-            signers.push(PodSignerSettings { name, profile, rules, authority, digest });
+            let anchors = anchors.unwrap_or_default();
+            signers.push(PodSignerSettings { name, profile, rules, authority, digest, anchors });
         }
         locate(self.errors.iter_mut().skip(errors), &lines, &file);
         if let Some(new) = self.errors.get_mut(first..) {
@@ -132,7 +136,8 @@ impl ConfigResolver<'_> {
             PodCertificateProfile { usages, key_types, max_duration }
         });
         let rules = self.pod_rules(given);
-        ReadPodSigner { name, profile, rules, files, usages_key: given.key("usages") }
+        let anchors = keys.trust_anchors_file.clone().map(|file| (given.place("trust-anchors-file"), file));
+        ReadPodSigner { name, profile, rules, files, anchors, usages_key: given.key("usages") }
     }
 
     fn pod_usages(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<CertificateUsage>> {

@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use portcullis_pki::issuance::signer::{PemKey, SignError, Signer, SigningAlgorithm};
+use portcullis_tlog::entry::LogEntry;
+use portcullis_tlog::verify::verified;
+use portcullis_tlog::{CertificateLog, LogDirectory, certificate_log};
 use tokio::time::sleep;
 use tracing::instrument::WithSubscriber as _;
 
 use super::*;
 use crate::controllers::ControllerContext;
 use crate::controllers::csr::testing::CapturedLog;
-use crate::controllers::settings::ControllerSettings;
+use crate::controllers::settings::{ControllerSettings, SigningLog};
+use crate::controllers::signing_log::LogFailurePolicy;
 use crate::controllers::testing::FakeCluster;
 
 const V1: &str = "/apis/certificates.k8s.io/v1";
@@ -291,4 +295,45 @@ async fn a_refusal_is_logged_counted_and_written_once() {
     let text = lines.text();
     let line = text.lines().find(|line| line.contains("certificate refused")).unwrap_or_default();
     assert!(line.contains("pod a/web-0 does not exist") && line.contains("a/req-1"), "{text}");
+}
+
+#[tokio::test]
+async fn a_certificate_that_cannot_be_logged_is_not_issued() {
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("log");
+    certificate_log::create(&directory, "example.com/log").unwrap();
+    let cluster = cluster();
+    serve(&cluster, V1);
+    let run = async |name: &str| {
+        cluster.put(&path(V1, name), pod_request_named(name));
+        let mut context = context(&cluster, signer());
+        let log =
+            SigningLog::new(Arc::new(CertificateLog::open(&directory).unwrap()), LogFailurePolicy::Fail);
+        let settings = ControllerSettings::clone(&context.settings);
+        context.settings = Arc::new(ControllerSettings { log: Some(log), ..settings });
+        run_for(&context, Duration::from_secs(2)).await;
+        condition(&cluster, &path(V1, name))
+    };
+    assert_eq!(run("logged").await, "Issued Issued");
+    let log = CertificateLog::open(&directory).unwrap();
+    let mut details = Vec::new();
+    verified(&LogDirectory::new(&directory), log.verifier(), |_, entry| {
+        details.push(LogEntry::decode(entry).unwrap().details);
+        Ok(())
+    })
+    .unwrap();
+    let expected = json!({"cluster": "c", "signerName": SIGNER, "request": "a/logged", "uid": "uid-of-request",
+        "requester": "system:serviceaccount:a:web"});
+    let details: Vec<Value> = details.iter().map(|details| serde_json::from_str(details).unwrap()).collect();
+    assert_eq!(details, [expected]);
+    // As on a full disk.
+    std::fs::remove_dir_all(directory.join("tile/entries")).unwrap();
+    std::fs::write(directory.join("tile/entries"), "").unwrap();
+    assert_eq!(run("not-logged").await, " ");
+}
+
+fn pod_request_named(name: &str) -> Value {
+    let mut request = pod_request();
+    request["metadata"]["name"] = name.into();
+    request
 }
