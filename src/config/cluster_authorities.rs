@@ -17,6 +17,21 @@ use crate::authn::settings::Authentication;
 const FIX: &str = "give each cluster a signing CA of its own, in its own controllerManager, and name it in the \
                    clientCAFile of no other cluster";
 
+const FIX_OF_PODS: &str =
+    "give the signer of pods a CA of its own, which nothing trusts for users or front proxies";
+
+/// Whose certificates a CA signs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SigningPurpose {
+    /// Those of `kubernetes.io` signers, which API servers trust.
+    Kubernetes,
+    /// Those of pods, which a template names, without the name of the cluster.
+    Pods,
+    /// Others. Only a CA that signs for no other purpose in any cluster may sign for several clusters: the gateway does not know
+    /// the purpose of its certificates.
+    Own,
+}
+
 /// A CA that signs for a cluster, and its place in the configuration.
 #[derive(Debug, Clone)]
 pub(super) struct SigningCa {
@@ -24,22 +39,24 @@ pub(super) struct SigningCa {
     file: PathBuf,
     position: Option<FilePosition>,
     authority: Arc<CertificateAuthority>,
-    /// Whether it signs for `kubernetes.io` signers, whose certificates API servers trust. Only a CA that signs for
-    /// none of them in any cluster may sign for several clusters: the gateway does not know the purpose of its
-    /// certificates.
-    is_kubernetes: bool,
+    purpose: SigningPurpose,
 }
 
 impl SigningCa {
     /// A CA for signers of Kubernetes, whose certificate is `file`, which `key` names.
     pub(super) fn of_kubernetes((key, file): (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
         let (key, file, authority) = (key.to_owned(), file.to_owned(), Arc::clone(authority));
-        Self { key, file, position: None, authority, is_kubernetes: true }
+        Self { key, file, position: None, authority, purpose: SigningPurpose::Kubernetes }
     }
 
     /// The same for other signers.
     pub(super) fn of_own(certificate: (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
-        Self { is_kubernetes: false, ..Self::of_kubernetes(certificate, authority) }
+        Self { purpose: SigningPurpose::Own, ..Self::of_kubernetes(certificate, authority) }
+    }
+
+    /// The same for signers of pods.
+    pub(super) fn of_pods(certificate: (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
+        Self { purpose: SigningPurpose::Pods, ..Self::of_kubernetes(certificate, authority) }
     }
 
     pub(super) fn is_at(&mut self, position: FilePosition) {
@@ -113,15 +130,21 @@ fn shared_by_pairs(
         clusters.iter().flat_map(|cluster| &cluster.signing).map(SigningCa::certificate).collect();
     for (index, cluster) in clusters.iter().enumerate() {
         for ca in &cluster.signing {
+            let ancestors = std::cell::OnceCell::new();
+            let ancestors = || ancestors.get_or_init(|| ancestors_of(ca.certificate(), cluster, &signing));
+            if is_compared(index, index)
+                && let Some(problem) = conflict_within(cluster, ca, ancestors)
+            {
+                errors.push(ca.error(problem).fix(FIX_OF_PODS));
+            }
             let is_other = |other: &usize| *other != index && is_compared(index, *other);
             let mut others = clusters.iter().enumerate().filter(|(other, _)| is_other(other)).peekable();
             if others.peek().is_none() {
                 continue;
             }
-            let ancestors = ancestors(ca.certificate(), cluster, &signing);
             for (other, others) in others {
                 // A CA shared by two clusters is reported once.
-                if let Some((problem, is_mutual)) = conflict(cluster, ca, others, &ancestors)
+                if let Some((problem, is_mutual)) = conflict(cluster, ca, others, ancestors())
                     && (!is_mutual || index < other)
                 {
                     errors.push(ca.error(problem));
@@ -140,12 +163,21 @@ fn conflict(
     ancestors: &[&Certificate],
 ) -> Option<(String, bool)> {
     let certificate = ca.certificate();
-    let is_same = |theirs: &SigningCa| {
-        (ca.is_kubernetes || theirs.is_kubernetes) && theirs.certificate().spki == certificate.spki
-    };
     let (one, two) = (&cluster.cluster, &other.cluster);
-    let danger = format!("certificates approved in {one} could act as any user in {two}");
-    if other.signing.iter().any(is_same) {
+    let danger = match ca.purpose {
+        SigningPurpose::Pods => format!("pods of {one} could act as any user in {two}"),
+        _ => format!("certificates approved in {one} could act as any user in {two}"),
+    };
+    let same = other.signing.iter().filter(|theirs| theirs.certificate().spki == certificate.spki);
+    let purposes = same.map(|theirs| [ca.purpose, theirs.purpose]);
+    let unlike = purposes.filter(|purposes| *purposes != [SigningPurpose::Own; 2]);
+    // That of the greatest danger.
+    if let Some(purposes) = unlike.min_by_key(|purposes| !purposes.contains(&SigningPurpose::Kubernetes)) {
+        let danger = if purposes.contains(&SigningPurpose::Kubernetes) {
+            danger
+        } else {
+            format!("pods of {one} could have the names of those of {two}")
+        };
         let problem = format!("clusters {one} and {two} sign with the same CA: {danger}");
         return Some((problem, true));
     }
@@ -161,6 +193,32 @@ fn conflict(
     None
 }
 
+/// The conflict of a CA that signs for pods with its own cluster: nobody approves what pods get, and their authors choose a part of the
+/// names.
+fn conflict_within<'a>(
+    cluster: &ClusterAuthorities,
+    ca: &SigningCa,
+    ancestors: impl Fn() -> &'a Vec<&'a Certificate>,
+) -> Option<String> {
+    if ca.purpose != SigningPurpose::Pods {
+        return None;
+    }
+    let name = &cluster.cluster;
+    let is_of_kubernetes = |theirs: &SigningCa| {
+        theirs.purpose == SigningPurpose::Kubernetes && theirs.certificate().spki == ca.certificate().spki
+    };
+    if cluster.signing.iter().any(is_of_kubernetes) {
+        return Some(format!(
+            "the kubernetes.io signers of cluster {name} sign with the same CA as that of pods"
+        ));
+    }
+    let proxies = cluster.front_proxy_ca.as_ref()?;
+    let problem = format!(
+        "cluster {name} accepts front proxies with certificates of this CA: its pods could act as any user"
+    );
+    leads_to(ancestors(), proxies).then_some(problem)
+}
+
 /// A signing CA of `cluster`, and the certificates above it: among those of the cluster, and among the CAs that sign for any
 /// cluster (`signing`). Ignores purpose and validity of the certificates: a chain that is invalid today may be valid
 /// tomorrow.
@@ -168,7 +226,7 @@ fn conflict(
 /// Reads no bundle of another cluster. With hundreds of certificates of one subject it would cost that many signatures at each
 /// step.
 // threat: many-authorities
-fn ancestors<'a>(
+fn ancestors_of<'a>(
     ca: &'a Certificate,
     cluster: &'a ClusterAuthorities,
     signing: &[&'a Certificate],

@@ -216,6 +216,9 @@ async fn issue(
         }
         Err(error) => return cannot_read(context, key, "the objects of a request", &error),
     }
+    if context.writes.is_closed() {
+        return AttemptOutcome::Retry;
+    }
     let (cluster, signer) = (&*context.cluster, &*request.spec.signer_name);
     let status = status::issued(certificate, context.clock.now());
     let line = PodAuditLine::begin(cluster, request, certificate);

@@ -290,13 +290,7 @@ const OBJECTS: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "kubernetes.PodCertificateRequestMetadata",
-        &[
-            ("name", "string"),
-            ("namespace", "string"),
-            ("uid", "string"),
-            ("labels", "map(string, string)"),
-            ("annotations", "map(string, string)"),
-        ],
+        &[("name", "string"), ("namespace", "string"), ("uid", "string")],
     ),
     (
         "kubernetes.PodCertificateRequestSpec",

@@ -129,6 +129,8 @@ fn issue(
     let prepared = authority.prepare_pod(&signer.profile, &key, &names, validity);
     let issued = prepared.and_then(|prepared| authority.issue(prepared)).map_err(|error| match error {
         IssueError::Limit(limit) => NotIssued::Refused(Refusal::failed("InvalidName", limit.to_string())),
+        // It depends on the key and the names alone: another attempt ends in the same way.
+        error @ IssueError::Lint(_) => NotIssued::Refused(Refusal::failed("InvalidName", error.to_string())),
         error => NotIssued::Later(error.to_string()),
     })?;
     let chain = format!("{}{}", issued.pem(), authority.chain_above());

@@ -42,6 +42,10 @@ impl TwoTenants {
                 "apiVersion: portcullis.dev/v1alpha1\nkind: SignerProfiles\nsigners:\n- signerName: example.com/{ca}\n  certFile: {path}.crt\n  keyFile: {path}.key\n  commonNames: [service-*]\n  allowedUsages: [digital signature, client auth]\n  maxDuration: 24h\n"
             );
             pki.write(&format!("by-{ca}.yaml"), profiles);
+            let pods = format!(
+                "apiVersion: portcullis.dev/v1alpha1\nkind: PodSignerProfiles\nsigners:\n- signerName: example.com/{ca}\n  certFile: {path}.crt\n  keyFile: {path}.key\n  usages: [client auth]\n  uris: \"['spiffe://example.com/' + pod.metadata.name]\"\n"
+            );
+            pki.write(&format!("pods-by-{ca}.yaml"), pods);
         }
         Self { pki }
     }
@@ -70,6 +74,12 @@ fn signs(ca: &str) -> String {
 /// A cluster with custom signers only.
 fn signs_own(ca: &str) -> String {
     format!("  controllerManager: {{controllers: [csrsigning], signerProfiles: by-{ca}.yaml}}\n")
+}
+
+/// A cluster with signers of pods only.
+fn signs_pods(ca: &str) -> String {
+    let controllers = "podcertificaterequest-signing";
+    format!("  controllerManager: {{controllers: [{controllers}], podSignerProfiles: pods-by-{ca}.yaml}}\n")
 }
 
 fn trusts(ca: &str) -> String {
@@ -139,6 +149,30 @@ fn a_signing_authority_that_another_cluster_trusts_is_refused() {
             "clusters[0].controllerManager.clusterSigningCertFile: DIR/a-ca.crt: cluster b accepts client certificates of this CA",
         ),
         (
+            "one CA for the pods of both",
+            "",
+            [signs_pods("a-ca"), signs_pods("a-ca")],
+            "clusters a and b sign with the same CA: pods of a could have the names of those of b",
+        ),
+        (
+            "one block of pods for all",
+            "controllerManager: {controllers: [podcertificaterequest-signing], podSignerProfiles: pods-by-a-ca.yaml}\n",
+            [trusts("b-ca"), trusts("b-ca")],
+            "clusters a and b sign with the same CA: pods of a",
+        ),
+        (
+            "A signs for pods with what B signs for a signer of its own with",
+            "",
+            [signs_pods("a-ca"), signs_own("a-ca")],
+            "clusters a and b sign with the same CA: pods of a",
+        ),
+        (
+            "B trusts A's pods",
+            "",
+            [signs_pods("a-ca"), trusts("a-ca")],
+            "cluster b accepts client certificates of this CA: pods of a could act as any user in b",
+        ),
+        (
             "front proxies of B are of A's",
             "",
             [signs("a-ca") + &trusts("a-ca"), proxies.to_owned()],
@@ -150,6 +184,21 @@ fn a_signing_authority_that_another_cluster_trusts_is_refused() {
         assert!(errors.contains(expected), "{name}: {errors}");
         assert!(errors.contains("fix: give each cluster"), "{name}: {errors}");
     }
+}
+
+// Nobody approves the certificates of pods.
+#[test]
+fn a_ca_of_pods_is_no_other_ca_of_its_cluster() {
+    let two = TwoTenants::new();
+    two.pki.write("tokens.csv", "good-token,carol,7\n");
+    let both = "  controllerManager: {controllers: [csrsigning, podcertificaterequest-signing], clusterSigningCertFile: a-ca.crt, clusterSigningKeyFile: a-ca.key, podSignerProfiles: pods-by-a-ca.yaml}\n";
+    let errors = two.resolve("", [both, &trusts("b-ca")]).unwrap_err();
+    assert!(errors.contains("sign with the same CA as that of pods"), "{errors}");
+    let proxies = "  authentication: {tokenAuthFile: tokens.csv, requestheaderClientCAFile: a-ca.crt, requestheaderAllowedNames: [p], requestheaderUsernameHeaders: [X-Remote-User]}\n";
+    let errors = two.resolve("", [&(signs_pods("a-ca") + proxies), &trusts("b-ca")]).unwrap_err();
+    assert!(errors.contains("cluster a accepts front proxies with certificates of this CA"), "{errors}");
+    assert!(errors.contains("fix: give the signer of pods a CA of its own"), "{errors}");
+    assert_eq!(two.resolve("", [&signs_pods("a-ca"), &signs_pods("b-ca")]), Ok(()));
 }
 
 #[test]

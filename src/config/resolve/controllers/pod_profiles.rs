@@ -57,11 +57,16 @@ impl ConfigResolver<'_> {
         for ReadPodSigner { name, profile, rules, files, anchors, usages_key } in read {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
-            let mut signing = SigningCa::of_own(files.certificate(), &authority);
+            let mut signing = SigningCa::of_pods(files.certificate(), &authority);
             signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
             let anchors = anchors.and_then(|(place, file)| self.trust_anchors(&place, &file));
             let (Some(name), Some(profile)) = (name, profile) else { continue };
+            if rules.rules.is_empty() {
+                let name = name.as_str();
+                self.warnings
+                    .push(format!("{name} has no rules: each pod of the cluster gets a certificate"));
+            }
             if let Err(limit) = authority.is_fit_for_pods(&profile) {
                 let error = ConfigError::new(&usages_key, format!("{}: {limit}", name.as_str()));
                 self.errors.push(error.fix(

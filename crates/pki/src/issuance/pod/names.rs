@@ -10,6 +10,9 @@ const MAX_NAMES: usize = 64;
 /// The maximum length of a name. Each kind has a shorter one of its own, or none.
 const MAX_LENGTH: usize = 2048;
 
+/// The maximum length of all names: a log of certificates, and the API server, take a certificate of less than 64 KiB.
+const MAX_TOTAL: usize = 16 * 1024;
+
 /// Names that may be in a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNames {
@@ -29,6 +32,12 @@ pub enum InvalidPodName {
         /// The kind of name.
         kind: &'static str,
         /// How many there are.
+        found: usize,
+    },
+    /// They are too long together.
+    #[error("the names have {found} bytes together, more than {MAX_TOTAL}")]
+    TooLong {
+        /// How many bytes they have.
         found: usize,
     },
     /// One is invalid.
@@ -56,6 +65,11 @@ impl PodNames {
         check("organization", &organizations, of_subject)?;
         check("DNS name", &dns_names, |name| dns::check(name, false).map_err(|reason| reason.to_string()))?;
         check("URI", &uris, |name| uri(name).map_err(|reason| reason.to_string()))?;
+        let all = common_name.iter().chain(&organizations).chain(&dns_names).chain(&uris);
+        let found = all.map(String::len).sum();
+        if found > MAX_TOTAL {
+            return Err(InvalidPodName::TooLong { found });
+        }
         let subject = Subject {
             common_name: common_name.unwrap_or_default(),
             organization: organizations,
