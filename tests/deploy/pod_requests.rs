@@ -23,7 +23,9 @@ pub(crate) fn write_signer(running: &Running) -> String {
 pub(crate) fn create(running: &Running, name: &str) -> Result<(), String> {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
         "spec": {"nodeName": "n1", "serviceAccountName": "app", "automountServiceAccountToken": false,
-            "containers": [{"name": "web", "image": "example.com/web"}]}});
+            "containers": [{"name": "web", "image": "example.com/web"}],
+            "volumes": [{"name": "identity", "projected": {"sources": [{"podCertificate":
+                {"signerName": "example.com/workload", "keyType": "ECDSAP256", "credentialBundlePath": "a.pem"}}]}}]}});
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
     running.apply("pod", &format!("{node}\n---\n{pod}"), &[])?;
     let uid = |kind: &str, name: &str| {

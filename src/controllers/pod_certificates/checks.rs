@@ -27,6 +27,18 @@ pub(super) struct CheckedObjects<'a> {
     pub(super) namespace: Option<&'a Value>,
 }
 
+/// Whether a volume of the pod has a certificate of this signer.
+fn mounts(pod: &Value, signer: &str) -> bool {
+    let mut sources =
+        list(pod, ["spec", "volumes"]).flat_map(|volume| list(volume, ["projected", "sources"]));
+    sources.any(|source| field(source, &["podCertificate", "signerName"]) == signer)
+}
+
+fn list<'a>(object: &'a Value, path: [&str; 2]) -> impl Iterator<Item = &'a Value> {
+    let list = path.iter().try_fold(object, |value, key| value.get(key)).and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
 /// Checks the objects of a request.
 // threat: pod-certificate-identity
 pub(super) fn check_objects<'a>(
@@ -44,6 +56,14 @@ pub(super) fn check_objects<'a>(
             spec.pod_name, spec.service_account_name
         );
         return Err(Refusal::denied("ServiceAccountMismatch", message));
+    }
+    // NodeRestriction checks it since 1.37, and only of nodes.
+    if !mounts(pod, &spec.signer_name) {
+        let message = format!(
+            "pod {namespace}/{} has no volume with a certificate of the signer {:?}",
+            spec.pod_name, spec.signer_name
+        );
+        return Err(Refusal::denied("VolumeNotFound", message));
     }
     let account = Subject { kind: "service account", name: &account_name, reason: "ServiceAccountNotFound" };
     let service_account = account.check(&objects.service_account, &spec.service_account_uid, now)?;

@@ -101,7 +101,13 @@ fn pod_request() -> Value {
 fn pod() -> Value {
     json!({
         "metadata": {"name": "web-0", "namespace": "a", "uid": "uid-of-pod", "labels": {"app": "web"}},
-        "spec": {"nodeName": "n1", "serviceAccountName": "web"},
+        "spec": {
+            "nodeName": "n1", "serviceAccountName": "web",
+            "volumes": [
+                {"name": "a", "emptyDir": {}},
+                {"name": "b", "projected": {"sources": [{"configMap": {}}, {"podCertificate": {"signerName": SIGNER}}]}},
+            ],
+        },
         "status": {"phase": "Pending"},
     })
 }

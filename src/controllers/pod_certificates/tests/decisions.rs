@@ -106,24 +106,16 @@ fn the_rules_of_the_sample_permit_what_they_say() {
     let rules = sample["signers"][0]["rules"].as_array().unwrap();
     let rules: Vec<_> =
         rules.iter().map(|rule| expression(rule["expression"].as_str().unwrap(), ResultType::Bool)).collect();
-    let verdicts = |labels: &Value, volumes: &Value| {
-        let mut pod = pod();
-        pod["spec"]["volumes"] = volumes.clone();
+    let verdicts = |labels: &Value| {
         let bindings = Bindings::default()
             .with("request", &pod_request())
-            .with("pod", &pod)
+            .with("pod", &pod())
             .with("namespaceObject", &json!({"metadata": {"name": "a", "labels": labels}}));
         rules.iter().map(|rule| rule.evaluate(&bindings) == Ok(CelValue::Bool(true))).collect::<Vec<_>>()
     };
-    let of = |signer: &str| {
-        json!([{"name": "a", "emptyDir": {}}, {"name": "b", "projected":
-        {"sources": [{"configMap": {}}, {"podCertificate": {"signerName": signer}}]}}])
-    };
-    let labelled = json!({"example.com/workload-certificates": "true"});
-    assert_eq!(verdicts(&labelled, &of("example.com/workload")), [true, true]);
-    assert_eq!(verdicts(&Value::Null, &of("example.com/workload")), [false, true]);
-    assert_eq!(verdicts(&json!({"example.com/workload-certificates": "false"}), &json!([])), [false, false]);
-    assert_eq!(verdicts(&labelled, &of("example.com/other")), [true, false]);
+    assert_eq!(verdicts(&json!({"example.com/workload-certificates": "true"})), [true]);
+    assert_eq!(verdicts(&Value::Null), [false]);
+    assert_eq!(verdicts(&json!({"example.com/workload-certificates": "false"})), [false]);
 }
 
 #[test]
@@ -184,6 +176,27 @@ fn each_refusal_has_a_reason_and_says_what_to_do() {
             "a pod of another service account",
             |all| all.pod.as_mut().unwrap()["spec"]["serviceAccountName"] = json!("other"),
             "Denied ServiceAccountMismatch: pod a/web-0 runs as service account \"other\", not as \"web\"",
+        ),
+        (
+            "a pod with a certificate of another signer",
+            |all| {
+                all.pod.as_mut().unwrap()["spec"]["volumes"][1]["projected"]["sources"][1]["podCertificate"]
+                    ["signerName"] = json!("example.com/other");
+            },
+            "Denied VolumeNotFound: pod a/web-0 has no volume with a certificate of the signer \"example.com/workload\"",
+        ),
+        (
+            "a pod without volumes",
+            |all| drop(all.pod.as_mut().unwrap()["spec"].as_object_mut().unwrap().remove("volumes")),
+            "Denied VolumeNotFound: pod a/web-0 has no volume",
+        ),
+        (
+            "a name that is not signed",
+            |all| {
+                all.signer.rules.uris =
+                    Some(expression("['spiffe://example.com./a']", ResultType::DynamicStrings));
+            },
+            "Failed InvalidName: ",
         ),
         (
             "no service account",

@@ -146,6 +146,10 @@ fn names_that_kubernetes_reserves_or_parsers_dispute_are_refused() {
     let many = vec!["a".to_owned(); 65];
     let error = PodNames::new(None, Vec::new(), many, Vec::new()).unwrap_err();
     assert_eq!(error.to_string(), "DNS name: 65 names, more than 64");
+    let together: Vec<String> =
+        (10..19).map(|at| format!("spiffe://example.com/{at}{}", "a".repeat(2000))).collect();
+    let error = PodNames::new(None, Vec::new(), Vec::new(), together).unwrap_err();
+    assert_eq!(error.to_string(), "the names have 18207 bytes together, more than 16384");
     let long = format!("spiffe://example.com/{}", "a".repeat(3000));
     let error = PodNames::new(None, Vec::new(), Vec::new(), vec![long]).unwrap_err().to_string();
     assert!(error.contains("longer than 2048 bytes") && error.len() < 250, "{error}");
