@@ -315,8 +315,8 @@ impl ConfigurationDirectory {
                 pki.write(
                     "pod-signers.yaml",
                     "apiVersion: portcullis.dev/v1alpha1\nkind: PodSignerProfiles\nsigners:\n- signerName: \
-                     example.com/p\n  certFile: profile.crt\n  keyFile: profile.key\n  usages: [client auth]\n  uris: \
-                     \"['spiffe://example.com/a']\"\n",
+                     example.com/p\n  certFile: profile.crt\n  keyFile: profile.key\n  usages: [client auth]\n  rules: \
+                     [{expression: 'true'}]\n  uris: \"['spiffe://example.com/a']\"\n",
                 );
                 write_kubeconfig(
                     &directory.join("webhook.kubeconfig"),

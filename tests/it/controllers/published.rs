@@ -95,7 +95,9 @@ fn the_next_ca_of_a_signer_is_the_certificate_of_a_ca() {
 #[test]
 fn both_controllers_of_a_signer_have_one_bundle() {
     let files = Files::new();
-    let service = "signerName: example.com/service\n  certFile: ca.crt\n  keyFile: ca.key\n";
+    files.pki.write("service.crt", files.pki.front.cert_pem());
+    files.pki.write("service.key", files.pki.front.key_pem());
+    let service = "signerName: example.com/service\n  certFile: service.crt\n  keyFile: service.key\n";
     let write = |name: &str, kind: &str, keys: &str| {
         let text =
             format!("apiVersion: portcullis.dev/v1alpha1\nkind: {kind}\nsigners:\n- {service}  {keys}\n");
