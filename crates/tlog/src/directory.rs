@@ -5,7 +5,9 @@
 //! that was promised, and are written again. A process that writes holds the lock, and begins with the checkpoint on disk,
 //! whose root it compares with the tiles: it never signs a tree that is not a continuation of the last one.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+mod lock;
+
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,12 +19,12 @@ use crate::error::LogError;
 use crate::merkle::{Hash, HashReader as _, leaf_hash, root};
 use crate::note::{NoteSigner, Verifier};
 use crate::tile::{self, Tile, TileHashes, TileKind, WIDTH};
+use lock::lock;
 
 const CHECKPOINT: &str = "checkpoint";
 const LOCK: &str = ".lock";
 /// The maximum size of a file: 256 entries with their lengths.
 const MAX_FILE: u64 = 256 * 65_537;
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Monitors, which run as other users, read tiles and checkpoints.
 #[cfg(unix)]
 const MODE: u32 = 0o644;
@@ -57,7 +59,7 @@ impl LogDirectory {
     pub fn create(path: &Path, signer: &NoteSigner) -> Result<Self, LogError> {
         let directory = Self::new(path);
         fs::create_dir_all(path).map_err(LogError::io(path))?;
-        let _lock = directory.lock(Duration::ZERO)?;
+        let _lock = lock(&directory.file(LOCK), Duration::ZERO)?;
         if directory.file(CHECKPOINT).try_exists().map_err(LogError::io(path))? {
             return Err(LogError::Exists(path.to_owned()));
         }
@@ -130,31 +132,11 @@ impl LogDirectory {
         Err(LogError::io(&path)(error))
     }
 
-    fn lock(&self, timeout: Duration) -> Result<File, LogError> {
-        let path = self.file(LOCK);
-        let failed = LogError::io(&path);
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(&failed)?;
-        let mut waited = Duration::ZERO;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-                Err(TryLockError::WouldBlock) if waited >= timeout => {
-                    return Err(LogError::Locked { path, waited });
-                }
-                Err(TryLockError::WouldBlock) => {}
-            }
-            std::thread::sleep(LOCK_POLL_INTERVAL);
-            waited += LOCK_POLL_INTERVAL;
-        }
-    }
-
     /// Locks the log, and checks that its tiles are those of its checkpoint.
     pub fn open<'a>(&'a self, signer: &'a NoteSigner, timeout: Duration) -> Result<LockedLog<'a>, LogError> {
         // Without a log, no lock file is left.
         self.signed_checkpoint()?;
-        let lock = self.lock(timeout)?;
+        let lock = lock(&self.file(LOCK), timeout)?;
         let checkpoint = self.checkpoint(signer.verifier())?;
         if root(&self.tree(checkpoint.size), checkpoint.size)? != checkpoint.root {
             let problem = format!(
