@@ -178,11 +178,11 @@ mod tests {
                 attempt.permits(&context, ControllerName::CsrSigning)
             };
             assert!(permits(b"small"));
-            assert!(!permits(&[0; 65_536]));
+            assert!(!permits(&vec![0; 65_536]));
             // On a full disk the policy decides.
             std::fs::rename(directory.join("tile"), directory.join("gone")).unwrap();
             assert_eq!(permits(b"small"), policy == LogFailurePolicy::Ignore);
-            assert!(!permits(&[0; 65_536]));
+            assert!(!permits(&vec![0; 65_536]));
             std::fs::remove_dir_all(directory.join("tile")).ok();
             std::fs::rename(directory.join("gone"), directory.join("tile")).unwrap();
         }
@@ -197,7 +197,7 @@ mod tests {
             SigningLog::new(Arc::new(CertificateLog::open(&directory).unwrap()), LogFailurePolicy::Fail);
         let name = format!("a{}", "ä".repeat(40_000));
         let details = LogDetails { cluster: "c", signer_name: "s", request: "r", uid: "u", requester: &name };
-        log.append(&[0; 30_000], &details, UnixTime::ZERO).result.unwrap();
+        log.append(&vec![0; 30_000], &details, UnixTime::ZERO).result.unwrap();
         let mut found = Vec::new();
         verified(&LogDirectory::new(&directory), log.log.verifier(), |_, entry| {
             found.push(LogEntry::decode(entry).unwrap().details);

@@ -68,7 +68,8 @@ fn attempt(file: &File, path: &Path) -> io::Result<Attempt> {
     }
 }
 
-#[cfg(all(test, unix))]
+#[cfg(test)]
+#[cfg(unix)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt as _, symlink};
