@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use portcullis_system::clock::UnixTime;
-use portcullis_tlog::CertificateLog;
+use portcullis_tlog::{CertificateLog, LogError};
 use serde::Serialize;
 use tracing::{debug, error};
 
 use super::ControllerContext;
 use super::settings::ControllerName;
+
+/// The maximum length of a value of the details. Names of objects and accounts are shorter; a name of a user has no bound.
+const MAX_DETAIL: usize = 1024;
 
 /// What happens to a certificate that cannot be logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -50,7 +53,17 @@ pub(crate) struct LogDetails<'a> {
 #[derive(Debug)]
 pub(crate) struct LogAttempt {
     policy: LogFailurePolicy,
-    result: Result<u64, String>,
+    result: Result<u64, Unlogged>,
+}
+
+/// Why a certificate is not in the log.
+#[derive(Debug)]
+enum Unlogged {
+    /// The log cannot be written.
+    Failed(String),
+    /// The certificate is too large for it, by its requester's choice: no policy permits that, or whoever asks for a large one
+    /// would get it unlogged.
+    TooLarge(String),
 }
 
 impl SigningLog {
@@ -61,10 +74,30 @@ impl SigningLog {
 
     /// Appends a certificate. Blocks: it syncs files.
     pub(crate) fn append(&self, certificate: &[u8], details: &LogDetails<'_>, now: UnixTime) -> LogAttempt {
-        let details = serde_json::to_string(details).unwrap_or_default();
-        let result = self.log.append(certificate, &details, now).map_err(|error| error.to_string());
+        let details = serde_json::to_string(&details.shortened()).unwrap_or_default();
+        let result = self.log.append(certificate, &details, now).map_err(|error| match *error {
+            LogError::TooLarge(_) => Unlogged::TooLarge(error.to_string()),
+            _ => Unlogged::Failed(error.to_string()),
+        });
         LogAttempt { policy: self.policy, result }
     }
+}
+
+impl LogDetails<'_> {
+    /// With long values cut, so that they leave room for the certificate.
+    fn shortened(&self) -> LogDetails<'_> {
+        LogDetails {
+            cluster: shortened(self.cluster),
+            signer_name: shortened(self.signer_name),
+            request: shortened(self.request),
+            uid: shortened(self.uid),
+            requester: shortened(self.requester),
+        }
+    }
+}
+
+fn shortened(value: &str) -> &str {
+    value.get(..value.floor_char_boundary(MAX_DETAIL)).unwrap_or(value)
 }
 
 impl LogAttempt {
@@ -72,33 +105,35 @@ impl LogAttempt {
     // threat: unlogged-certificate
     pub(crate) fn permits(self, context: &ControllerContext, controller: ControllerName) -> bool {
         let (cluster, alias) = (&*context.cluster, controller.alias());
-        let cause = format!("{alias} logs certificates");
-        let Err(problem) = self.result else {
-            context.problems.ends(&cause);
-            return true;
+        let causes = [format!("{alias} logs certificates"), format!("{alias} logs large certificates")];
+        let [failure, size] = &causes;
+        let (cause, problem, is_permitted) = match &self.result {
+            Ok(_) => {
+                for cause in &causes {
+                    context.problems.ends(cause);
+                }
+                return true;
+            }
+            Err(Unlogged::Failed(problem)) => (failure, problem, self.policy == LogFailurePolicy::Ignore),
+            Err(Unlogged::TooLarge(problem)) => (size, problem, false),
         };
         context.metrics.controllers.log_errors.with_label_values(&[cluster, alias]).inc();
-        let is_new = context.problems.begins(&cause);
-        match self.policy {
-            LogFailurePolicy::Fail if is_new => {
-                error!(
-                    cluster,
-                    controller = alias,
-                    "no certificate is issued, will retry: certificate log: {problem}"
-                );
-            }
-            LogFailurePolicy::Ignore if is_new => {
-                error!(
-                    cluster,
-                    controller = alias,
-                    "certificates are issued without being logged: certificate log: {problem}"
-                );
-            }
-            LogFailurePolicy::Fail | LogFailurePolicy::Ignore => {
-                debug!(cluster, controller = alias, "certificate log: {problem}");
-            }
+        if !context.problems.begins(cause) {
+            debug!(cluster, controller = alias, "certificate log: {problem}");
+        } else if is_permitted {
+            error!(
+                cluster,
+                controller = alias,
+                "certificates are issued without being logged: certificate log: {problem}"
+            );
+        } else {
+            error!(
+                cluster,
+                controller = alias,
+                "no certificate is issued, will retry: certificate log: {problem}"
+            );
         }
-        self.policy == LogFailurePolicy::Ignore
+        is_permitted
     }
 }
 
@@ -115,5 +150,64 @@ impl Eq for SigningLog {}
 impl fmt::Debug for SigningLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SigningLog").field("path", &self.log.path()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_tlog::entry::LogEntry;
+    use portcullis_tlog::verify::verified;
+    use portcullis_tlog::{LogDirectory, certificate_log};
+
+    use super::*;
+    use crate::controllers::testing::FakeCluster;
+
+    // The client of the context needs a runtime.
+    #[tokio::test]
+    async fn a_certificate_that_is_too_large_for_the_log_is_never_issued() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("log");
+        certificate_log::create(&directory, "example.com/log").unwrap();
+        let details =
+            LogDetails { cluster: "c", signer_name: "s", request: "r", uid: "u", requester: "alice" };
+        let context = FakeCluster::new().context();
+        for policy in [LogFailurePolicy::Ignore, LogFailurePolicy::Fail] {
+            let log = SigningLog::new(Arc::new(CertificateLog::open(&directory).unwrap()), policy);
+            let permits = |certificate: &[u8]| {
+                let attempt = log.append(certificate, &details, UnixTime::ZERO);
+                attempt.permits(&context, ControllerName::CsrSigning)
+            };
+            assert!(permits(b"small"));
+            assert!(!permits(&vec![0; 65_536]));
+            // On a full disk the policy decides.
+            std::fs::rename(directory.join("tile"), directory.join("gone")).unwrap();
+            assert_eq!(permits(b"small"), policy == LogFailurePolicy::Ignore);
+            assert!(!permits(&vec![0; 65_536]));
+            std::fs::remove_dir_all(directory.join("tile")).ok();
+            std::fs::rename(directory.join("gone"), directory.join("tile")).unwrap();
+        }
+    }
+
+    #[test]
+    fn long_names_are_cut_and_the_others_kept() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("log");
+        certificate_log::create(&directory, "example.com/log").unwrap();
+        let log =
+            SigningLog::new(Arc::new(CertificateLog::open(&directory).unwrap()), LogFailurePolicy::Fail);
+        let name = format!("a{}", "ä".repeat(40_000));
+        let details = LogDetails { cluster: "c", signer_name: "s", request: "r", uid: "u", requester: &name };
+        log.append(&vec![0; 30_000], &details, UnixTime::ZERO).result.unwrap();
+        let mut found = Vec::new();
+        verified(&LogDirectory::new(&directory), log.log.verifier(), |_, entry| {
+            found.push(LogEntry::decode(entry).unwrap().details);
+            Ok(())
+        })
+        .unwrap();
+        let requester = format!("a{}", "ä".repeat(511));
+        let expected = format!(
+            r#"{{"cluster":"c","signerName":"s","request":"r","uid":"u","requester":"{requester}"}}"#
+        );
+        assert_eq!(found, [expected]);
     }
 }

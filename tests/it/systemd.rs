@@ -151,3 +151,25 @@ async fn the_watchdog_is_fed_for_as_long_as_the_process_runs() {
     let again = tokio::task::spawn_blocking(move || systemd.next());
     assert_eq!(again.await.unwrap(), ["WATCHDOG=1"]);
 }
+
+#[test]
+fn the_unit_leaves_the_directories_of_the_documented_logs_writable() {
+    let read = |name: &str| {
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    };
+    let unit = read("deploy/portcullis.service");
+    for (setting, directory, page, flag) in [
+        (
+            "StateDirectory",
+            "/var/lib",
+            "docs/certificate-log.md",
+            "--certificate-log=/var/lib/portcullis/log",
+        ),
+        ("LogsDirectory", "/var/log", "docs/audit.md", "--audit-log-path=/var/log/portcullis/audit.log"),
+    ] {
+        assert!(read(page).contains(flag), "{page}: {flag}");
+        let name = unit.lines().find_map(|line| line.strip_prefix(setting)?.strip_prefix('='));
+        let writable = format!("{directory}/{}/", name.unwrap_or_default());
+        assert!(flag.contains(&writable), "{setting}: {writable} of {flag}");
+    }
+}

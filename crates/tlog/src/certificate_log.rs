@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use portcullis_system::clock::UnixTime;
 use portcullis_system::input_file;
+use portcullis_system::platform::{open_private, set_mode};
 use portcullis_system::sync::lock;
 
 use crate::checkpoint::Checkpoint;
@@ -17,6 +18,7 @@ use crate::directory::LogDirectory;
 use crate::entry::LogEntry;
 use crate::error::LogError;
 use crate::note::{NoteError, NoteSigner, Verifier};
+use crate::verify::check_continues;
 
 /// How long a signature waits for another process that writes the log.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,6 +29,8 @@ const MAX_BATCH: usize = 256;
 pub struct CertificateLog {
     directory: LogDirectory,
     signer: NoteSigner,
+    /// The last head that was seen. The log never goes back behind it, also if its directory does.
+    last: Mutex<Checkpoint>,
     pending: Mutex<Vec<PendingEntry>>,
     /// Held by the thread that writes.
     writing: Mutex<()>,
@@ -81,7 +85,17 @@ impl CertificateLog {
         }
         let directory = LogDirectory::new(directory);
         directory.checkpoint(&verifier)?;
-        Ok(Self { directory, signer, pending: Mutex::default(), writing: Mutex::default() })
+        // Found at the start, and not with the first certificate.
+        directory.check_writable(LOCK_TIMEOUT)?;
+        // Read when it could be locked, so that none is missed that another process has written before.
+        let last = directory.checkpoint(&verifier)?;
+        Ok(Self {
+            directory,
+            signer,
+            last: Mutex::new(last),
+            pending: Mutex::default(),
+            writing: Mutex::default(),
+        })
     }
 
     /// Opens a log whose keys are beside its directory.
@@ -115,7 +129,7 @@ impl CertificateLog {
             certificate: certificate.to_vec(),
             details: details.to_owned(),
         };
-        let encoded = entry.encode().ok_or(LogError::TooLarge(certificate.len()))?;
+        let encoded = entry.encode()?;
         let result = Arc::default();
         lock(&self.pending).push(PendingEntry { entry: encoded, result: Arc::clone(&result) });
         loop {
@@ -127,6 +141,21 @@ impl CertificateLog {
         }
     }
 
+    /// Appends entries to what must be a continuation of the last head.
+    // threat: rewritten-log
+    fn write(&self, entries: &[Vec<u8>]) -> Result<u64, LogError> {
+        let mut log = self.directory.open(&self.signer, LOCK_TIMEOUT)?;
+        let mut last = lock(&self.last);
+        check_continues(&self.directory, &last, log.checkpoint()).map_err(|error| match error {
+            LogError::Mismatch(problem) => LogError::damaged(self.path(), problem),
+            error => error,
+        })?;
+        last.clone_from(log.checkpoint());
+        let first = log.append(entries)?;
+        last.clone_from(log.checkpoint());
+        Ok(first)
+    }
+
     /// Writes what waits, and tells each its result.
     fn write_pending(&self) {
         let batch: Vec<PendingEntry> = {
@@ -135,11 +164,7 @@ impl CertificateLog {
             pending.drain(..count).collect()
         };
         let entries: Vec<Vec<u8>> = batch.iter().map(|pending| pending.entry.clone()).collect();
-        let written = self
-            .directory
-            .open(&self.signer, LOCK_TIMEOUT)
-            .and_then(|mut log| log.append(&entries))
-            .map_err(Arc::new);
+        let written = self.write(&entries).map_err(Arc::new);
         for (number, pending) in (0..).zip(batch) {
             *lock(&pending.result) = Some(written.clone().map(|first| first + number));
         }
@@ -180,9 +205,11 @@ fn new_file(path: &Path, content: &[u8], is_private: bool) -> Result<(), LogErro
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create_new(true);
         let mut file = if is_private {
-            portcullis_system::platform::open_private(&mut options, path)?
+            open_private(&mut options, path)?
         } else {
-            options.open(path)?
+            let file = options.open(path)?;
+            set_mode(&file, 0o644)?;
+            file
         };
         file.write_all(content)?;
         file.sync_all()
@@ -262,7 +289,62 @@ mod tests {
         let (_parent, directory) = created();
         let log = CertificateLog::open(&directory).unwrap();
         let error = log.append(&vec![0; 70_000], "{}", UnixTime::ZERO).unwrap_err();
-        assert!(matches!(*error, LogError::TooLarge(70_000)), "{error}");
+        assert!(matches!(*error, LogError::TooLarge(70_019)), "{error}");
         assert_eq!(log.append(&[0; 10], "{}", UnixTime::ZERO).unwrap(), 0);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_log_that_is_rolled_back_under_its_writer_is_not_continued() {
+        let (parent, directory) = created();
+        let copy = parent.path().join("copy");
+        let log = CertificateLog::open(&directory).unwrap();
+        let append = |log: &CertificateLog, number: u8| log.append(&[number], "{}", UnixTime::ZERO);
+        append(&log, 0).unwrap();
+        let backup = std::process::Command::new("cp").arg("-r").args([&directory, &copy]).status().unwrap();
+        assert!(backup.success());
+        append(&log, 1).unwrap();
+        // Another process continues it: that is no problem.
+        append(&CertificateLog::open(&directory).unwrap(), 2).unwrap();
+        append(&log, 3).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        std::fs::rename(&copy, &directory).unwrap();
+        let note = log.directory.signed_checkpoint().unwrap();
+        let error = append(&log, 4).unwrap_err().to_string();
+        assert!(
+            error.ends_with(
+                "log: the log has 1 entries, and had 4 at the earlier checkpoint: entries were removed"
+            ),
+            "{error}"
+        );
+        assert_eq!(log.directory.signed_checkpoint().unwrap(), note);
+        // Made as long as before, with others.
+        let other = CertificateLog::open(&directory).unwrap();
+        for number in 10..15 {
+            append(&other, number).unwrap();
+        }
+        let error = append(&log, 4).unwrap_err().to_string();
+        assert!(error.ends_with("the log was rewritten"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_log_that_cannot_be_written_is_not_opened() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        // Root writes everywhere, but not with a file in the place of the directory.
+        let (_parent, directory) = created();
+        std::fs::write(directory.join("tile"), "").unwrap();
+        let error = CertificateLog::open(&directory).unwrap_err().to_string();
+        assert!(error.contains("log/tile: Not a directory"), "{error}");
+        std::fs::remove_file(directory.join("tile")).unwrap();
+        CertificateLog::open(&directory).unwrap();
+        let left: Vec<_> =
+            std::fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left.len(), 2, "the checkpoint and the lock: {left:?}");
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o500)).unwrap();
+        let can_write = std::fs::write(directory.join("probe"), "").is_ok();
+        assert_eq!(CertificateLog::open(&directory).is_ok(), can_write);
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     }
 }

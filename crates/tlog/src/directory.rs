@@ -5,11 +5,14 @@
 //! that was promised, and are written again. A process that writes holds the lock, and begins with the checkpoint on disk,
 //! whose root it compares with the tiles: it never signs a tree that is not a continuation of the last one.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+mod lock;
+
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use portcullis_system::platform::{create_public_directory, open_input, set_mode, sync_directory};
 use tempfile::NamedTempFile;
 
 use crate::checkpoint::Checkpoint;
@@ -17,14 +20,14 @@ use crate::error::LogError;
 use crate::merkle::{Hash, HashReader as _, leaf_hash, root};
 use crate::note::{NoteSigner, Verifier};
 use crate::tile::{self, Tile, TileHashes, TileKind, WIDTH};
+use lock::lock;
 
 const CHECKPOINT: &str = "checkpoint";
 const LOCK: &str = ".lock";
+const TILES: &str = "tile";
 /// The maximum size of a file: 256 entries with their lengths.
 const MAX_FILE: u64 = 256 * 65_537;
-const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Monitors, which run as other users, read tiles and checkpoints.
-#[cfg(unix)]
 const MODE: u32 = 0o644;
 
 /// A log in a directory.
@@ -56,8 +59,8 @@ impl LogDirectory {
     /// Creates a log without entries.
     pub fn create(path: &Path, signer: &NoteSigner) -> Result<Self, LogError> {
         let directory = Self::new(path);
-        fs::create_dir_all(path).map_err(LogError::io(path))?;
-        let _lock = directory.lock(Duration::ZERO)?;
+        directory.create_directory(path).map_err(LogError::io(path))?;
+        let _lock = lock(&directory.file(LOCK), Duration::ZERO)?;
         if directory.file(CHECKPOINT).try_exists().map_err(LogError::io(path))? {
             return Err(LogError::Exists(path.to_owned()));
         }
@@ -121,7 +124,8 @@ impl LogDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => error,
             Err(error) => return Err(LogError::io(&path)(error)),
         };
-        for width in (tile.width + 1..=WIDTH).rev() {
+        // From the narrowest: a full tile may be one of a batch that was killed, which is written again when it is reached.
+        for width in tile.width + 1..=WIDTH {
             let wider = self.file(&Tile { width, ..tile }.path());
             if let Ok(content) = read(&wider) {
                 return Ok((wider, content, width));
@@ -130,31 +134,11 @@ impl LogDirectory {
         Err(LogError::io(&path)(error))
     }
 
-    fn lock(&self, timeout: Duration) -> Result<File, LogError> {
-        let path = self.file(LOCK);
-        let failed = LogError::io(&path);
-        let file =
-            OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(&failed)?;
-        let mut waited = Duration::ZERO;
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(file),
-                Err(TryLockError::Error(error)) => return Err(failed(error)),
-                Err(TryLockError::WouldBlock) if waited >= timeout => {
-                    return Err(LogError::Locked { path, waited });
-                }
-                Err(TryLockError::WouldBlock) => {}
-            }
-            std::thread::sleep(LOCK_POLL_INTERVAL);
-            waited += LOCK_POLL_INTERVAL;
-        }
-    }
-
     /// Locks the log, and checks that its tiles are those of its checkpoint.
     pub fn open<'a>(&'a self, signer: &'a NoteSigner, timeout: Duration) -> Result<LockedLog<'a>, LogError> {
         // Without a log, no lock file is left.
         self.signed_checkpoint()?;
-        let lock = self.lock(timeout)?;
+        let lock = lock(&self.file(LOCK), timeout)?;
         let checkpoint = self.checkpoint(signer.verifier())?;
         if root(&self.tree(checkpoint.size), checkpoint.size)? != checkpoint.root {
             let problem = format!(
@@ -174,9 +158,9 @@ impl LogDirectory {
             self.create_directory(parent)?;
             let mut builder = tempfile::Builder::new();
             builder.prefix(".new-");
-            #[cfg(unix)]
-            builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(MODE));
             let mut file: NamedTempFile = builder.tempfile_in(parent)?;
+            // Exactly, whatever the umask: a service often has one that leaves nothing to others.
+            set_mode(file.as_file(), MODE)?;
             file.write_all(content)?;
             file.as_file().sync_all()?;
             file.persist(&path)?;
@@ -185,32 +169,53 @@ impl LogDirectory {
         written().map_err(LogError::io(&path))
     }
 
-    /// Creates a directory of the log, and syncs the entries of each new one.
+    /// Creates a directory of the log, and syncs the entries of each new one. Monitors can enter it.
     fn create_directory(&self, path: &Path) -> io::Result<()> {
         if path.is_dir() {
             return Ok(());
         }
-        if let Some(parent) = path.parent().filter(|parent| parent.starts_with(&self.path)) {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if parent.starts_with(&self.path) {
             self.create_directory(parent)?;
-            fs::create_dir(path)?;
-            return sync_directory(parent);
+        } else {
+            fs::create_dir_all(parent)?;
         }
-        fs::create_dir_all(path)
+        create_public_directory(path)?;
+        sync_directory(parent)
+    }
+
+    /// Fails if the log cannot be written: takes the lock for a moment, and creates a file that it removes.
+    pub fn check_writable(&self, timeout: Duration) -> Result<(), LogError> {
+        let _lock = lock(&self.file(LOCK), timeout)?;
+        let directory =
+            Some(self.file(TILES)).filter(|tiles| tiles.exists()).unwrap_or_else(|| self.path.clone());
+        for directory in [&self.path, &directory] {
+            tempfile::Builder::new()
+                .prefix(".new-")
+                .tempfile_in(directory)
+                .map_err(LogError::io(directory))?;
+        }
+        Ok(())
     }
 }
 
+/// Reads a regular file: a FIFO or a device could block the writer for ever.
+// threat: endless-file
 fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let check = |metadata: fs::Metadata| {
+        if metadata.is_file() { Ok(()) } else { Err(io::Error::other("is not a regular file")) }
+    };
+    check(fs::metadata(path)?)?;
+    // The path may name another file by now.
+    let file = open_input(path)?;
+    check(file.metadata()?)?;
     let mut content = Vec::new();
-    let length = File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut content)?;
     if u64::try_from(length).is_ok_and(|length| length <= MAX_FILE) {
         Ok(content)
     } else {
         Err(io::Error::other("is larger than any file of a log"))
     }
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    portcullis_system::platform::sync_directory(path)
 }
 
 impl LockedLog<'_> {

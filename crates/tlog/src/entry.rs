@@ -4,6 +4,8 @@
 //! extensions, which it leaves open, are JSON.
 // RFC 6962, section 3.4
 
+use crate::error::LogError;
+
 /// A logged certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEntry {
@@ -19,22 +21,27 @@ pub struct LogEntry {
 const HEADER: [u8; 2] = [0, 0];
 /// `LogEntryType.x509_entry`.
 const X509_ENTRY: [u8; 2] = [0, 0];
+/// The octets beside the certificate and the details: header, timestamp, type and both lengths.
+const OVERHEAD: usize = 2 + 8 + 2 + 3 + 2;
 
 impl LogEntry {
-    /// The octets of the entry; `None` if it does not fit. Details that do not fit are left out.
-    pub fn encode(&self) -> Option<Vec<u8>> {
+    /// The octets of the entry; fails with the size of one that does not fit. Nothing is left out.
+    pub fn encode(&self) -> Result<Vec<u8>, LogError> {
         let Self { timestamp, certificate, details } = self;
+        let size = OVERHEAD + certificate.len() + details.len();
+        let too_large = || LogError::TooLarge(size);
+        if u16::try_from(size).is_err() {
+            return Err(too_large());
+        }
         let mut octets = HEADER.to_vec();
         octets.extend_from_slice(&timestamp.to_be_bytes());
         octets.extend_from_slice(&X509_ENTRY);
-        let length = u32::try_from(certificate.len()).ok()?.to_be_bytes();
-        octets.extend_from_slice(length.strip_prefix(&[0])?);
+        let length = u32::try_from(certificate.len()).map_err(|_| too_large())?.to_be_bytes();
+        octets.extend_from_slice(length.strip_prefix(&[0]).ok_or_else(too_large)?);
         octets.extend_from_slice(certificate);
-        let room = usize::from(u16::MAX).checked_sub(octets.len() + 2)?;
-        let details = Some(details.as_bytes()).filter(|details| details.len() <= room).unwrap_or_default();
-        octets.extend_from_slice(&u16::try_from(details.len()).ok()?.to_be_bytes());
-        octets.extend_from_slice(details);
-        Some(octets)
+        octets.extend_from_slice(&u16::try_from(details.len()).map_err(|_| too_large())?.to_be_bytes());
+        octets.extend_from_slice(details.as_bytes());
+        Ok(octets)
     }
 
     /// Reads an entry.
@@ -68,15 +75,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_left_out_or_refused() {
-        let mut entry = LogEntry { timestamp: 0, certificate: vec![0; 65_000], details: "x".repeat(1000) };
-        let octets = entry.encode().unwrap();
-        assert_eq!(LogEntry::decode(&octets).unwrap().details, "");
-        entry.certificate = vec![0; 65_536 - 18];
+    fn what_does_not_fit_is_refused_as_a_whole() {
+        let mut entry = LogEntry { timestamp: 0, certificate: vec![0; 65_000], details: "x".repeat(518) };
+        assert_eq!(entry.encode().unwrap().len(), 65_535);
+        assert_eq!(LogEntry::decode(&entry.encode().unwrap()), Some(entry.clone()));
+        entry.details.push('x');
+        assert!(matches!(entry.encode(), Err(LogError::TooLarge(65_536))));
         entry.details = String::new();
+        entry.certificate = vec![0; 65_536 - 18];
         assert_eq!(entry.encode().unwrap().len(), 65_535);
         entry.certificate.push(0);
-        assert_eq!(entry.encode(), None);
+        assert!(matches!(entry.encode(), Err(LogError::TooLarge(65_536))));
     }
 
     proptest! {

@@ -46,7 +46,7 @@ pub enum LogError {
         waited: Duration,
     },
     /// The certificate does not fit into an entry.
-    #[error("the certificate takes {0} bytes in the log, more than the 65535 of an entry")]
+    #[error("the certificate with its details takes {0} bytes in the log, more than the 65535 of an entry")]
     TooLarge(usize),
     /// What a checkpoint or proof states is not so.
     #[error("{0}")]

@@ -91,6 +91,10 @@ pub fn hashes(content: &[u8], width: u64) -> Option<Vec<Hash>> {
 pub fn entries(mut content: &[u8], width: u64) -> Option<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     while let Some((length, rest)) = content.split_first_chunk::<2>() {
+        // 16 MiB may have eight million empty ones.
+        if u64::try_from(found.len()).is_ok_and(|count| count >= width) {
+            return None;
+        }
         let (entry, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
         found.push(entry.to_vec());
         content = rest;

@@ -37,7 +37,9 @@ impl Output {
 
 /// Prints to standard output; fails if that is closed.
 pub fn print(text: &str) -> ExitCode {
-    std::io::stdout().write_all(text.as_bytes()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
+    let mut output = std::io::stdout();
+    let printed = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    printed.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS)
 }
 
 /// Prints a failure to standard error.

@@ -228,6 +228,10 @@ impl KnownAnchors {
                 Some(seconds) => Some(Duration::from_secs(*seconds)),
                 None => return AnchorRecord { max_lifetime_seconds: None, until: None },
             },
+            // Published, and nothing says with which lifetimes it has signed.
+            None if self.anchors.contains(anchor) => {
+                return AnchorRecord { max_lifetime_seconds: None, until: None };
+            }
             None => None,
         };
         let longest = lifetime.map(|lifetime| lifetime.max(before.unwrap_or_default()));

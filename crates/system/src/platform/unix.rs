@@ -73,6 +73,19 @@ pub fn make_private(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
+/// Gives a file or directory exactly this mode, whatever the umask was when it was created.
+pub fn set_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
+/// Creates a directory that all users can enter and list, whatever the umask is.
+pub fn create_public_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)?;
+    let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY;
+    let directory = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    set_mode(&directory, 0o755)
+}
+
 /// Gives a file the owner of the one that it replaces, and the `shared` bits of its mode.
 pub fn inherit_access(file: &File, replaced: &Metadata, shared: u32) -> Result<(), OwnerError> {
     let inherit = || {

@@ -84,6 +84,16 @@ pub fn make_private(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Changes nothing: the file has the access control list of its directory.
+pub fn set_mode(_: &File, _: u32) -> io::Result<()> {
+    Ok(())
+}
+
+/// Creates a directory with the access control list of the one above it.
+pub fn create_public_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir(path)
+}
+
 /// Changes nothing: the file has the access control list that it inherits from its directory, also if the replaced one had one of
 /// its own.
 pub fn inherit_access(_: &File, _: &Metadata, _: u32) -> Result<(), OwnerError> {

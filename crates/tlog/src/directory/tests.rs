@@ -284,3 +284,43 @@ fn a_log_is_created_once_and_written_with_its_own_key_alone() {
     assert_eq!(locked.append(&[]).unwrap(), 0);
     assert_eq!(locked.checkpoint().size, 0);
 }
+
+#[test]
+fn a_full_tile_of_a_killed_batch_is_not_taken_for_a_partial_one() {
+    let (key, directory) = (signer(), tempfile::tempdir().unwrap());
+    let log = LogDirectory::create(directory.path(), &key).unwrap();
+    append(&log, &key, 0, 250);
+    let old = log.checkpoint(key.verifier()).unwrap();
+    append(&log, &key, 250, 252);
+    // Killed when it had written the full tiles of other entries, which never came into the log.
+    let others: Vec<Vec<u8>> = (0..256_u16).map(|number| number.to_be_bytes().to_vec()).collect();
+    let mut content = Vec::new();
+    assert!(others.iter().all(|other| tile::push_entry(&mut content, other)));
+    fs::write(directory.path().join("tile/entries/000"), content).unwrap();
+    let hashes: Vec<Hash> = others.iter().map(|other| leaf_hash(other)).collect();
+    fs::write(directory.path().join("tile/0/000"), hashes.concat()).unwrap();
+    append(&log, &key, 252, 254);
+    append(&log, &key, 254, 255);
+    assert!(!directory.path().join("tile/0/000.p/250").exists());
+    assert_eq!(root(&log.tree(250), 250).unwrap(), old.root);
+    let tile = Tile::containing(TileKind::Entries, 249, 250);
+    assert_eq!(log.entries(tile).unwrap().last(), Some(&entry(249)));
+    append(&log, &key, 255, 300);
+    check(&log, key.verifier(), 300);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_fifo_instead_of_a_file_is_an_error_and_blocks_nobody() {
+    for name in ["checkpoint", "tile/0/000.p/3", "tile/entries/000.p/3"] {
+        let (key, directory) = (signer(), tempfile::tempdir().unwrap());
+        let log = LogDirectory::create(directory.path(), &key).unwrap();
+        append(&log, &key, 0, 3);
+        let path = directory.path().join(name);
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let failed = log.open(&key, Duration::ZERO).and_then(|mut locked| locked.append(&entries(3, 4)));
+        let error = failed.unwrap_err().to_string();
+        assert!(error.ends_with(&format!("{name}: is not a regular file")), "{error}");
+    }
+}

@@ -20,7 +20,7 @@ use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
 use super::super::cluster::ClusterFlags;
-use super::super::terminal::when;
+use super::super::terminal::{sanitized, when};
 use super::error::CommandError;
 use super::flags::life;
 use super::{fingerprint, named_file, table};
@@ -237,7 +237,8 @@ impl BundleReport {
         let mut text = table::columns(["TRUST ANCHOR", "UNTIL", "NEEDED UNTIL", "BUNDLES"], rows);
         for (kind, lines) in [("error", &self.problems), ("warning", &self.warnings)] {
             for line in lines {
-                text = text + kind + "  " + line + "\n";
+                // With names of the API server's objects.
+                text = text + kind + "  " + &sanitized(line) + "\n";
             }
         }
         if self.problems.is_empty() { text + "no problems found\n" } else { text }

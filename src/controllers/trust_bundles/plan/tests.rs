@@ -146,6 +146,19 @@ fn without_a_readable_annotation_each_ca_stays_until_it_expires() {
 }
 
 #[test]
+fn an_unreadable_annotation_shortens_nothing_for_a_ca_that_is_in_use() {
+    let (old, new) = (anchor("old", 2031), anchor("new", 2041));
+    let mut bundle = created(&signer(&[&old], 90));
+    for text in ["{", "{}"] {
+        TrustBundle::set(&mut bundle.metadata.annotations, ANCHORS, text);
+        // First the lifetime gets shorter, then the CA is replaced.
+        let shorter = written(plan(Some(&bundle), Some(&signer(&[&old], 1)), PUBLISHER, NOW)).0;
+        let (rotated, next) = written(plan(Some(&shorter), Some(&signer(&[&new], 1)), PUBLISHER, NOW + DAY));
+        assert_eq!((names(&rotated), next), (vec!["new".to_owned(), "old".to_owned()], Some(DAY * 364)));
+    }
+}
+
+#[test]
 fn a_certificate_that_another_client_adds_is_removed() {
     let (own, other) = (anchor("own", 2040), anchor("other", 2040));
     let one = signer(&[&own], 90);

@@ -127,3 +127,9 @@ fn certificates_verify_with_the_published_anchors_alone() {
     let bad = BundleReport::of(&bundles, &flags(&[empty]), NOW).unwrap();
     assert!(bad.problems[0].ends_with("has no certificate"), "{:?}", bad.problems);
 }
+
+#[test]
+fn names_of_an_api_server_do_nothing_to_the_terminal() {
+    let text = report(&[bundle("a\u{1b}[2J\u{202e}\nb", "", &Value::Null)]).text();
+    assert!(text.contains("error  a\u{fffd}[2J\u{fffd}\u{fffd}b: has no certificate\n"), "{text:?}");
+}

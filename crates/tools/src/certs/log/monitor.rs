@@ -37,6 +37,14 @@ pub struct LogMonitorFlags {
 }
 
 pub(super) fn run(flags: &LogMonitorFlags) -> Result<ExitCode, CommandError> {
+    reported(flags, print)
+}
+
+/// Reports what is new by `print`.
+pub(super) fn reported(
+    flags: &LogMonitorFlags,
+    print: impl FnOnce(&str) -> ExitCode,
+) -> Result<ExitCode, CommandError> {
     let (log, verifier) = flags.log.open()?;
     let last = match &flags.state {
         Some(state) if !super::super::authority::is_missing(state) => earlier(&verifier, state)?,
@@ -58,8 +66,8 @@ pub(super) fn run(flags: &LogMonitorFlags) -> Result<ExitCode, CommandError> {
         table::columns(HEADING, rows.iter().map(EntryRow::cells))
     });
     let printed = print(&text);
-    // After they were printed: what a reader has not got is listed again.
-    if let Some(state) = &flags.state {
+    // After they were printed, and only then: what a reader has not got is listed again.
+    if let Some(state) = flags.state.as_ref().filter(|_| printed == ExitCode::SUCCESS) {
         let mut files = NewFiles::new(true);
         files.stage_public(state, &note)?;
         files.commit()?;

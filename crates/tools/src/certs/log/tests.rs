@@ -168,6 +168,24 @@ fn the_monitor_finds_a_log_that_was_rewritten() {
     assert_eq!(fs::read(&state).unwrap(), kept, "the checkpoint that shows it stays");
 }
 
+#[test]
+fn what_could_not_be_printed_is_listed_again() {
+    let log = Log::new();
+    let state = log.parent.path().join("state");
+    log.append(&log.ca.leaf().cn("alice").issue());
+    let flags = monitor_flags(&log.directory, &state);
+    // As on a full disk, or with a closed standard output.
+    let outcome = monitor::reported(&flags, |_| ExitCode::FAILURE).unwrap();
+    assert_eq!((outcome, state.exists()), (ExitCode::FAILURE, false));
+    for expected in ["CN=alice", "no certificates\n"] {
+        let listed = |text: &str| {
+            assert!(text.contains(expected), "{expected:?} in {text:?}");
+            ExitCode::SUCCESS
+        };
+        assert_eq!(monitor::reported(&flags, listed).unwrap(), ExitCode::SUCCESS);
+    }
+}
+
 fn monitor_flags(directory: &Path, state: &Path) -> monitor::LogMonitorFlags {
     #[derive(Debug, clap::Parser)]
     struct Command {
