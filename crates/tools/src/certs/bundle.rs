@@ -35,8 +35,14 @@ pub(super) const EXAMPLE: &str = "Examples:\n  \
 #[derive(Debug, Subcommand)]
 pub enum BundleCommand {
     /// Print the trust anchors of a signer, or of one bundle, as a pod's projected volume has them.
+    #[command(
+        after_help = "Example:\n  portcullis certs bundle print --signer-name example.com/service > service-ca.crt"
+    )]
     Print(BundlePrintFlags),
     /// Check the trust anchors of a signer, or of one bundle, and whether certificates verify with them.
+    #[command(
+        after_help = "Example:\n  portcullis certs bundle verify --signer-name example.com/service service.crt"
+    )]
     Verify(BundleVerifyFlags),
 }
 

@@ -34,12 +34,24 @@ pub(super) const EXAMPLE: &str = "Examples:\n  \
 #[derive(Debug, Subcommand)]
 pub enum LogCommand {
     /// Create a log, and its key beside it.
+    #[command(
+        after_help = "Example:\n  portcullis certs log init --dir /var/lib/portcullis/log --origin certificates.example.com/prod"
+    )]
     Init(LogInitFlags),
     /// Verify a log against its checkpoint, and that an earlier checkpoint is its beginning; or verify a proof.
+    #[command(
+        after_help = "Example:\n  portcullis certs log verify --dir /var/lib/portcullis/log --since yesterday.checkpoint"
+    )]
     Verify(verify::LogVerifyFlags),
     /// Print the proof that a certificate is in a log.
+    #[command(
+        after_help = "Example:\n  portcullis certs log prove --dir /var/lib/portcullis/log alice.crt --out alice.proof"
+    )]
     Prove(LogProveFlags),
     /// List the certificates in a log: all, those since the last run, those for some names.
+    #[command(
+        after_help = "Example:\n  portcullis certs log monitor --dir /var/lib/portcullis/log --name 'system:node:*' --state monitor.checkpoint"
+    )]
     Monitor(monitor::LogMonitorFlags),
 }
 
