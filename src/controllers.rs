@@ -11,6 +11,7 @@
 //! - It may panic: the caller logs and counts the panic, and calls the function again after a back-off.
 //! - It handles its own failures: it logs them and retries. `worker` provides the watch, the queue and the loop.
 
+mod api_version;
 pub(crate) mod bootstrap_signer;
 mod bounded_store;
 pub(crate) mod csr;

@@ -193,8 +193,8 @@ fn conflict(
     None
 }
 
-/// The conflict of a CA that signs for pods with its own cluster: nobody approves what pods get, and their authors choose a part of the
-/// names.
+/// The conflict of a CA that signs for pods with its own cluster: requests of pods have no approval, and the authors of pods choose a
+/// part of the names.
 fn conflict_within<'a>(
     cluster: &ClusterAuthorities,
     ca: &SigningCa,

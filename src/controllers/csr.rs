@@ -194,6 +194,14 @@ pub(super) enum WriteOutcome {
 }
 
 impl WriteOutcome {
+    /// What has become of a write that failed.
+    pub(super) fn of_error(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if (400..500).contains(&status.code) => Self::No,
+            _ => Self::Unknown,
+        }
+    }
+
     /// The outcome of the attempt.
     pub(super) fn outcome(self) -> AttemptOutcome {
         if self == Self::Yes { AttemptOutcome::Done } else { AttemptOutcome::Retry }
@@ -250,10 +258,7 @@ async fn write(
             } else {
                 debug!(cluster, controller = alias, csr = name, signer, "cannot {verb}: {message}");
             }
-            match problem {
-                kube::Error::Api(status) if (400..500).contains(&status.code) => WriteOutcome::No,
-                _ => WriteOutcome::Unknown,
-            }
+            WriteOutcome::of_error(&problem)
         }
     }
 }

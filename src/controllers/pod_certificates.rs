@@ -30,6 +30,7 @@ use tokio::time::sleep;
 use tracing::{debug, error, warn};
 
 use super::ControllerContext;
+use super::api_version::ApiVersion;
 use super::csr::WriteOutcome;
 use super::expiration::ExpirationGauges;
 use super::problems::error_message;
@@ -41,7 +42,7 @@ use super::worker::{WORKERS, work};
 use audit::PodAuditLine;
 use decision::{PodCertificate, PodDecision, Refusal, decide};
 use objects::ReadObject;
-use request::{ApiVersion, MANIFEST, PodRequest, PodRequestSummary};
+use request::{MANIFEST, PodRequest, PodRequestSummary, RESOURCE};
 
 const CONTROLLER: ControllerName = ControllerName::PodCertificateSigning;
 /// The wait before the versions are read again after one is gone.
@@ -74,7 +75,7 @@ async fn sign(
     absent: &Notify,
 ) -> Infallible {
     let forgotten = AtomicU64::new(0);
-    let path = version.collection();
+    let path = version.collection(RESOURCE);
     let signers = context.settings.pod_signers.iter().map(|signer| signer.name.as_str().to_owned()).collect();
     let feed = RequestFeed {
         context,
@@ -240,7 +241,7 @@ async fn read_pending(
     let cluster = &*context.cluster;
     let (namespace, name) = key.name.split_once('/').ok_or(AttemptOutcome::Done)?;
     let namespace = portcullis_go::url::path_segment(namespace).map_err(|_| AttemptOutcome::Done)?;
-    let object = match objects::read(context, &version.in_namespace(&namespace), name).await {
+    let object = match objects::read(context, &version.in_namespace(&namespace, RESOURCE), name).await {
         Ok(ReadObject::Found(object)) => object,
         Ok(ReadObject::Gone) => return Err(AttemptOutcome::Done),
         Ok(ReadObject::TooLarge) => {
@@ -256,7 +257,8 @@ async fn read_pending(
     }
     if version == ApiVersion::V1 && !request.has_key() {
         // v1 does not show the key that a kubelet of 1.35 has written by v1beta1.
-        let older = objects::read(context, &ApiVersion::V1Beta1.in_namespace(&namespace), name).await;
+        let older =
+            objects::read(context, &ApiVersion::V1Beta1.in_namespace(&namespace, RESOURCE), name).await;
         match older.map_err(|error| cannot_read(context, key, WHAT, &error))? {
             ReadObject::Found(object) => {
                 request.take_key(PodRequest::parse(object).map_err(unreadable)?);

@@ -61,8 +61,8 @@ pub(crate) struct LogAttempt {
 enum Unlogged {
     /// The log cannot be written.
     Failed(String),
-    /// The certificate is too large for it, by its requester's choice: no policy permits that, or whoever asks for a large one
-    /// would get it unlogged.
+    /// The certificate is too large for it. Not issued with any policy: the requester chooses the size, and could choose not to be
+    /// logged.
     TooLarge(String),
 }
 

@@ -20,6 +20,7 @@ use tokio::time::sleep;
 use tracing::{debug, error, info};
 
 use super::ControllerContext;
+use super::api_version::ApiVersion;
 use super::bounded_store::BoundedStore;
 use super::name::ControllerName;
 use super::queue::{AttemptOutcome, RetryPolicy, WorkItem};
@@ -32,8 +33,6 @@ pub(crate) use plan::{PublishedSigner, TrustAnchor};
 
 const NAME: ControllerName = ControllerName::TrustBundlePublishing;
 
-/// The API versions with the resource, the best first. Releases before 1.37 serve `v1beta1` where it is enabled.
-const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 /// The interval between checks of the version that the API server serves: it may be upgraded.
 const VERSION_INTERVAL: Duration = Duration::from_mins(10);
 /// The same while it serves none, or does not answer.
@@ -73,10 +72,10 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
 }
 
 /// The best version that the API server serves; `None`, and a line in the log, if there is none or it does not answer.
-async fn served_version(context: &ControllerContext) -> Option<&'static str> {
+async fn served_version(context: &ControllerContext) -> Option<ApiVersion> {
     let cluster = &*context.cluster;
     let cause = "clustertrustbundle-publishing finds the API version";
-    let problem = match best_version(context).await {
+    let problem = match ApiVersion::serving(context, PLURAL).await {
         Ok(Some(version)) => {
             context.problems.ends(cause);
             return Some(version);
@@ -95,25 +94,11 @@ async fn served_version(context: &ControllerContext) -> Option<&'static str> {
     None
 }
 
-async fn best_version(context: &ControllerContext) -> kube::Result<Option<&'static str>> {
-    for version in VERSIONS {
-        match context.client.list_api_group_resources(&format!("{GROUP}/{version}")).await {
-            Ok(list) if list.resources.iter().any(|resource| resource.name == PLURAL) => {
-                return Ok(Some(version));
-            }
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
-}
-
 /// Returns when the API server serves another version than this one, such as after an upgrade.
-async fn until_not_best(context: &ControllerContext, version: &str) {
+async fn until_not_best(context: &ControllerContext, version: ApiVersion) {
     loop {
         sleep(VERSION_INTERVAL).await;
-        if best_version(context).await.is_ok_and(|best| best != Some(version)) {
+        if ApiVersion::serving(context, PLURAL).await.is_ok_and(|best| best != Some(version)) {
             return;
         }
     }
@@ -122,20 +107,20 @@ async fn until_not_best(context: &ControllerContext, version: &str) {
 /// Publishes bundles in one version of the API.
 struct BundlePublisher<'a> {
     context: &'a ControllerContext,
-    version: &'static str,
+    version: ApiVersion,
     /// The value of the annotation.
     name: String,
 }
 
 impl<'a> BundlePublisher<'a> {
-    fn new(context: &'a ControllerContext, version: &'static str) -> Self {
+    fn new(context: &'a ControllerContext, version: ApiVersion) -> Self {
         let election = context.settings.election.as_ref();
         let name = election.map(|election| format!("{}/{}", election.namespace, election.name));
         Self { context, version, name: name.unwrap_or_else(|| DEFAULT_PUBLISHER.to_owned()) }
     }
 
     fn path(&self) -> String {
-        format!("/apis/{GROUP}/{}/{PLURAL}", self.version)
+        self.version.collection(PLURAL)
     }
 
     async fn run(&self) -> Infallible {
@@ -247,7 +232,8 @@ impl<'a> BundlePublisher<'a> {
     }
 
     fn body(&self, bundle: &TrustBundle) -> Result<Vec<u8>, WriteError> {
-        serde_json::to_vec(&bundle.body(self.version)).map_err(|error| kube::Error::SerdeError(error).into())
+        serde_json::to_vec(&bundle.body(self.version.name()))
+            .map_err(|error| kube::Error::SerdeError(error).into())
     }
 
     async fn write(

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep};
 use crate::fair_limiter::{Entry, FairLimiter, Permit, Refused, Shares, Waiting};
 use crate::{Owner, OwnerKey};
 
-/// The windows of a second. What a window permits begins at once, and whoever comes then waits for it: so they are short.
+/// The windows of a second. All that a window permits begins at once and takes the thread for so long: short windows permit little.
 const WINDOWS: u32 = 100;
-/// As few windows as a slow pace has, so that each permits several, of which one owner leaves half to others.
+/// The windows of a second at a slow pace: each permits several, of which one owner leaves half to others.
 const FEW_WINDOWS: u32 = 20;
 /// What a window permits at least if it is shorter.
 const SEVERAL: u32 = 10;

@@ -22,35 +22,6 @@ pub(super) const MANIFEST: &str = "deploy/rbac-pod-certificates.yaml";
 /// The default of `spec.maxExpirationSeconds`, which the API server sets.
 const DEFAULT_EXPIRATION: Duration = Duration::from_hours(24);
 
-/// A version of the API that serves the kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ApiVersion {
-    V1,
-    V1Beta1,
-}
-
-impl ApiVersion {
-    /// The versions, the preferred one first.
-    pub(super) const ALL: [Self; 2] = [Self::V1, Self::V1Beta1];
-
-    pub(super) const fn path(self) -> &'static str {
-        match self {
-            Self::V1 => "/apis/certificates.k8s.io/v1",
-            Self::V1Beta1 => "/apis/certificates.k8s.io/v1beta1",
-        }
-    }
-
-    /// The requests of all namespaces.
-    pub(super) fn collection(self) -> String {
-        format!("{}/{RESOURCE}", self.path())
-    }
-
-    /// The requests of a namespace, whose name is a segment of a path.
-    pub(super) fn in_namespace(self, namespace: &str) -> String {
-        format!("{}/namespaces/{namespace}/{RESOURCE}", self.path())
-    }
-}
-
 /// The parsed fields of a request in a list or a watch.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]

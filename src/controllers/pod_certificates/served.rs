@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
 use tokio::time::sleep;
 use tracing::{debug, info, warn};
 
-use super::request::{ApiVersion, RESOURCE};
+use super::request::RESOURCE;
 use crate::controllers::ControllerContext;
+use crate::controllers::api_version::ApiVersion;
 use crate::controllers::problems::error_message;
 use crate::controllers::settings::ControllerName;
 
@@ -17,23 +17,12 @@ const CONTROLLER: ControllerName = ControllerName::PodCertificateSigning;
 /// The cause of the problem.
 const CAUSE: &str = "podcertificaterequest-signing versions";
 
-#[derive(Debug, Deserialize)]
-struct ResourceList {
-    #[serde(default)]
-    resources: Vec<Resource>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resource {
-    name: String,
-}
-
 /// The version that serves the requests; waits until there is one.
 pub(super) async fn version(context: &ControllerContext) -> ApiVersion {
     let (cluster, controller) = (&*context.cluster, CONTROLLER.alias());
     let failing = FailingGauges(context);
     loop {
-        let problem = match find(context).await {
+        let problem = match ApiVersion::serving(context, RESOURCE).await {
             Ok(Some(version)) => {
                 info!(cluster, controller, path = version.path(), "the API server serves requests of pods");
                 context.problems.ends(CAUSE);
@@ -79,21 +68,4 @@ impl Drop for FailingGauges<'_> {
             self.0.metrics.controllers.watch_failing.remove_label_values(&labels).ok();
         });
     }
-}
-
-async fn find(context: &ControllerContext) -> kube::Result<Option<ApiVersion>> {
-    for version in ApiVersion::ALL {
-        let request = http::Request::get(version.path()).body(Vec::new());
-        let request = request
-            .map_err(|error| kube::Error::BuildRequest(kube::core::request::Error::BuildRequest(error)))?;
-        match context.client.request::<ResourceList>(request).await {
-            Ok(list) if list.resources.iter().any(|resource| resource.name == RESOURCE) => {
-                return Ok(Some(version));
-            }
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

@@ -12,9 +12,10 @@ use serde_json::{Value, json};
 use tracing::{debug, error};
 
 use super::decision::{ConditionKind, PodCertificate, Refusal};
-use super::request::{ApiVersion, MANIFEST, PodRequest, RESOURCE};
+use super::request::{MANIFEST, PodRequest, RESOURCE};
 use crate::backend::bounded_client::send;
 use crate::controllers::ControllerContext;
+use crate::controllers::api_version::ApiVersion;
 use crate::controllers::csr::WriteOutcome;
 use crate::controllers::problems::error_message;
 use crate::controllers::settings::ControllerName;
@@ -79,7 +80,7 @@ pub(super) async fn write(
     }
     let writing = async {
         let body = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
-        let collection = Request::new(version.in_namespace(&namespace));
+        let collection = Request::new(version.in_namespace(&namespace, RESOURCE));
         let put = collection.replace_subresource("status", &at, &PostParams::default(), body);
         send(&context.client, put.map_err(kube::Error::BuildRequest)?).await
     };
@@ -127,10 +128,7 @@ pub(super) async fn write(
                     "cannot write the status of a request: {message}"
                 );
             }
-            match problem {
-                kube::Error::Api(status) if (400..500).contains(&status.code) => WriteOutcome::No,
-                _ => WriteOutcome::Unknown,
-            }
+            WriteOutcome::of_error(&problem)
         }
     }
 }

@@ -39,21 +39,23 @@ fn is_approved(summary: &CsrSummary) -> bool {
     conditions.approved.is_there && !conditions.denied.is_there && !summary.is_issued()
 }
 
+/// A feed of the signer's approved requests.
+fn feed<'a>(context: &'a ControllerContext, forgotten: &'a AtomicU64) -> RequestFeed<'a, CsrSummary> {
+    RequestFeed {
+        context,
+        controller: ControllerName::CsrSigning,
+        path: PATH,
+        signers: vec![SIGNER.to_owned()],
+        is_wanted: is_approved,
+        forgotten,
+        absent: None,
+    }
+}
+
 /// The names that a feed delivers within `lasting`.
 async fn names(context: &ControllerContext, lasting: Duration) -> Vec<String> {
     let forgotten = AtomicU64::new(0);
-    let controller = ControllerName::CsrSigning;
-    let signers = vec![SIGNER.to_owned()];
-    let feed = RequestFeed {
-        context,
-        controller,
-        path: PATH,
-        signers,
-        is_wanted: is_approved,
-        forgotten: &forgotten,
-        absent: None,
-    };
-    let (keys, feeding) = feed.start();
+    let (keys, feeding) = feed(context, &forgotten).start();
     let mut names = Vec::new();
     let taking = keys.for_each(|key| {
         names.push(key.name.to_string());
@@ -455,17 +457,7 @@ async fn requests_that_the_queue_dropped_are_listed_again() {
     cluster.put(&format!("{PATH}/one"), request(SIGNER, "alice", &conditions(&[APPROVED])));
     let context = cluster.context();
     let forgotten = AtomicU64::new(0);
-    let (controller, signers) = (ControllerName::CsrSigning, vec![SIGNER.to_owned()]);
-    let feed = RequestFeed {
-        context: &context,
-        controller,
-        path: PATH,
-        signers,
-        is_wanted: is_approved,
-        forgotten: &forgotten,
-        absent: None,
-    };
-    let (keys, feeding) = feed.start();
+    let (keys, feeding) = feed(&context, &forgotten).start();
     let mut keys = std::pin::pin!(keys);
     let testing = async {
         assert_eq!(&*keys.next().await.unwrap().name, "one");

@@ -70,9 +70,9 @@ impl TrustBundle {
     }
 
     /// The body of a write.
-    pub(super) fn body(&self, version: &str) -> Value {
+    pub(super) fn body(&self, api_version: &str) -> Value {
         json!({
-            "apiVersion": format!("{GROUP}/{version}"), "kind": "ClusterTrustBundle",
+            "apiVersion": api_version, "kind": "ClusterTrustBundle",
             "metadata": self.metadata, "spec": self.spec,
         })
     }

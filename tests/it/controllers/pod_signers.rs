@@ -1,4 +1,4 @@
-//! Files of signers for pods: the sample is valid, and each mistake in one is told with its line.
+//! Files of signers for pods: the sample is valid, and an error names the line of each mistake.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! The lock of a log. Its file is for the writers alone: whoever can open it can hold it for ever, and stop all signatures.
+//! The lock of a log. Only its writers may open the file: a user who can open it can hold the lock, and no certificate is issued.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;

@@ -311,7 +311,7 @@ fn a_full_tile_of_a_killed_batch_is_not_taken_for_a_partial_one() {
 
 #[cfg(unix)]
 #[test]
-fn a_fifo_instead_of_a_file_is_an_error_and_blocks_nobody() {
+fn a_fifo_in_the_place_of_a_file_is_an_error_and_does_not_block() {
     for name in ["checkpoint", "tile/0/000.p/3", "tile/entries/000.p/3"] {
         let (key, directory) = (signer(), tempfile::tempdir().unwrap());
         let log = LogDirectory::create(directory.path(), &key).unwrap();

@@ -187,16 +187,7 @@ mod tests {
     const DAY: i64 = 86_400;
 
     fn entry(issuer: &Ca, days: i64) -> IndexEntry {
-        IndexEntry {
-            serial: "1".to_owned(),
-            subject: "CN=alice".to_owned(),
-            alt_names: Vec::new(),
-            profile: "client".to_owned(),
-            issued_at: time::format_utc(0),
-            not_after: time::format_utc(days * DAY),
-            sha256: "00".to_owned(),
-            issuer_sha256: Some(fingerprint(&issuer.cert)),
-        }
+        IndexEntry::for_test(&fingerprint(&issuer.cert), [0, days * DAY].map(time::format_utc))
     }
 
     fn days(row: &ExpiringRow) -> i64 {

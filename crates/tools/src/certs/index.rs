@@ -184,20 +184,29 @@ impl IssuanceIndex {
 }
 
 #[cfg(test)]
+impl IndexEntry {
+    /// A certificate of this issuer, with the times of its issue and of its end.
+    pub(super) fn for_test(issuer_sha256: &str, [issued_at, not_after]: [String; 2]) -> Self {
+        Self {
+            serial: "1".to_owned(),
+            subject: "CN=alice".to_owned(),
+            alt_names: Vec::new(),
+            profile: "client".to_owned(),
+            issued_at,
+            not_after,
+            sha256: "00".to_owned(),
+            issuer_sha256: Some(issuer_sha256.to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
     fn entry(serial: &str) -> IndexEntry {
-        IndexEntry {
-            serial: serial.to_owned(),
-            subject: "CN=alice".to_owned(),
-            alt_names: Vec::new(),
-            profile: "client".to_owned(),
-            issued_at: "2026-01-01T00:00:00Z".to_owned(),
-            not_after: "2027-01-01T00:00:00Z".to_owned(),
-            sha256: "00".to_owned(),
-            issuer_sha256: Some("01".to_owned()),
-        }
+        let times = ["2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z"].map(str::to_owned);
+        IndexEntry { serial: serial.to_owned(), ..IndexEntry::for_test("01", times) }
     }
 
     #[test]

@@ -175,16 +175,8 @@ mod tests {
     const DAY: u64 = 86_400;
 
     fn entry(issuer: &str, day: u64) -> IndexEntry {
-        IndexEntry {
-            serial: "1".to_owned(),
-            subject: "CN=alice".to_owned(),
-            alt_names: Vec::new(),
-            profile: "client".to_owned(),
-            issued_at: time::format_utc(0),
-            not_after: time::format_since_epoch(UnixTime::from_secs(day * DAY)),
-            sha256: "00".to_owned(),
-            issuer_sha256: Some(issuer.to_owned()),
-        }
+        let times = [0, day].map(|day| time::format_since_epoch(UnixTime::from_secs(day * DAY)));
+        IndexEntry::for_test(issuer, times)
     }
 
     #[test]

@@ -10,22 +10,19 @@ use portcullis_kubernetes::yaml::KeyLines;
 use portcullis_pki::issuance::pod::{MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodKeyType};
 use portcullis_pki::issuance::profile::SignerName;
 use portcullis_pki::issuance::usage::CertificateUsage;
-use serde_json::Value;
 
 use super::authority::AuthorityFiles;
-use super::profiles::locate;
 use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::{ConfigError, FilePosition};
-use crate::config::file::{FileEnvelope, document};
+use crate::config::file::FileEnvelope;
 use crate::config::flags::{ControllerFlags, PodRuleKeys, PodSignerKeys};
 use crate::config::resolve::ConfigResolver;
-use crate::config::sections::{ConfigLayer, KeyLocation, MergedSection, ValueOrigin};
+use crate::config::sections::{KeyLocation, MergedSection};
 use crate::controllers::pod_certificates::rules::ENVIRONMENT;
 use crate::controllers::settings::{PodRule, PodSignerRules, PodSignerSettings};
 
 pub(super) const FLAG: &str = "pod-signer-profiles";
 const PROFILES: FileEnvelope = [("apiVersion", "portcullis.dev/v1alpha1"), ("kind", "PodSignerProfiles")];
-const LIST: &str = "signers";
 const NO_DOMAIN: &str = "give a name with a domain before it, such as example.com/purpose";
 
 /// A signer as far as its keys are valid.
@@ -77,45 +74,14 @@ impl ConfigResolver<'_> {
             let anchors = anchors.unwrap_or_default();
             signers.push(PodSignerSettings { name, profile, rules, authority, digest, anchors });
         }
-        locate(self.errors.iter_mut().skip(errors), &lines, &file);
-        if let Some(new) = self.errors.get_mut(first..) {
-            new.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
-        }
+        self.sort_by_line([first, errors], &lines, &file);
         (signers, authorities)
     }
 
     /// The signers that a file lists, and the line of each key. Errors have their lines.
     fn read_pod_signers(&mut self, key: &str, file: &Path) -> Option<(Vec<ReadPodSigner>, KeyLines)> {
-        let read = document(key, file, PROFILES, self.inputs);
-        let (mut values, lines) = self.ok(read)?;
-        let (errors, unread) = (self.errors.len(), self.unread.len());
-        let mut listed = Vec::new();
-        if let Value::Array(signers) = values.remove(LIST).unwrap_or_default() {
-            listed = signers;
-        } else {
-            let error = ConfigError::new(LIST, "is not a list").fix("begin each signer with a dash");
-            self.errors.push(error);
-        }
-        for key in values.keys() {
-            self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
-        }
-        let mut names = BTreeSet::new();
-        let mut signers = Vec::new();
-        for (index, keys) in listed.into_iter().enumerate() {
-            let path = format!("{LIST}[{index}]");
-            let Value::Object(values) = keys else {
-                let error = ConfigError::new(path, "is not a map");
-                self.errors.push(error.fix("give signerName, certFile, keyFile, usages"));
-                continue;
-            };
-            let directory = file.parent().unwrap_or(Path::new("")).to_owned();
-            let layer = ConfigLayer { values, origin: ValueOrigin::File { path, directory } };
-            let Some(keys) = self.section::<PodSignerKeys>([Some(layer)]) else { continue };
-            signers.push(self.pod_signer(&keys, &mut names));
-        }
-        let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
-        locate(new, &lines, file);
-        Some((signers, lines))
+        let keys = "give signerName, certFile, keyFile, usages";
+        self.signers_of(key, file, (PROFILES, keys), Self::pod_signer)
     }
 
     fn pod_signer(
@@ -125,16 +91,7 @@ impl ConfigResolver<'_> {
     ) -> ReadPodSigner {
         let keys = &given.values;
         let name = self.signer_name(given.key("signer-name"), keys.signer_name.as_deref(), names);
-        let files = match (&keys.cert_file, &keys.key_file) {
-            (Some(cert), Some(key)) => {
-                Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
-            }
-            (cert, _) => {
-                let missing = if cert.is_none() { "cert-file" } else { "key-file" };
-                let error = ConfigError::new(given.key(missing), "is required");
-                self.fail(error.fix("give the PEM files of the signer's CA"))
-            }
-        };
+        let files = self.authority_files(given, (keys.cert_file.as_ref(), keys.key_file.as_ref()));
         let (usages, key_types) = (self.pod_usages(given), self.pod_key_types(given));
         let max_duration = self.pod_duration(given);
         let profile = usages.zip(key_types).zip(max_duration).map(|((usages, key_types), max_duration)| {
@@ -147,16 +104,8 @@ impl ConfigResolver<'_> {
 
     fn pod_usages(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<CertificateUsage>> {
         let key = given.key("usages");
-        let known: Vec<&str> = CertificateUsage::all().iter().map(|usage| usage.word()).collect();
         let errors = self.errors.len();
-        let mut usages = BTreeSet::new();
-        for (index, word) in given.values.usages.iter().enumerate() {
-            let parsed = word.parse::<CertificateUsage>().map_err(|error| {
-                let error = ConfigError::new(format!("{key}[{index}]"), error.to_string());
-                error.fix(format!("give some of: {}", known.join(", ")))
-            });
-            usages.extend(self.ok(parsed));
-        }
+        let usages = self.usages(given, "usages", &given.values.usages);
         if self.errors.len() > errors {
             return None;
         }
@@ -180,17 +129,11 @@ impl ConfigResolver<'_> {
     }
 
     fn pod_key_types(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<PodKeyType>> {
-        let key = given.key("key-types");
         let errors = self.errors.len();
-        let mut types = BTreeSet::new();
-        for (index, name) in given.values.key_types.iter().enumerate() {
-            let parsed = name.parse::<PodKeyType>().map_err(|error| {
-                let error = ConfigError::new(format!("{key}[{index}]"), error.to_string());
-                let known: Vec<&str> = PodKeyType::ALL.iter().map(|key_type| key_type.name()).collect();
-                error.fix(format!("give some of: {}", known.join(", ")))
-            });
-            types.extend(self.ok(parsed));
-        }
+        let known: Vec<&str> = PodKeyType::ALL.iter().map(|key_type| key_type.name()).collect();
+        let fix = format!("give some of: {}", known.join(", "));
+        let types = self.parsed(given, "key-types", &given.values.key_types, &fix);
+        let mut types: BTreeSet<PodKeyType> = types.into_iter().collect();
         if types.is_empty() {
             types = PodKeyType::ALL.into();
         }

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Args;
 use portcullis_kubernetes::release::Release;
 use portcullis_kubernetes::yaml::KeyLines;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
 use portcullis_pki::issuance::usage::CertificateUsage;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::authority::AuthorityFiles;
@@ -87,19 +90,26 @@ impl ConfigResolver<'_> {
                 signers.push(SignerSettings::custom(&name, rules, authority, digest, anchors));
             }
         }
-        locate(self.errors.iter_mut().skip(errors), &lines, &file);
-        if let Some(new) = self.errors.get_mut(first..) {
-            new.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
-        }
+        self.sort_by_line([first, errors], &lines, &file);
         (signers, authorities)
     }
 
     /// The signers that a file lists, and the line of each key. Errors have their lines.
     fn profiles(&mut self, key: &str, file: &Path) -> Option<(Vec<ReadProfile>, KeyLines)> {
-        let read = document(key, file, PROFILES, self.inputs);
-        let (mut values, lines) = self.ok(read)?;
-        let errors = self.errors.len();
-        let unread = self.unread.len();
+        self.signers_of(key, file, (PROFILES, "give signerName, certFile, keyFile"), Self::profile)
+    }
+
+    /// Reads the signers in a file of this form with `read`, which gets the names of the ones before. Errors have their lines.
+    pub(super) fn signers_of<K: Args + Serialize + DeserializeOwned, T>(
+        &mut self,
+        key: &str,
+        file: &Path,
+        (envelope, keys): (FileEnvelope, &str),
+        read: impl Fn(&mut Self, &MergedSection<K>, &mut BTreeSet<String>) -> T,
+    ) -> Option<(Vec<T>, KeyLines)> {
+        let document = document(key, file, envelope, self.inputs);
+        let (mut values, lines) = self.ok(document)?;
+        let (errors, unread) = (self.errors.len(), self.unread.len());
         let mut listed = Vec::new();
         if let Value::Array(signers) = values.remove(LIST).unwrap_or_default() {
             listed = signers;
@@ -111,22 +121,47 @@ impl ConfigResolver<'_> {
             self.errors.push(ConfigError::new(key, "unknown key").fix(format!("list signers below {LIST}")));
         }
         let mut names = BTreeSet::new();
-        let mut profiles = Vec::new();
-        for (index, keys) in listed.into_iter().enumerate() {
+        let mut signers = Vec::new();
+        for (index, values) in listed.into_iter().enumerate() {
             let path = format!("{LIST}[{index}]");
-            let Value::Object(values) = keys else {
-                self.errors
-                    .push(ConfigError::new(path, "is not a map").fix("give signerName, certFile, keyFile"));
+            let Value::Object(values) = values else {
+                self.errors.push(ConfigError::new(path, "is not a map").fix(keys));
                 continue;
             };
             let directory = file.parent().unwrap_or(Path::new("")).to_owned();
             let layer = ConfigLayer { values, origin: ValueOrigin::File { path, directory } };
-            let Some(keys) = self.section::<SignerProfileKeys>([Some(layer)]) else { continue };
-            profiles.push(self.profile(&keys, &mut names));
+            let Some(given) = self.section::<K>([Some(layer)]) else { continue };
+            signers.push(read(self, &given, &mut names));
         }
         let new = self.errors.iter_mut().skip(errors).chain(self.unread.iter_mut().skip(unread));
         locate(new, &lines, file);
-        Some((profiles, lines))
+        Some((signers, lines))
+    }
+
+    /// Gives the errors of a file's signers, from the `read`th on, their lines, and sorts all of the file, from the `first` on.
+    pub(super) fn sort_by_line(&mut self, [first, read]: [usize; 2], lines: &KeyLines, file: &Path) {
+        locate(self.errors.iter_mut().skip(read), lines, file);
+        if let Some(new) = self.errors.get_mut(first..) {
+            new.sort_by_key(|error| error.position.as_ref().map(|position| position.line));
+        }
+    }
+
+    /// The files of a signer's CA, both of which are required.
+    pub(super) fn authority_files<K>(
+        &mut self,
+        given: &MergedSection<K>,
+        files: (Option<&PathBuf>, Option<&String>),
+    ) -> Option<AuthorityFiles> {
+        match files {
+            (Some(cert), Some(key)) => {
+                Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
+            }
+            (cert, _) => {
+                let missing = if cert.is_none() { "cert-file" } else { "key-file" };
+                let error = ConfigError::new(given.key(missing), "is required");
+                self.fail(error.fix("give the PEM files of the signer's CA"))
+            }
+        }
     }
 
     fn profile(
@@ -136,16 +171,7 @@ impl ConfigResolver<'_> {
     ) -> ReadProfile {
         let keys = &given.values;
         let name = self.signer_name(given.key("signer-name"), keys.signer_name.as_deref(), names);
-        let authority = match (&keys.cert_file, &keys.key_file) {
-            (Some(cert), Some(key)) => {
-                Some(AuthorityFiles::new(&given.place("cert-file"), cert, &given.place("key-file"), key))
-            }
-            (cert, _) => {
-                let missing = if cert.is_none() { "cert-file" } else { "key-file" };
-                let error = ConfigError::new(given.key(missing), "is required");
-                self.fail(error.fix("give the PEM files of the signer's CA"))
-            }
-        };
+        let authority = self.authority_files(given, (keys.cert_file.as_ref(), keys.key_file.as_ref()));
         let errors = self.errors.len();
         let patterns = "write a text with at most one *, at its beginning or its end";
         let rules = CustomRules {
@@ -217,9 +243,9 @@ impl ConfigResolver<'_> {
         }
     }
 
-    fn usages(
+    pub(super) fn usages<K>(
         &mut self,
-        given: &MergedSection<SignerProfileKeys>,
+        given: &MergedSection<K>,
         flag: &str,
         words: &[String],
     ) -> BTreeSet<CertificateUsage> {
@@ -229,9 +255,9 @@ impl ConfigResolver<'_> {
     }
 
     /// Parses each text; reports an error for each that is invalid.
-    fn parsed<T>(
+    pub(super) fn parsed<K, T>(
         &mut self,
-        given: &MergedSection<SignerProfileKeys>,
+        given: &MergedSection<K>,
         flag: &str,
         texts: &[String],
         fix: &str,
@@ -268,7 +294,7 @@ impl ConfigResolver<'_> {
 }
 
 /// Gives each error the line of its key.
-pub(super) fn locate<'a>(errors: impl Iterator<Item = &'a mut ConfigError>, lines: &KeyLines, file: &Path) {
+fn locate<'a>(errors: impl Iterator<Item = &'a mut ConfigError>, lines: &KeyLines, file: &Path) {
     for error in errors {
         error.position = Some(FilePosition { line: lines.of(&error.key), file: file.to_owned() });
     }
