@@ -242,7 +242,6 @@ mod tests {
             assert_eq!(mode & 0o777, 0o600);
         }
         assert!(matches!(create(&directory, "example.com/log"), Err(LogError::Exists(_))));
-        std::fs::copy(key_file(&created().1), key_file(&directory)).ok();
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(super) fn policy_bindings(
     namespace: &Value,
 ) -> Bindings {
     let bindings = of_conditions.clone().with_typed("namespaceObject", namespace).with_variables();
-    // Conditions of the same form have it.
+    // Else the `request` of conditions is the same.
     if seen.resource == attributes.resource {
         return bindings;
     }

@@ -1,5 +1,6 @@
 //! Follows the frames of a connection, to know how long the header block is that has begun to arrive: HTTP/2 ends only a block
-//! that is far too long, and until its end nothing else of the connection can arrive.
+//! that is far too long, and until its end nothing else of the connection can arrive. And how much has arrived, so that a connection
+//! lets others have their turn.
 
 /// The client's connection preface.
 // RFC 9113, section 3.4

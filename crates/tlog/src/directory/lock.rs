@@ -41,7 +41,7 @@ pub(super) fn lock(path: &Path, timeout: Duration) -> Result<File, LogError> {
     }
 }
 
-/// Opens the file. One that others can open, as earlier versions created it, is closed to them.
+/// Opens the file. One that others can open, such as one of a backup, is closed to them.
 fn open(path: &Path) -> io::Result<File> {
     let file = open_private(OpenOptions::new().create(true).truncate(false).write(true), path)?;
     let metadata = file.metadata()?;
@@ -86,7 +86,7 @@ mod tests {
         let path = directory.path().join(".lock");
         drop(lock(&path, Duration::ZERO).unwrap());
         assert_eq!(mode(&path), 0o600);
-        // As an earlier version created it.
+        // As a backup may have restored it.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         drop(lock(&path, Duration::ZERO).unwrap());
         assert_eq!(mode(&path), 0o600);
