@@ -37,7 +37,7 @@ use super::problems::error_message;
 use super::queue::{AttemptOutcome, RetryPolicy};
 use super::request_feed::{RequestFeed, RequestKey};
 use super::settings::{ControllerName, PodSignerSettings, SigningLog};
-use super::signing_log::{LogAttempt, LogDetails};
+use super::signing_log::{LogAttempt, LogDetails, LogVerdict};
 use super::worker::{WORKERS, work};
 use audit::PodAuditLine;
 use decision::{PodCertificate, PodDecision, Refusal, decide};
@@ -140,9 +140,11 @@ async fn handle(
         // The replica is stopping: the next leader signs the request.
         return AttemptOutcome::Retry;
     }
-    if logged.is_some_and(|attempt| !attempt.permits(context, CONTROLLER)) {
-        return AttemptOutcome::Retry;
-    }
+    let decision = match logged.map_or(LogVerdict::Issue, |attempt| attempt.verdict(context, CONTROLLER)) {
+        LogVerdict::Issue => decision,
+        LogVerdict::Retry => return AttemptOutcome::Retry,
+        LogVerdict::Refuse(problem) => PodDecision::Refused(Refusal::failed("CertificateTooLarge", problem)),
+    };
     match decision {
         PodDecision::Later(problem) => {
             let (cluster, signer) = (&*context.cluster, &*request.spec.signer_name);

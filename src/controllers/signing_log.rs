@@ -56,13 +56,24 @@ pub(crate) struct LogAttempt {
     result: Result<u64, Unlogged>,
 }
 
+/// Whether a certificate may be issued.
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum LogVerdict {
+    Issue,
+    /// It may be once the log can be written again.
+    Retry,
+    /// It never may, for this reason, with any policy: the requester chooses the size of a certificate, and could choose not to be
+    /// logged.
+    Refuse(String),
+}
+
 /// Why a certificate is not in the log.
 #[derive(Debug)]
 enum Unlogged {
     /// The log cannot be written.
     Failed(String),
-    /// The certificate is too large for it. Not issued with any policy: the requester chooses the size, and could choose not to be
-    /// logged.
+    /// The certificate is too large for it.
     TooLarge(String),
 }
 
@@ -101,39 +112,34 @@ fn shortened(value: &str) -> &str {
 }
 
 impl LogAttempt {
-    /// Whether the certificate may be issued; logs a failure once, until it has ended.
+    /// Whether the certificate may be issued; logs that the log cannot be written once, until that has ended.
     // threat: unlogged-certificate
-    pub(crate) fn permits(self, context: &ControllerContext, controller: ControllerName) -> bool {
+    pub(crate) fn verdict(self, context: &ControllerContext, controller: ControllerName) -> LogVerdict {
         let (cluster, alias) = (&*context.cluster, controller.alias());
-        let causes = [format!("{alias} logs certificates"), format!("{alias} logs large certificates")];
-        let [failure, size] = &causes;
-        let (cause, problem, is_permitted) = match &self.result {
+        let cause = format!("{alias} logs certificates");
+        let problem = match self.result {
             Ok(_) => {
-                for cause in &causes {
-                    context.problems.ends(cause);
-                }
-                return true;
+                context.problems.ends(&cause);
+                return LogVerdict::Issue;
             }
-            Err(Unlogged::Failed(problem)) => (failure, problem, self.policy == LogFailurePolicy::Ignore),
-            Err(Unlogged::TooLarge(problem)) => (size, problem, false),
+            Err(Unlogged::TooLarge(problem)) => return LogVerdict::Refuse(problem),
+            Err(Unlogged::Failed(problem)) => problem,
         };
         context.metrics.controllers.log_errors.with_label_values(&[cluster, alias]).inc();
-        if !context.problems.begins(cause) {
-            debug!(cluster, controller = alias, "certificate log: {problem}");
-        } else if is_permitted {
-            error!(
-                cluster,
-                controller = alias,
-                "certificates are issued without being logged: certificate log: {problem}"
-            );
+        let is_new = context.problems.begins(&cause);
+        let text = match self.policy {
+            LogFailurePolicy::Ignore => "certificates are issued without being logged",
+            LogFailurePolicy::Fail => "no certificate is issued, will retry",
+        };
+        if is_new {
+            error!(cluster, controller = alias, "{text}: certificate log: {problem}");
         } else {
-            error!(
-                cluster,
-                controller = alias,
-                "no certificate is issued, will retry: certificate log: {problem}"
-            );
+            debug!(cluster, controller = alias, "certificate log: {problem}");
         }
-        is_permitted
+        match self.policy {
+            LogFailurePolicy::Ignore => LogVerdict::Issue,
+            LogFailurePolicy::Fail => LogVerdict::Retry,
+        }
     }
 }
 
@@ -173,16 +179,22 @@ mod tests {
         let context = FakeCluster::new().context();
         for policy in [LogFailurePolicy::Ignore, LogFailurePolicy::Fail] {
             let log = SigningLog::new(Arc::new(CertificateLog::open(&directory).unwrap()), policy);
-            let permits = |certificate: &[u8]| {
+            let verdict = |certificate: &[u8]| {
                 let attempt = log.append(certificate, &details, UnixTime::ZERO);
-                attempt.permits(&context, ControllerName::CsrSigning)
+                attempt.verdict(&context, ControllerName::CsrSigning)
             };
-            assert!(permits(b"small"));
-            assert!(!permits(&vec![0; 65_536]));
+            let is_refused = || {
+                let large = verdict(&vec![0; 65_536]);
+                matches!(large, LogVerdict::Refuse(problem) if problem.contains("more than the 65535 of an entry"))
+            };
+            assert_eq!(verdict(b"small"), LogVerdict::Issue);
+            assert!(is_refused());
             // On a full disk the policy decides.
             std::fs::rename(directory.join("tile"), directory.join("gone")).unwrap();
-            assert_eq!(permits(b"small"), policy == LogFailurePolicy::Ignore);
-            assert!(!permits(&vec![0; 65_536]));
+            let expected =
+                if policy == LogFailurePolicy::Ignore { LogVerdict::Issue } else { LogVerdict::Retry };
+            assert_eq!(verdict(b"small"), expected);
+            assert!(is_refused());
             std::fs::remove_dir_all(directory.join("tile")).ok();
             std::fs::rename(directory.join("gone"), directory.join("tile")).unwrap();
         }

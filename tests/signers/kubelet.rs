@@ -9,8 +9,8 @@ use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use futures_util::FutureExt as _;
-use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use testkit::csr::Csr;
 use testkit::pki::{Issued, Key, KeyKind};
@@ -176,7 +176,7 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
     let authority = &clusters.authorities.signing(SERVING).ok_or("no authority")?.ca;
     let (mut names, mut refused) = (Vec::new(), Vec::new());
     for name in ["localhost", "127.0.0.1", "other.example", "127.0.0.2"] {
-        match handshake(&certificate, &key, &authority.cert, name).await {
+        match handshake(&certificate, key.pkcs8(), &authority.cert, name).await {
             Ok(()) => names.push(name),
             Err(_) => refused.push(name),
         }
@@ -187,7 +187,7 @@ async fn serving(clusters: &Clusters, cluster: &Cluster) -> Result<Value, String
 /// A TLS handshake over a pipe between a server with this certificate and a client that trusts this CA.
 pub(crate) async fn handshake(
     certificate: &CertificateDer<'static>,
-    key: &Key,
+    key: PrivateKeyDer<'static>,
     authority: &CertificateDer<'static>,
     name: &str,
 ) -> Result<(), String> {
@@ -196,7 +196,7 @@ pub(crate) async fn handshake(
         .with_safe_default_protocol_versions()
         .map_err(text)?
         .with_no_client_auth()
-        .with_single_cert(vec![certificate.clone()], key.pkcs8())
+        .with_single_cert(vec![certificate.clone()], key)
         .map_err(text)?;
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.clone()).map_err(text)?;

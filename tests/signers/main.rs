@@ -13,7 +13,7 @@
 //! running servers, `tokens.rs` and `cluster_info.rs` the cases of bootstrap tokens, `kubelet.rs` a kubelet's TLS
 //! bootstrapping, `cleaner.rs` the comparison with upstream's cleaner, `replicas.rs` replicas that are killed while
 //! they sign, `pod_certificates.rs` the certificates of pods, which kube-controller-manager does not sign, `trust_bundles.rs` the
-//! published CAs, and `pages.rs` the transcripts of the documentation.
+//! published CAs, `volumes.rs` a kubelet with both, and `pages.rs` the transcripts of the documentation.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -37,6 +37,7 @@ mod run;
 mod scenario;
 mod tokens;
 mod trust_bundles;
+mod volumes;
 
 use std::process::ExitCode;
 use std::sync::Arc;

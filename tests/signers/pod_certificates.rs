@@ -22,21 +22,22 @@ use crate::clusters::{Clusters, Gateway, Starter, plain_http};
 use crate::kubelet::handshake;
 
 /// The signer of the manifest, and one that the gateway may not sign for.
-const SIGNER: &str = "example.com/workload";
+pub(crate) const SIGNER: &str = "example.com/workload";
 const FORBIDDEN: &str = "example.com/forbidden";
 const V1: &str = "/apis/certificates.k8s.io/v1";
 const V1_BETA_1: &str = "/apis/certificates.k8s.io/v1beta1";
 const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const REQUESTS: &str = "/apis/certificates.k8s.io/v1/namespaces/default/podcertificaterequests";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 /// As kubeadm sets it; admission of requests by nodes.
-const NODE_RESTRICTION: &str = "--enable-admission-plugins=NodeRestriction";
+pub(crate) const NODE_RESTRICTION: &str = "--enable-admission-plugins=NodeRestriction";
 
 /// A cluster with a node, a service account, pods, and gateways that sign for it.
-struct PodCluster {
-    server: SocketAddr,
-    api: Api,
-    ca: Ca,
-    gateways: Vec<Gateway>,
+pub(crate) struct PodCluster {
+    pub(crate) server: SocketAddr,
+    pub(crate) api: Api,
+    pub(crate) ca: Ca,
+    pub(crate) gateways: Vec<Gateway>,
     log: std::path::PathBuf,
     node: Value,
     account: Value,
@@ -44,7 +45,12 @@ struct PodCluster {
 }
 
 impl PodCluster {
-    async fn start(clusters: &Clusters, name: &str, more: &[&str], gateways: usize) -> Result<Self, String> {
+    pub(crate) async fn start(
+        clusters: &Clusters,
+        name: &str,
+        more: &[&str],
+        gateways: usize,
+    ) -> Result<Self, String> {
         Self::start_with(clusters, name, more, gateways, write_profiles).await
     }
 
@@ -72,7 +78,7 @@ impl PodCluster {
         for number in 0..gateways {
             let flags = [
                 "--leader-elect=false".to_owned(),
-                "--controllers=podcertificaterequest-signing".to_owned(),
+                "--controllers=podcertificaterequest-signing,clustertrustbundle-publishing".to_owned(),
                 format!("--pod-signer-profiles={profiles}"),
             ];
             running.push(starter.gateway(&format!("{name}-{number}"), server, &flags).await?);
@@ -96,7 +102,7 @@ impl PodCluster {
         self.create(&pod).await
     }
 
-    async fn create(&self, pod: &Value) -> Result<Value, String> {
+    pub(crate) async fn create(&self, pod: &Value) -> Result<Value, String> {
         // The admission of service accounts learns of them with a delay.
         let mut created = Value::Null;
         eventually("the creation of a pod", async || {
@@ -137,8 +143,8 @@ impl PodCluster {
         let status = &object["status"];
         let chain = status["certificateChain"].as_str().unwrap_or_default();
         let certificate = CertificateDer::from_pem_slice(chain.as_bytes()).map_err(text)?;
-        handshake(&certificate, key, &self.ca.cert, "web.default.svc").await?;
-        match handshake(&certificate, key, &self.ca.cert, "other.default.svc").await {
+        handshake(&certificate, key.pkcs8(), &self.ca.cert, "web.default.svc").await?;
+        match handshake(&certificate, key.pkcs8(), &self.ca.cert, "other.default.svc").await {
             Ok(()) => Err("the certificate is valid for another name".to_owned()),
             Err(_) => Ok(()),
         }

@@ -15,7 +15,7 @@ use crate::replicas::ControllerKind;
 use crate::scenario::Scenario;
 use crate::{
     authorities, cases, cleaner, cluster_info, kubelet, pages, pod_certificates, replicas, tokens,
-    trust_bundles,
+    trust_bundles, volumes,
 };
 
 /// A case and its outcome on the reference, where it runs once.
@@ -275,6 +275,8 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
     ("gateway::pod_certificates::missing_permission", &[], |clusters| {
         pod_certificates::missing_permission(clusters).boxed_local()
     }),
+    ("gateway::volumes::written", &[], |clusters| volumes::written(clusters).boxed_local()),
+    ("gateway::volumes::renewed", &[], |clusters| volumes::renewed(clusters).boxed_local()),
     ("proof::same::replicas::killed_in_turn", &[Side::Second], |clusters| {
         replicas::killed(clusters, "proof-killed", ControllerKind::ControllerManagers).boxed_local()
     }),

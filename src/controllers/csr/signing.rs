@@ -30,7 +30,7 @@ use crate::controllers::expiration::ExpirationGauges;
 use crate::controllers::queue::{AttemptOutcome, RetryPolicy};
 use crate::controllers::request_feed::{RequestFeed, RequestKey};
 use crate::controllers::settings::{ControllerName, ControllerSettings, SignerSettings};
-use crate::controllers::signing_log::{LogAttempt, LogDetails};
+use crate::controllers::signing_log::{LogAttempt, LogDetails, LogVerdict};
 use crate::controllers::worker::{WORKERS, work};
 
 /// The reason of a Failed condition.
@@ -132,9 +132,13 @@ async fn handle(context: &ControllerContext, permits: &Arc<Semaphore>, key: Requ
         // The replica is stopping: the next leader signs the request.
         return AttemptOutcome::Retry;
     }
-    if logged.is_some_and(|attempt| !attempt.permits(context, ControllerName::CsrSigning)) {
-        return AttemptOutcome::Retry;
-    }
+    let logged =
+        logged.map_or(LogVerdict::Issue, |attempt| attempt.verdict(context, ControllerName::CsrSigning));
+    let decision = match logged {
+        LogVerdict::Issue => decision,
+        LogVerdict::Retry => return AttemptOutcome::Retry,
+        LogVerdict::Refuse(problem) => SigningDecision::Refused(problem),
+    };
     let spec = &csr.spec;
     let (cluster, signer) = (&*context.cluster, spec.signer_name.as_str());
     let requester = spec.username.as_deref().unwrap_or_default();
@@ -420,6 +424,19 @@ mod tests {
         assert_eq!(outcome, AttemptOutcome::Done);
         assert!(text.contains("certificates are issued without being logged: certificate log: "), "{text}");
         assert!(text.contains("certificate issued"), "{text}");
+
+        // A request whose certificate does not fit into the log fails: its requester can do something about it.
+        let mut params = CertificateParams::default();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::StateOrProvinceName, "s".repeat(66_000));
+        name.push(DnType::OrganizationName, "system:nodes");
+        name.push(DnType::CommonName, "system:node:foo");
+        let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let mut large = csr();
+        large.spec.request = ByteString(request.into_bytes());
+        let (outcome, text) = handled(large, with(LogFailurePolicy::Ignore)).await;
+        assert_eq!(outcome, AttemptOutcome::Done);
+        assert!(text.contains("certificate refused") && text.contains("of an entry"), "{text}");
     }
 
     #[tokio::test]
