@@ -161,15 +161,21 @@ fn tpm(tokens: &Tokens) {
     ptool(&["addtoken", "--pid", "1", "--label", "tpm", "--sopin", "so-pin", "--userpin", PIN]);
     let key = ["addkey", "--label", "tpm", "--userpin", PIN, "--algorithm", "ecc256", "--key-label"];
     ptool(&[&key[..], &["one"]].concat());
+    ptool(&[&key[..], &["two"]].concat());
     ptool(&[&key[..], &["always", "--attr-always-authenticate"]].concat());
     let open = |label: &str| {
-        Pkcs11Key::open(&tokens.uri_of(&module, &format!("token=tpm;object={label}"), "pin"), None).unwrap()
+        Pkcs11Key::open(&tokens.uri_of(&module, &format!("token=tpm;object={label}"), "pin"), None)
     };
-    let (one, always) = (open("one"), open("always"));
+    let (one, two) = (open("one").unwrap(), open("two").unwrap());
+    // Its C_SignFinal ends the hash where the wrapper of PKCS#11 asks for the length: the key is refused when it is opened.
+    let error = open("always").unwrap_err().to_string();
+    assert!(
+        error.contains("CKA_ALWAYS_AUTHENTICATE") && error.contains("a test signature has failed"),
+        "{error}"
+    );
     let sign = |message: &str| {
         signs(&one, SigningAlgorithm::EcdsaSha256, message);
-        signs(&always, SigningAlgorithm::EcdsaSha256, message);
-        signs(&always, SigningAlgorithm::EcdsaSha256, "again");
+        signs(&two, SigningAlgorithm::EcdsaSha256, message);
     };
     sign("before");
     drop(running);
@@ -196,7 +202,18 @@ fn kryoptic(tokens: &Tokens) {
     let name = module.display().to_string();
     let tool = |arguments: &[&str]| run("pkcs11-tool", &[&["--module", &name], arguments].concat());
     tool(&["--slot", "1", "--init-token", "--label", "kryoptic", "--so-pin", "12345678"]);
-    tool(&["--slot", "1", "--init-pin", "--login-type", "so", "--so-pin", "12345678", "--new-pin", PIN]);
+    tool(&[
+        "--slot",
+        "1",
+        "--init-pin",
+        "--login",
+        "--login-type",
+        "so",
+        "--so-pin",
+        "12345678",
+        "--new-pin",
+        PIN,
+    ]);
     // With a public key, without one, and with a login for each signature.
     let pair = rcgen::KeyPair::generate().unwrap();
     let file = tokens.dir.join("kryoptic.der");

@@ -104,7 +104,8 @@ fn odd_clock(tokens: &Tokens) {
     module.set_fault("clock ca token");
     let error = by_label("token=ca%20token;object=p256").unwrap_err().to_string();
     assert!(error.contains("its description cannot be read"), "{error}");
-    let slot = error.split("slot-id=").nth(1).unwrap().split(' ').next().unwrap();
+    let described = error.split(" (its description").next().unwrap();
+    let slot = described.rsplit("slot-id=").next().unwrap();
     signs(&by_label(&format!("slot-id={slot};object=p256")).unwrap(), P256, "by its slot");
     // The PIN goes to no token that may be another one.
     let logins = module.logins();

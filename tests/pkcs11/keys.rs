@@ -36,7 +36,7 @@ pub(crate) fn verify(spki: &[u8], algorithm: SigningAlgorithm, message: &[u8], s
     };
     verification::UnparsedPublicKey::new(by, &key.subject_public_key.data)
         .verify(message, signature)
-        .unwrap_or_else(|_| panic!("{algorithm:?}"));
+        .unwrap_or_else(|_| panic!("{algorithm:?}, {}", String::from_utf8_lossy(message)));
 }
 
 /// A certificate for alice.

@@ -3,7 +3,8 @@
 use std::process::{Command, ExitCode};
 
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};
-use cryptoki::object::{Attribute, AttributeType, ObjectClass};
+use cryptoki::mechanism::Mechanism;
+use cryptoki::object::{Attribute, ObjectClass};
 use cryptoki::session::{Session, UserType};
 use portcullis::internal::Pkcs11Key;
 use portcullis::internal::{AuthorityKeySource, CertificateAuthority};
@@ -83,27 +84,47 @@ fn writing(tokens: &Tokens, label: &str) -> Session {
     session
 }
 
-/// The copy of a private key, with a label of its own. `CKA_ALWAYS_AUTHENTICATE` cannot be set afterwards.
-fn copy_private(tokens: &Tokens, label: &str, to: &str, always: bool) {
+/// Imports a key under a label of its own.
+fn import(tokens: &Tokens, label: &str, to: &str, id: &str) {
+    let key = tokens.dir.join(format!("{label}.key"));
+    let imported = Command::new("softhsm2-util")
+        .args([
+            "--import",
+            key.to_str().unwrap(),
+            "--token",
+            "ca token",
+            "--pin",
+            PIN,
+            "--label",
+            to,
+            "--id",
+            id,
+        ])
+        .arg("--force")
+        .output()
+        .unwrap();
+    assert!(imported.status.success(), "{}", String::from_utf8_lossy(&imported.stderr));
+}
+
+/// Generates a key that wants a login for each signature.
+fn generate_always(tokens: &Tokens, label: &str, mechanism: &Mechanism<'_>, parameters: Attribute) {
     let session = writing(tokens, "ca token");
-    let of = |label: &str| {
-        let wanted = [Attribute::Class(ObjectClass::PRIVATE_KEY), Attribute::Label(label.into())];
-        session.find_objects(&wanted).unwrap()
-    };
-    let key = of(label)[0];
-    let template = [
-        Attribute::Label(to.into()),
-        Attribute::Id(to.into()),
-        Attribute::Token(true),
-        Attribute::AlwaysAuthenticate(always),
+    let common = [Attribute::Token(true), Attribute::Label(label.into()), Attribute::Id(label.into())];
+    let public = [&common[..], &[parameters, Attribute::Verify(true)]].concat();
+    let private = [
+        &common[..],
+        &[Attribute::AlwaysAuthenticate(true), Attribute::Private(true), Attribute::Sign(true)],
     ];
-    session.copy_object(key, &template).unwrap();
-    let copied = session.get_attributes(of(to)[0], &[AttributeType::AlwaysAuthenticate]).unwrap();
-    assert_eq!(copied, [Attribute::AlwaysAuthenticate(always)]);
+    session.generate_key_pair(mechanism, &public, &private.concat()).unwrap();
 }
 
 fn no_public_object(tokens: &Tokens) {
-    copy_private(tokens, "p256", "alone", false);
+    import(tokens, "p256", "alone", "aa");
+    let session = writing(tokens, "ca token");
+    let public = [Attribute::Class(ObjectClass::PUBLIC_KEY), Attribute::Label("alone".into())];
+    for object in session.find_objects(&public).unwrap() {
+        session.destroy_object(object).unwrap();
+    }
     let uri = tokens.uri("token=ca%20token;object=alone", "pin");
     let error = Pkcs11Key::open(&uri, None).unwrap_err().to_string();
     assert!(error.contains("the token has no public key of object=alone"), "{error}");
@@ -124,14 +145,15 @@ fn no_public_object(tokens: &Tokens) {
 }
 
 fn always_authenticated(tokens: &Tokens) {
-    copy_private(tokens, "rsa", "rsa-always", true);
+    generate_always(tokens, "rsa-always", &Mechanism::RsaPkcsKeyPairGen, Attribute::ModulusBits(2048.into()));
     let uri = tokens.uri("token=ca%20token;object=rsa-always", "pin");
     let key = Pkcs11Key::open(&uri, None).unwrap();
     for message in ["first", "second"] {
         signs(&key, SigningAlgorithm::RsaSha256, message);
     }
     // SoftHSM has no mechanism that hashes for ECDSA.
-    copy_private(tokens, "p256", "p256-always", true);
+    let p256 = vec![6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+    generate_always(tokens, "p256-always", &Mechanism::EccKeyPairGen, Attribute::EcParams(p256));
     let uri = tokens.uri("token=ca%20token;object=p256-always", "pin");
     let error = Pkcs11Key::open(&uri, None).unwrap_err().to_string();
     assert!(error.contains("CKA_ALWAYS_AUTHENTICATE") && error.contains("CKM_ECDSA_SHA256"), "{error}");
@@ -171,23 +193,15 @@ fn ambiguity_is_explained(tokens: &Tokens) {
         tokens_of.contains("2 tokens match") && tokens_of.ends_with("add the token of one of them"),
         "{tokens_of}"
     );
-    copy_private(tokens, "p384", "twin", false);
-    let session = writing(tokens, "ca token");
-    let key = session
-        .find_objects(&[Attribute::Class(ObjectClass::PRIVATE_KEY), Attribute::Label("twin".into())])
-        .unwrap()[0];
-    let again = |id: &str| {
-        let template = [Attribute::Label("twin".into()), Attribute::Id(id.into()), Attribute::Token(true)];
-        session.copy_object(key, &template).unwrap();
-    };
-    again("other");
+    import(tokens, "p384", "twin", "01a0");
+    import(tokens, "p384", "twin", "01a1");
     let by_id = error("token=ca%20token;object=twin");
     assert!(
         by_id.contains("2 private keys match object=twin: ") && by_id.ends_with("add the id of one of them"),
         "{by_id}"
     );
-    again("other");
-    let same = error("token=ca%20token;object=twin;id=other");
+    import(tokens, "p384", "twin", "01a1");
+    let same = error("token=ca%20token;object=twin;id=%01%a1");
     assert!(same.ends_with("change the CKA_ID of one of them"), "{same}");
 }
 

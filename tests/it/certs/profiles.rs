@@ -272,6 +272,23 @@ fn a_profile_refuses_unlisted_names_and_extensions() {
 }
 
 #[test]
+fn a_request_without_a_common_name_is_signed_unless_the_profile_needs_one() {
+    let directory = copy();
+    let dir = directory.path();
+    // As cert-manager writes it for dnsNames alone.
+    shell(
+        dir,
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout r.key -subj / -addext \
+         subjectAltName=DNS:hooks.policy.svc -out r.csr",
+    );
+    let sign = |profile: &str| certs(dir, &["sign", "r.csr", "--profile", profile, "--out", "signed"]);
+    sign("certs/service.yaml").succeeds();
+    let signed = shell(dir, "openssl x509 -in signed.crt -noout -subject -ext subjectAltName");
+    assert!(signed.contains("critical") && signed.contains("DNS:hooks.policy.svc"), "{signed}");
+    sign("certs/client.yaml").fails(1, &["subject common name is required"]);
+}
+
+#[test]
 fn a_file_limits_the_validity() {
     let directory = copy();
     let issue = |name: &str, duration: &str| {

@@ -97,6 +97,7 @@ impl Pkcs11Key {
                     )));
                 }
             };
+            check_login_for_each(&session, &uri, &public)?;
             Ok((session, public))
         })?;
         let algorithm = algorithm(&public)?;
@@ -149,6 +150,7 @@ impl Pkcs11Key {
 
     /// Checks that the key in a token that was absent is the one of the certificate.
     fn check(&self, session: &TokenSession) -> Result<(), TokenError> {
+        check_login_for_each(session, &self.uri, &self.public)?;
         let Some(key) = session.public_key(&self.uri)? else {
             return prove(session, &self.uri, &self.public);
         };
@@ -216,6 +218,21 @@ fn algorithm(spki: &[u8]) -> Result<SigningAlgorithm, PrivateKeyError> {
 
 fn encoded(key: &crate::x509::signature::PublicKey) -> Result<Vec<u8>, TokenError> {
     public_key::encode(key).map_err(|error| TokenError::refused(error.to_string()))
+}
+
+/// Checks by a signature that the token signs by the calls that a login for each signature needs.
+fn check_login_for_each(session: &TokenSession, uri: &Pkcs11Uri, public: &[u8]) -> Result<(), TokenError> {
+    if !session.authenticates_always() {
+        return Ok(());
+    }
+    prove(session, uri, public).map_err(|error| match error.may_pass() {
+        true => error,
+        // tpm2-pkcs11: C_SignFinal ends the hash also where it is only asked for the length of the signature.
+        false => TokenError::refused(format!(
+            "the key wants a login for each signature (CKA_ALWAYS_AUTHENTICATE), and a test signature has failed: {error}; use a \
+             key without CKA_ALWAYS_AUTHENTICATE"
+        )),
+    })
 }
 
 /// Checks by a signature that the key in the token belongs to a certificate.

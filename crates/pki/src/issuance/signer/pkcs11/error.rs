@@ -33,6 +33,12 @@ impl TokenError {
     }
 }
 
+impl std::fmt::Display for TokenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
 impl From<TokenError> for PrivateKeyError {
     fn from(error: TokenError) -> Self {
         let text = format!("the key in the PKCS#11 token cannot be used: {}", error.reason);

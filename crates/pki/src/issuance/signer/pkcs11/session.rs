@@ -57,6 +57,11 @@ impl TokenSession {
         self.generation == lease.generation()
     }
 
+    /// Whether the token wants a login for each signature.
+    pub(super) fn authenticates_always(&self) -> bool {
+        self.authenticates_always
+    }
+
     /// Ends the session, unless finalizing the module has: its handle may be another key's now.
     // threat: token-of-others
     pub(super) fn close(self, lease: &Lease<'_>) {
