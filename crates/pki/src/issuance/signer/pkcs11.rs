@@ -225,13 +225,15 @@ fn check_login_for_each(session: &TokenSession, uri: &Pkcs11Uri, public: &[u8]) 
     if !session.authenticates_always() {
         return Ok(());
     }
-    prove(session, uri, public).map_err(|error| match error.may_pass() {
-        true => error,
+    prove(session, uri, public).map_err(|error| {
+        if error.may_pass() {
+            return error;
+        }
         // tpm2-pkcs11: C_SignFinal ends the hash also where it is only asked for the length of the signature.
-        false => TokenError::refused(format!(
+        TokenError::refused(format!(
             "the key wants a login for each signature (CKA_ALWAYS_AUTHENTICATE), and a test signature has failed: {error}; use a \
              key without CKA_ALWAYS_AUTHENTICATE"
-        )),
+        ))
     })
 }
 
