@@ -281,7 +281,7 @@ fn a_request_without_a_common_name_is_signed_unless_the_profile_needs_one() {
         "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout r.key -subj / -addext \
          subjectAltName=DNS:hooks.policy.svc -out r.csr",
     );
-    let sign = |profile: &str| certs(dir, &["sign", "r.csr", "--profile", profile, "--out", "signed"]);
+    let sign = |profile: &str| certs(dir, &["sign", "r.csr", "--profile", profile, "--out", "signed.crt"]);
     sign("certs/service.yaml").succeeds();
     let signed = shell(dir, "openssl x509 -in signed.crt -noout -subject -ext subjectAltName");
     assert!(signed.contains("critical") && signed.contains("DNS:hooks.policy.svc"), "{signed}");
@@ -297,7 +297,8 @@ fn a_request_without_a_common_name_is_signed_unless_the_profile_needs_one() {
         "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key -subj / -addext \
          subjectAltName=URI:spiffe://example.com/ns/a -out s.csr",
     );
-    certs(dir, &["sign", "s.csr", "--profile", "certs/workload-signer.yaml", "--out", "workload"]).succeeds();
+    certs(dir, &["sign", "s.csr", "--profile", "certs/workload-signer.yaml", "--out", "workload.crt"])
+        .succeeds();
 }
 
 #[test]
