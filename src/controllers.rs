@@ -27,6 +27,7 @@ pub(crate) mod signing_log;
 #[cfg(test)]
 pub(crate) mod testing;
 pub(crate) mod token_cleaner;
+pub(crate) mod token_keys;
 pub(crate) mod trust_bundles;
 pub(crate) mod worker;
 
@@ -139,24 +140,38 @@ impl ClusterControllers {
         stop: CancellationToken,
         workers: Handle,
     ) {
+        tokio::select! {
+            () = self.lead(&metrics, clock, start, stop, &workers) => {}
+            never = token_keys::follow(&self.cluster, &self.settings, &metrics, &workers) => match never {},
+        }
+    }
+
+    async fn lead(
+        &self,
+        metrics: &Arc<Metrics>,
+        clock: Clock,
+        start: StartController,
+        stop: CancellationToken,
+        workers: &Handle,
+    ) {
         if stop.run_until_cancelled(self.backend.until_trusted()).await.is_none() {
             return;
         }
         let identity = identity().into();
-        let context = ControllerContext::new(&self, &identity, &metrics, &clock);
+        let context = ControllerContext::new(self, &identity, metrics, &clock);
         let of_work = {
-            let (of, metrics, clock) = (self.clone(), Arc::clone(&metrics), clock.clone());
+            let (of, metrics, clock) = (self.clone(), Arc::clone(metrics), clock.clone());
             workers.spawn(async move { ControllerContext::new(&of, &identity, &metrics, &clock) }).await
         };
         // The task fails only when the runtime of `workers` shuts down.
         let Ok(of_work) = of_work else { return };
         let supervisor = Supervisor {
             cluster: Some(&self.cluster),
-            metrics: &metrics,
+            metrics,
             stop: Some(&stop),
             max_backoff: MAX_RESTART_BACKOFF,
         };
-        let work = |stopping| work_on(&workers, of_work.clone(), start, stopping);
+        let work = |stopping| work_on(workers, of_work.clone(), start, stopping);
         supervisor.run("leader election", || election::lead(&context, &stop, work)).await;
     }
 }

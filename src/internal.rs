@@ -54,7 +54,7 @@ pub use portcullis_openid::jwt::key_file::read as read_key_file;
 pub use portcullis_openid::jwt::keys::{JwsAlgorithm, VerificationKey};
 pub use portcullis_pki::bootstrap_tokens::pins::PublicKeyPins;
 pub use portcullis_pki::issuance::alt_names::AltNames;
-pub use portcullis_pki::issuance::authority::{AuthorityKeySource, CertificateAuthority};
+pub use portcullis_pki::issuance::authority::{AbsentToken, AuthorityKeySource, CertificateAuthority};
 pub use portcullis_pki::issuance::issue::{
     IssuanceRequest, IssueError, IssuedCertificate, PreparedCertificate,
 };

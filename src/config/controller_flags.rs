@@ -123,6 +123,10 @@ pub struct SignerProfileKeys {
     /// text. It does not match names that begin with system: or kubeadm:, whose prefix a pattern must spell out.
     #[arg(long, value_name = "PATTERNS")]
     pub common_names: Vec<String>,
+    /// Whether a request must have a common name. kube-apiserver reads the user from it; servers and workloads are named by
+    /// their alternative names, and need none.
+    #[arg(long)]
+    pub require_common_name: bool,
     /// The allowed organizations, which are a client's groups. Only a pattern without `*` matches system:masters.
     #[arg(long, value_name = "PATTERNS")]
     pub organizations: Vec<String>,

@@ -193,6 +193,11 @@ pub struct AuthenticationFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "clientCACRLFile")]
     pub client_ca_crl_file: Vec<PathBuf>,
+    /// The URL of a CRL that is the only one of its CA, although its issuingDistributionPoint names the URL (step-ca). Without
+    /// this such a CRL is an error: it might be about a part of the certificates. Repeat for several.
+    #[arg(long, value_name = "URL")]
+    #[serde(rename = "clientCACRLCompleteURL")]
+    pub client_ca_crl_complete_url: Vec<String>,
     /// What to do with client certificates while the CRL of their CA is stale, because its nextUpdate has passed. `Fail`:
     /// refuse them. `Ignore`: accept those that the stale CRL does not list.
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = CrlFailurePolicy::Fail)]

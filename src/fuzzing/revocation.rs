@@ -21,7 +21,13 @@ pub fn crls(data: &[u8]) {
     let Some(authority) = authority() else { return };
     let load = |content: &[u8]| {
         let file = (PathBuf::from("crls"), content.to_vec());
-        ClientCrls::load(&[file], &[authority], CrlFailurePolicy::Fail, NOW)
+        ClientCrls::load(
+            &[file],
+            &["http://ca.example/crl".to_owned()],
+            &[authority],
+            CrlFailurePolicy::Fail,
+            NOW,
+        )
     };
     let crls = match load(data) {
         Ok(crls) => crls,

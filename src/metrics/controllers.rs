@@ -35,6 +35,8 @@ pub(crate) struct ControllerMetrics {
     pub(crate) log_errors: IntCounterVec,
     /// When a signer's CA certificate expires, by cluster and signer.
     pub(crate) authority_expiration: IntGaugeVec,
+    /// Whether a signer's key in a token can be used, by cluster and signer.
+    pub(crate) token_keys: IntGaugeVec,
 }
 
 impl ControllerMetrics {
@@ -104,6 +106,11 @@ impl ControllerMetrics {
             authority_expiration: registrar.gauges(
                 "portcullis_signer_ca_expiration_timestamp_seconds",
                 "When the CA certificate of a signer expires.",
+                &signer,
+            )?,
+            token_keys: registrar.gauges(
+                "portcullis_signer_token_key_available",
+                "Whether the key of a signer in a PKCS#11 token could be used when it was last tried.",
                 &signer,
             )?,
         })

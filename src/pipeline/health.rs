@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::controllers::token_keys;
 use crate::listener::ShutdownPhase;
 use crate::pipeline::stages::Authorized;
 use crate::state::Live;
@@ -264,7 +265,8 @@ impl HealthChecks {
     }
 
     /// The checks that do not decide the status code: one unavailable cluster must not take the others out of service,
-    /// nor one token issuer the clients with other credentials.
+    /// nor one token issuer the clients with other credentials, nor an absent token of a signer's key those who need no
+    /// certificate.
     fn informative(&self, endpoint: HealthEndpoint, only: Option<&str>) -> Vec<CheckResult> {
         if endpoint != HealthEndpoint::Readyz {
             return Vec::new();
@@ -278,6 +280,10 @@ impl HealthChecks {
             let name = format!("{CLUSTER_CHECK_PREFIX}{}", cluster.name);
             for (index, (_, health)) in cluster.authn.issuers.health().enumerate() {
                 checks.push((format!("{name}/issuer-{index}").into(), health));
+            }
+            let controllers = cluster.settings.controllers.as_deref();
+            for (signer, key) in controllers.map(token_keys::states).unwrap_or_default() {
+                checks.push((format!("{name}/signer-{signer}").into(), key));
             }
             checks.push((name.into(), unusable_reason(cluster).map_or(Ok(()), Err)));
         }

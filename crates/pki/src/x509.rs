@@ -23,7 +23,7 @@ pub mod verify;
 
 pub use bundle::{BundleError, CaBundle};
 pub use certificate::ParseError;
-pub use crl::Crl;
+pub use crl::{Crl, CrlError};
 pub use key_pair::{CertificateKeyPair, KeyPairError};
 pub use server::ServerCertError;
 pub use verify::VerifyError;

@@ -15,7 +15,7 @@ use portcullis_go::time::format_utc;
 use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_pki::x509::certificate::Certificate;
 use portcullis_pki::x509::name_text::rfc4514;
-use portcullis_pki::x509::{Crl, time};
+use portcullis_pki::x509::{Crl, CrlError, time};
 use portcullis_system::clock::UnixTime;
 
 use super::{RevocationSource, Revoked};
@@ -73,6 +73,8 @@ pub(crate) struct CrlFileError {
     pub place: Option<String>,
     /// What is wrong.
     pub problem: String,
+    /// Whether the CRL can be used if its CA has no other.
+    pub may_be_complete: bool,
 }
 
 /// A CRL is older than the one that it would replace.
@@ -90,9 +92,11 @@ pub struct OlderCrl {
 }
 
 impl ClientCrls {
-    /// Verifies the CRLs of files, each with its content, by the keys of `authorities`.
+    /// Verifies the CRLs of files, each with its content, by the keys of `authorities`. `complete` are the URLs of CRLs that
+    /// are the only one of their CA.
     pub(crate) fn load(
         files: &[(PathBuf, Vec<u8>)],
+        complete: &[String],
         authorities: &[&Certificate],
         policy: CrlFailurePolicy,
         now: UnixTime,
@@ -103,15 +107,16 @@ impl ClientCrls {
             match encoded(content) {
                 Ok(lists) => {
                     for (index, der) in lists.into_iter().enumerate() {
-                        let added = crls.add(file, index, &der, authorities, now);
-                        errors.extend(added.err().map(|(place, problem)| CrlFileError {
-                            file: file.clone(),
-                            place: Some(place),
-                            problem,
-                        }));
+                        let added = crls.add(file, (index, &der), complete, authorities, now);
+                        errors.extend(added.err());
                     }
                 }
-                Err(problem) => errors.push(CrlFileError { file: file.clone(), place: None, problem }),
+                Err(problem) => errors.push(CrlFileError {
+                    file: file.clone(),
+                    place: None,
+                    problem,
+                    may_be_complete: false,
+                }),
             }
         }
         if errors.is_empty() { Ok(crls) } else { Err(errors) }
@@ -120,20 +125,29 @@ impl ClientCrls {
     fn add(
         &mut self,
         file: &Path,
-        index: usize,
-        der: &[u8],
+        (index, der): (usize, &[u8]),
+        complete: &[String],
         authorities: &[&Certificate],
         now: UnixTime,
-    ) -> Result<(), (String, String)> {
+    ) -> Result<(), CrlFileError> {
         let place = format!("CRL {}", index + 1);
-        let crl = Crl::parse(der).map_err(|error| (place.clone(), error.to_string()))?;
+        let failed = |place: &str, problem: String| CrlFileError {
+            file: file.to_owned(),
+            place: Some(place.to_owned()),
+            problem,
+            may_be_complete: false,
+        };
+        let crl = Crl::parse_complete(der, complete).map_err(|error| CrlFileError {
+            may_be_complete: matches!(error, CrlError::OneOfSeveral(_)),
+            ..failed(&place, error.to_string())
+        })?;
         let issuer = rfc4514(&crl.issuer);
         let place = format!("{place} (issuer {issuer})");
-        let signer = signer(&crl, authorities).map_err(|problem| (place.clone(), problem))?;
+        let signer = signer(&crl, authorities).map_err(|problem| failed(&place, problem))?;
         if time::is_before(now + MAX_CLOCK_SKEW, crl.this_update) {
             let time = format_utc(crl.this_update);
-            return Err((
-                place,
+            return Err(failed(
+                &place,
                 format!("thisUpdate {time} is in the future: check the clocks of the CA and of this host"),
             ));
         }
@@ -150,7 +164,7 @@ impl ClientCrls {
             file: file.to_owned(),
         };
         let known = self.by_issuer.entry(crl.issuer).or_default();
-        keep_newest(known, found).map_err(|problem| (place, problem))
+        keep_newest(known, found).map_err(|problem| failed(&place, problem))
     }
 
     /// Checks that no list is older than the one by the same key in `before`, which is in force: certificates that were revoked

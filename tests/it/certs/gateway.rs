@@ -2,7 +2,7 @@
 
 use testkit::{FakeBackend, Gateway, H2, Pki, flags, full};
 
-use super::{authorities, certs, command};
+use super::{authorities, certs, command, shell};
 use crate::gateway::InProcess as _;
 
 const LIST: &str = r#"{"kind":"CertificateSigningRequestList","apiVersion":"certificates.k8s.io/v1","metadata":{},"items":[]}"#;
@@ -25,6 +25,17 @@ fn verify_prints_the_user_or_the_reason_for_refusal() {
     verify("alice.crt", "none").fails(64, &["none"]);
     verify("alice.key", "pki/client-ca.crt").fails(1, &["alice.key: no certificate in it"]);
     certs(dir, &["verify", "alice.crt"]).fails(64, &["--client-ca-file"]);
+    // As SPIRE and cert-manager issue them.
+    shell(
+        dir,
+        "openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout workload.key -subj / -addext \
+         subjectAltName=URI:spiffe://example.com/a | openssl x509 -req -CA pki/client-ca.crt -CAkey pki/client-ca.key -days 1 \
+         -copy_extensions copy -out workload.crt",
+    );
+    let unnamed = verify("workload.crt", "pki/client-ca.crt");
+    assert_eq!(unnamed.code, 1);
+    assert!(unnamed.out.contains("common name: the certificate has no CommonName"), "{unnamed:?}");
+    assert!(!unnamed.out.contains("not enabled") && !unnamed.out.contains("--client-ca-file"), "{unnamed:?}");
     certs(dir, &["verify", "alice.crt", "--config", "none"]).fails(64, &["none"]);
     let json = certs(dir, &["verify", "alice.crt", "--client-ca-file", "pki/client-ca.crt", "-o", "json"])
         .succeeds();

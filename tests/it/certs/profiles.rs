@@ -272,6 +272,36 @@ fn a_profile_refuses_unlisted_names_and_extensions() {
 }
 
 #[test]
+fn a_request_without_a_common_name_is_signed_unless_the_profile_needs_one() {
+    let directory = copy();
+    let dir = directory.path();
+    // As cert-manager writes it for dnsNames alone.
+    shell(
+        dir,
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout r.key -subj / -addext \
+         subjectAltName=DNS:hooks.policy.svc -out r.csr",
+    );
+    let sign = |profile: &str| certs(dir, &["sign", "r.csr", "--profile", profile, "--out", "signed.crt"]);
+    sign("certs/service.yaml").succeeds();
+    let signed = shell(dir, "openssl x509 -in signed.crt -noout -subject -ext subjectAltName");
+    assert!(signed.contains("critical") && signed.contains("DNS:hooks.policy.svc"), "{signed}");
+    sign("certs/client.yaml").fails(1, &["subject common name is required"]);
+    // A workload is a client, too, and no user of an API server.
+    let workload = std::fs::read_to_string(dir.join("certs/service.yaml")).unwrap();
+    let workload = workload
+        .replace("  allowedUsages: [", "  uris: ['spiffe://example.com/*']\n  allowedUsages: [client auth, ")
+        .replace("service/serving-ca", "service/ca");
+    std::fs::write(dir.join("certs/workload-signer.yaml"), workload).unwrap();
+    shell(
+        dir,
+        "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout s.key -subj / -addext \
+         subjectAltName=URI:spiffe://example.com/ns/a -out s.csr",
+    );
+    certs(dir, &["sign", "s.csr", "--profile", "certs/workload-signer.yaml", "--out", "workload.crt"])
+        .succeeds();
+}
+
+#[test]
 fn a_file_limits_the_validity() {
     let directory = copy();
     let issue = |name: &str, duration: &str| {

@@ -18,6 +18,8 @@ use super::issue::{
 use super::limits::{self, AuthorityLimit};
 use super::profile::CertificateProfile;
 use super::public_key::{PublicKeyError, StrongPublicKey};
+#[cfg(feature = "pkcs11")]
+use super::signer::pkcs11::Pkcs11Key;
 use super::signer::{PemKey, PrivateKeyError, Signer, SigningAlgorithm};
 use super::subject::Subject;
 use super::validity::Validity;
@@ -117,6 +119,15 @@ pub enum AuthorityKeySource {
     Pkcs11(String),
 }
 
+/// What becomes of a CA whose token is absent when it is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbsentToken {
+    /// An error.
+    Refused,
+    /// The CA signs once the token is there: [`CertificateAuthority::token_problem`].
+    Awaited,
+}
+
 impl AuthorityKeySource {
     /// Parses a `pkcs11:` URI, or the path of a file.
     pub fn parse(text: &str) -> Self {
@@ -155,7 +166,7 @@ impl CertificateAuthority {
     /// A CA of exactly one certificate and the matching key. Accepts an expired certificate and fails when signing, as
     /// kube-controller-manager does.
     pub fn new(certificate_pem: &[u8], key: Box<dyn Signer>) -> Result<Self, AuthorityError> {
-        Ok(Self::of(certificate_pem, || Ok(key))?)
+        Ok(Self::of(certificate_pem, |_| Ok(key))?)
     }
 
     /// Reads the certificate and the key from their locations. Blocks.
@@ -181,7 +192,7 @@ impl CertificateAuthority {
             AuthorityKeySource::File(path) => read(path)?,
             AuthorityKeySource::Pkcs11(_) => Zeroizing::default(),
         };
-        Self::read(certificate, &certificate_pem, key, &key_pem)
+        Self::read(certificate, &certificate_pem, key, &key_pem, AbsentToken::Refused)
     }
 
     /// A CA from the content of its files. Ignores `key_pem` for a key in a PKCS#11 token; such a key makes it block.
@@ -190,13 +201,14 @@ impl CertificateAuthority {
         certificate_pem: &[u8],
         key: &AuthorityKeySource,
         key_pem: &[u8],
+        absent: AbsentToken,
     ) -> Result<Self, AuthorityError> {
         let pair = format!("csr-controller::{}::{}", certificate.display(), key.name());
         let is_file = matches!(key, AuthorityKeySource::File(_));
         let authority = if certificate_pem.is_empty() || (is_file && key_pem.is_empty()) {
             Err(AuthorityKeyPairError::Empty(pair.clone()))
         } else {
-            Self::of(certificate_pem, || open(key, key_pem))
+            Self::of(certificate_pem, |certificate_key| open(key, key_pem, certificate_key, absent))
         };
         authority.map_err(|reason| {
             let reason = match (key, reason) {
@@ -216,7 +228,7 @@ impl CertificateAuthority {
 
     fn of(
         certificate_pem: &[u8],
-        key: impl FnOnce() -> Result<Box<dyn Signer>, PrivateKeyError>,
+        key: impl FnOnce(&[u8]) -> Result<Box<dyn Signer>, PrivateKeyError>,
     ) -> Result<Self, AuthorityKeyPairError> {
         let mut ders =
             certificate_blocks(certificate_pem).map_err(AuthorityKeyPairError::NoCertificate)?.into_iter();
@@ -226,7 +238,7 @@ impl CertificateAuthority {
             PublicKeyError::Malformed(error) => AuthorityKeyPairError::Malformed(error),
             bad => AuthorityKeyPairError::WeakKey(bad.to_string()),
         })?;
-        let key = key()?;
+        let key = key(public.spki())?;
         // Compares parsed keys: one key may have several encodings.
         let same = StrongPublicKey::from_spki(key.public_key()).is_ok_and(|own| own == public);
         let algorithm =
@@ -326,6 +338,16 @@ impl CertificateAuthority {
         self.issuer.issue(prepared, self.key.as_ref())
     }
 
+    /// For a key in a token, whether it could be used when it was last tried; `None` for a key in memory.
+    pub fn token_problem(&self) -> Option<Result<(), String>> {
+        self.key.token_problem()
+    }
+
+    /// Looks for the token of a key that could not be used. Blocks, as [`issue`](Self::issue) does.
+    pub fn look_again(&self) {
+        self.key.look_again();
+    }
+
     /// Signs a CRL. Blocks, as [`issue`](Self::issue) does.
     pub fn sign_crl(&self, plan: &CrlPlan<'_>) -> Result<Vec<u8>, SignCrlError> {
         self.issuer.sign_crl(plan, self.key.as_ref())
@@ -336,15 +358,29 @@ fn fingerprint(bytes: &[u8]) -> CertificateFingerprint {
     digest::digest(&digest::SHA256, bytes).as_ref().try_into().unwrap_or_default()
 }
 
-fn open(source: &AuthorityKeySource, pem: &[u8]) -> Result<Box<dyn Signer>, PrivateKeyError> {
+/// Opens a key; `certificate_key` is the public key of the certificate, which some tokens do not have.
+fn open(
+    source: &AuthorityKeySource,
+    pem: &[u8],
+    certificate_key: &[u8],
+    absent: AbsentToken,
+) -> Result<Box<dyn Signer>, PrivateKeyError> {
     match source {
         AuthorityKeySource::File(_) => Ok(Box::new(PemKey::from_pem(pem)?)),
         #[cfg(feature = "pkcs11")]
-        AuthorityKeySource::Pkcs11(uri) => Ok(Box::new(super::signer::pkcs11::Pkcs11Key::open(uri)?)),
+        AuthorityKeySource::Pkcs11(uri) => match Pkcs11Key::open(uri, Some(certificate_key)) {
+            Err(problem @ PrivateKeyError::Absent(_)) if absent == AbsentToken::Awaited => {
+                Ok(Box::new(Pkcs11Key::absent(uri, certificate_key, &problem)?))
+            }
+            opened => Ok(Box::new(opened?)),
+        },
         #[cfg(not(feature = "pkcs11"))]
-        AuthorityKeySource::Pkcs11(_) => Err(PrivateKeyError::Uri(
-            "this build of portcullis has no PKCS#11 support: build it with --features pkcs11".to_owned(),
-        )),
+        AuthorityKeySource::Pkcs11(_) => {
+            let _only_for_tokens = (certificate_key, absent);
+            Err(PrivateKeyError::Uri(
+                "this build of portcullis has no PKCS#11 support: build it with --features pkcs11".to_owned(),
+            ))
+        }
     }
 }
 

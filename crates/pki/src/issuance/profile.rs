@@ -6,12 +6,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::alt_names::AltNames;
 use super::dns;
 pub use super::name_pattern::{DnsPattern, EmailPattern, IdentityPattern, UriPattern};
 use super::name_pattern::{RejectedName, email, identity, uri};
 pub use super::pattern::IpRange;
 use super::request::CertificateRequest;
 pub use super::signer_name::SignerName;
+use super::subject::Subject;
 use super::usage::CertificateUsage;
 
 /// `kubernetes.io/kube-apiserver-client`
@@ -55,8 +57,11 @@ pub struct ProfileViolation(String);
 /// The rules of a custom signer. Rejects everything that they do not list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CustomRules {
-    /// The common name must match one of these; if there are none, the request must not have a common name.
+    /// The common name, if there is one, must match one of these.
     pub common_names: Vec<IdentityPattern>,
+    /// Whether the request must have a common name. Servers and workloads are named by their alternative names; a client of
+    /// kube-apiserver by its common name alone.
+    pub require_common_name: bool,
     /// Each organization must match one of these. Only a literal pattern matches `system:masters`.
     pub organizations: Vec<IdentityPattern>,
     /// Each DNS name must match one of these.
@@ -322,10 +327,16 @@ impl CustomRules {
         if let Some((name, _)) = others.iter().find(|(_, absent)| !absent) {
             return refuse(format!("subject {name} is not allowed"));
         }
+        // RFC 5280 §4.1.2.6: with an empty subject all names are in the subjectAltName.
+        if *subject == Subject::default() && *names == AltNames::default() {
+            return refuse("a subject or a subjectAltName is required");
+        }
         let name = &subject.common_name;
-        if !(self.common_names.is_empty() && name.is_empty()) {
+        if !name.is_empty() {
             let covers = |text: &str| self.common_names.iter().any(|pattern| pattern.covers(text));
             listed(std::slice::from_ref(name), "subject common name", identity, covers)?;
+        } else if self.require_common_name {
+            return refuse("subject common name is required");
         }
         let covers = |text: &str| self.organizations.iter().any(|pattern| pattern.covers(text));
         listed(&subject.organization, "subject organization", identity, covers)?;

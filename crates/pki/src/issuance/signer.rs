@@ -21,6 +21,14 @@ pub trait Signer: Send + Sync + fmt::Debug {
 
     /// Hashes and signs a message. ECDSA signatures are DER.
     fn sign(&self, algorithm: SigningAlgorithm, message: &[u8]) -> Result<Vec<u8>, SignError>;
+
+    /// For a key in a token, whether it could be used when it was last tried; `None` for a key in memory. Does not block.
+    fn token_problem(&self) -> Option<Result<(), String>> {
+        None
+    }
+
+    /// Looks for the token of a key that could not be used. Blocks.
+    fn look_again(&self) {}
 }
 
 /// The algorithm by which a key signs. Each kind of key has exactly one.
@@ -128,6 +136,12 @@ pub enum PrivateKeyError {
     /// The key is encrypted, and no passphrase was given.
     #[error("the private key is encrypted: give its passphrase")]
     Encrypted,
+    /// RFC 1421 headers: OpenSSL's former encryption, which derives its key by one round of MD5.
+    #[error(
+        "the private key has the traditional encryption of PEM (Proc-Type: 4,ENCRYPTED), which is not supported; convert it \
+         to PKCS#8: openssl pkcs8 -topk8 -v2 aes-256-cbc -in KEY -out NEW-KEY"
+    )]
+    TraditionalEncryption,
     /// A passphrase was given for a key that is not encrypted.
     #[error("the private key is not encrypted: give no passphrase")]
     NotEncrypted,
@@ -137,6 +151,9 @@ pub enum PrivateKeyError {
     /// The key cannot be used, or its generation failed.
     #[error("{0}")]
     Failed(String),
+    /// The PKCS#11 token of the key is absent, or does not answer: it may come back.
+    #[error("{0}")]
+    Absent(String),
     /// The PKCS#11 URI of the key cannot be used.
     #[error("{0}")]
     Uri(String),

@@ -2,13 +2,18 @@
 //!
 //! x509-cert decodes the list; the rules on top are those of Go's `x509.ParseRevocationList` and `CheckSignatureFrom`.
 //! Go parses extensions that change the meaning of a list and leaves them to its caller. This parser refuses such lists:
-//! delta CRLs, indirect CRLs and CRLs for a part of the certificates would make a revoked certificate look good.
+//! delta CRLs, indirect CRLs and CRLs for a part of the certificates would make a revoked certificate look good. A list with a
+//! URL of its own is read if the caller says that the CA has no other.
+
+mod distribution_point;
 
 use num_bigint::BigUint;
 use portcullis_go::hex::hex;
 use x509_cert::crl::{CertificateList, RevokedCert};
 use x509_cert::der::Decode as _;
 use x509_cert::ext::Extension;
+
+use distribution_point::DistributionPoint;
 
 use super::certificate::{Certificate, KEY_CRL_SIGN, ParseError};
 use super::der::{DerReader, tag};
@@ -45,9 +50,15 @@ pub enum CrlError {
     Indirect,
     /// A CRL for some certificates or some reasons.
     #[error(
-        "the CRL covers only a part of the certificates (issuingDistributionPoint); give the complete CRL"
+        "the CRL covers only a part of the certificates (issuingDistributionPoint: {0}); give the complete CRL"
     )]
-    Partitioned,
+    Partitioned(String),
+    /// A CRL with a URL of its own, beside which there may be others.
+    #[error(
+        "the CRL covers only a part of the certificates, unless the CA has no CRL beside that of this issuingDistributionPoint: \
+         {0}"
+    )]
+    OneOfSeveral(String),
     /// A critical extension that is not supported.
     #[error("the CRL has a critical extension that is not supported: {0}")]
     UnhandledCritical(String),
@@ -104,8 +115,14 @@ struct RawParts<'a> {
 
 impl Crl {
     /// Parses a CRL; `der` must have no trailing data.
-    // go: crypto/x509/parser.go, ParseRevocationList
     pub fn parse(der: &[u8]) -> Result<Self, CrlError> {
+        Self::parse_complete(der, &[])
+    }
+
+    /// The same, where a list whose issuingDistributionPoint names one of these URLs, and no other limit, is about all
+    /// certificates of its CA.
+    // go: crypto/x509/parser.go, ParseRevocationList
+    pub fn parse_complete(der: &[u8], complete_urls: &[String]) -> Result<Self, CrlError> {
         let raw = RawParts::read(der)?;
         let list: CertificateList =
             CertificateList::from_der(der).map_err(|error| CrlError::Malformed(error.to_string()))?;
@@ -125,7 +142,7 @@ impl Crl {
         if next_update < this_update {
             return Err(CrlError::Times);
         }
-        let number = check_extensions(list.crl_extensions.as_deref().unwrap_or_default())?;
+        let number = check_extensions(list.crl_extensions.as_deref().unwrap_or_default(), complete_urls)?;
         let revoked = list.revoked_certificates.unwrap_or_default();
         let entry = |entry: &RevokedCert| {
             let (serial, reason) = check_entry(entry)?;
@@ -205,7 +222,7 @@ fn check_identifiers(extensions: &[Extension]) -> Result<(), CrlError> {
 }
 
 /// The number of the CRL. An extension that changes the meaning of the list is an error.
-fn check_extensions(extensions: &[Extension]) -> Result<Option<BigUint>, CrlError> {
+fn check_extensions(extensions: &[Extension], complete_urls: &[String]) -> Result<Option<BigUint>, CrlError> {
     check_identifiers(extensions)?;
     let mut number = None;
     for extension in extensions {
@@ -214,8 +231,7 @@ fn check_extensions(extensions: &[Extension]) -> Result<Option<BigUint>, CrlErro
             // 2.5.29.x: cRLNumber, deltaCRLIndicator, issuingDistributionPoint, authorityKeyIdentifier
             [0x55, 0x1d, 20] => number = Some(crl_number(content)?),
             [0x55, 0x1d, 27] => return Err(CrlError::Delta),
-            [0x55, 0x1d, 28] if is_indirect(content) => return Err(CrlError::Indirect),
-            [0x55, 0x1d, 28] => return Err(CrlError::Partitioned),
+            [0x55, 0x1d, 28] => DistributionPoint::parse(content)?.check_complete(complete_urls)?,
             [0x55, 0x1d, 35] => check_authority_key_id(content, extension.critical)?,
             _ if extension.critical => {
                 return Err(CrlError::UnhandledCritical(extension.extn_id.to_string()));
@@ -244,17 +260,6 @@ fn check_authority_key_id(mut content: DerReader<'_>, critical: bool) -> Result<
     let mut list = content.enter(tag::SEQUENCE).ok_or(INVALID)?;
     list.optional(tag::context(0)).map_err(|_| INVALID)?;
     Ok(())
-}
-
-/// Whether an issuingDistributionPoint says `indirectCRL`.
-fn is_indirect(mut content: DerReader<'_>) -> bool {
-    let Some(mut point) = content.enter(tag::SEQUENCE) else { return false };
-    while let Some(element) = point.any() {
-        if element.tag == tag::context(4) {
-            return element.content != [0];
-        }
-    }
-    false
 }
 
 /// The serial number and the reason of an entry.

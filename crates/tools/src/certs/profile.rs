@@ -224,11 +224,11 @@ impl IssuanceProfile {
         }
     }
 
-    /// Whether the CommonName may be that of a user.
-    pub(super) fn names_users(&self) -> bool {
+    /// Whether the subject may be that of a user. Without a CommonName a file's client is none, such as a SPIFFE workload.
+    pub(super) fn names_user(&self, subject: &Subject) -> bool {
         match self {
             Self::BuiltIn(kind) => kind.role() == CaRole::Client,
-            Self::File(profile) => profile.is_client(),
+            Self::File(profile) => profile.is_client() && !subject.common_name.is_empty(),
         }
     }
 

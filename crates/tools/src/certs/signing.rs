@@ -149,7 +149,7 @@ impl SigningOrder<'_> {
                  certificate expires; sign it with --allow-system-masters if that is intended"
             ));
         }
-        if self.profile.names_users() {
+        if self.profile.names_user(subject) {
             check_user(subject).or_else(refused)?;
         }
         check_visible(subject).or_else(refused)

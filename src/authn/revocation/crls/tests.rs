@@ -24,7 +24,7 @@ fn load(files: &[(&str, Vec<u8>)], authorities: &[&Ca]) -> Result<ClientCrls, Ve
     let bundle = bundle(authorities);
     let authorities: Vec<_> = bundle.certificates().iter().collect();
     let told = |error: CrlFileError| format!("{}: {error}", error.file.display());
-    ClientCrls::load(&files, &authorities, CrlFailurePolicy::Fail, now())
+    ClientCrls::load(&files, &[], &authorities, CrlFailurePolicy::Fail, now())
         .map_err(|errors| errors.into_iter().map(told).collect())
 }
 
@@ -99,7 +99,7 @@ fn a_stale_crl_fails_closed_unless_it_is_ignored() {
         (CrlFailurePolicy::Ignore, 1, &alice, Some(RevocationSource::Crl)),
     ];
     for (policy, later, issued, expected) in cases {
-        let crls = ClientCrls::load(&files, &authorities, policy, now()).unwrap();
+        let crls = ClientCrls::load(&files, &[], &authorities, policy, now()).unwrap();
         let at = now() + Duration::from_secs(later);
         let found = crls.check(&path(&[&ca], issued), at).err().map(|revoked| revoked.source());
         assert_eq!(found, expected, "{policy:?} {later}");
@@ -213,6 +213,49 @@ fn crls_that_do_not_list_all_certificates_are_refused() {
     ] {
         let error = refusal(crl, &[&ca]);
         assert!(error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn a_crl_with_a_url_is_complete_if_the_operator_says_so() {
+    const URL: &[u8] = b"https://ca.example/1.0/crl";
+    let ca = Ca::new("ca");
+    let (alice, bob) = (ca.leaf().cn("alice").issue(), ca.leaf().cn("bob").issue());
+    let element = |tag: u8, content: &[u8]| [&[tag, u8::try_from(content.len()).unwrap()], content].concat();
+    // distributionPoint, fullName, uniformResourceIdentifier, as step-ca writes it.
+    let name = element(0xa0, &element(0xa0, &element(0x86, URL)));
+    let with = |parts: &[&[u8]]| {
+        let point = element(0x30, &parts.concat());
+        let crl = CrlBuilder::new(&ca).revoke(alice.leaf()).extension("2.5.29.28", true, point);
+        vec![(PathBuf::from("f"), crl.der())]
+    };
+    let bundle = bundle(&[&ca]);
+    let authorities: Vec<_> = bundle.certificates().iter().collect();
+    let load = |parts: &[&[u8]], complete: &[&str]| {
+        let complete: Vec<String> = complete.iter().map(|url| (*url).to_owned()).collect();
+        ClientCrls::load(&with(parts), &complete, &authorities, CrlFailurePolicy::Fail, now())
+    };
+    let url = std::str::from_utf8(URL).unwrap();
+    let crls = load(&[&name], &["https://other.example/crl", url]).unwrap();
+    assert!(crls.check(&path(&[&ca], &alice), now()).is_err());
+    assert!(crls.check(&path(&[&ca], &bob), now()).is_ok());
+    assert!(load(&[&name, &[0x81, 1, 0], &[0x84, 1, 0]], &[url]).is_ok(), "flags that say false");
+    let no_name: &[u8] = &[];
+    let relative = element(0xa0, &element(0xa1, &[]));
+    let cases: [(&[&[u8]], &[&str], &str, bool); 7] = [
+        (&[&name], &[], "\"https://ca.example/1.0/crl\"", true),
+        (&[&name], &["https://ca.example/1.0/CRL"], "\"https://ca.example/1.0/crl\"", true),
+        (&[&name, &[0x81, 1, 0xff]], &[url], "onlyContainsUserCerts", false),
+        (&[&name, &[0x82, 1, 0xff]], &[url], "onlyContainsCACerts", false),
+        (&[&name, &[0x83, 2, 4, 0x40]], &[url], "onlySomeReasons", false),
+        (&[no_name], &[url], "no name", false),
+        (&[&relative], &[url], "a name relative to the issuer", false),
+    ];
+    for (parts, complete, read, may_be_complete) in cases {
+        let errors = load(parts, complete).unwrap_err();
+        let error = errors[0].to_string();
+        assert!(error.contains("covers only a part") && error.contains(read), "{error}");
+        assert_eq!(errors[0].may_be_complete, may_be_complete, "{error}");
     }
 }
 

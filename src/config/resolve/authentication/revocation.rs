@@ -18,6 +18,9 @@ use crate::config::sections::MergedSection;
 
 const CRL_FIX: &str = "give complete CRLs (RFC 5280, version 2) of these CAs, PEM or DER, or revoke by --credential-deny-list-file";
 
+const COMPLETE_FIX: &str =
+    "if the CA has no other CRL, set --client-ca-crl-complete-url to this URL, else give the complete CRL";
+
 impl ConfigResolver<'_> {
     /// What revokes credentials, with the CAs of clients and front proxies.
     pub(super) fn revocation(
@@ -43,7 +46,13 @@ impl ConfigResolver<'_> {
         authorities: &[&Certificate],
     ) -> Option<ClientCrls> {
         let flags = &given.values;
+        let complete = &flags.client_ca_crl_complete_url;
         if flags.client_ca_crl_file.is_empty() {
+            if !complete.is_empty() {
+                let key = given.key("client-ca-crl-complete-url");
+                let error = ConfigError::new(key, "is given without a CRL");
+                self.errors.push(error.fix("set --client-ca-crl-file, too, or remove it"));
+            }
             return None;
         }
         let place = given.place("client-ca-crl-file");
@@ -52,15 +61,17 @@ impl ConfigResolver<'_> {
             paths.map(|file| (file.clone(), self.read(&place.key, &file))).collect();
         let files: Option<Vec<_>> = files.into_iter().map(|(file, content)| Some((file, content?))).collect();
         let now = self.inputs.now();
-        let crls = match ClientCrls::load(&files?, authorities, flags.client_ca_crl_failure_policy, now) {
-            Ok(crls) => crls,
-            Err(errors) => {
-                self.errors.extend(errors.into_iter().map(|error| {
-                    ConfigError::new(&place.key, error.to_string()).in_file(&error.file).fix(CRL_FIX)
-                }));
-                return None;
-            }
-        };
+        let crls =
+            match ClientCrls::load(&files?, complete, authorities, flags.client_ca_crl_failure_policy, now) {
+                Ok(crls) => crls,
+                Err(errors) => {
+                    self.errors.extend(errors.into_iter().map(|error| {
+                        let fix = if error.may_be_complete { COMPLETE_FIX } else { CRL_FIX };
+                        ConfigError::new(&place.key, error.to_string()).in_file(&error.file).fix(fix)
+                    }));
+                    return None;
+                }
+            };
         for list in crls.lists() {
             self.inputs.note_boundary(list.next_update);
         }

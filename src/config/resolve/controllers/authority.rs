@@ -6,7 +6,7 @@ use std::sync::Arc;
 use aws_lc_rs::digest::{Context, SHA256};
 use portcullis_go::time;
 use portcullis_pki::issuance::authority::{
-    AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
+    AbsentToken, AuthorityError, AuthorityKeyPairError, AuthorityKeySource, CertificateAuthority,
 };
 use portcullis_pki::issuance::profile::CertificateProfile;
 use portcullis_pki::issuance::signer::PrivateKeyError;
@@ -71,7 +71,9 @@ impl ConfigResolver<'_> {
         let digest = digest.finish().as_ref().to_vec();
         let now = self.inputs.now();
         let made = self.inputs.authority(&digest, || {
-            let authority = CertificateAuthority::read(cert, &certificate_pem, key, &key_pem)?;
+            // A token may come back. Without it nothing is signed; clients are authenticated all the same.
+            let authority =
+                CertificateAuthority::read(cert, &certificate_pem, key, &key_pem, AbsentToken::Awaited)?;
             if authority.is_expired(now) {
                 return Err(UnusableAuthority::Expired(authority.not_after()));
             }
@@ -82,7 +84,9 @@ impl ConfigResolver<'_> {
         });
         let authority = made.map_err(|unfit| {
             let (of_key, fix) = match unfit.pair() {
-                Some(AuthorityKeyPairError::Key(PrivateKeyError::Encrypted)) => (true, DECRYPT),
+                Some(AuthorityKeyPairError::Key(
+                    PrivateKeyError::Encrypted | PrivateKeyError::TraditionalEncryption,
+                )) => (true, DECRYPT),
                 Some(AuthorityKeyPairError::Mismatch | AuthorityKeyPairError::Key(_)) => (true, FIT),
                 Some(AuthorityKeyPairError::Empty(_)) => (!certificate_pem.is_empty(), FIT),
                 None if matches!(unfit, UnusableAuthority::Authority(AuthorityError::TokenKey { .. })) => {
@@ -107,6 +111,11 @@ impl ConfigResolver<'_> {
             let end = time::format_since_epoch(authority.not_after());
             self.warnings.push(format!(
                 "{cert_key}: the CA certificate has expired: NotAfter={end}: nothing is signed until it is replaced"
+            ));
+        }
+        if let Some(Err(problem)) = authority.token_problem() {
+            self.warnings.push(format!(
+                "{key_key}: nothing is signed until the token of the CA key is back: {problem}"
             ));
         }
         Some((authority, digest))

@@ -176,6 +176,7 @@ impl ConfigResolver<'_> {
         let patterns = "write a text with at most one *, at its beginning or its end";
         let rules = CustomRules {
             common_names: self.parsed(given, "common-names", &keys.common_names, patterns),
+            require_common_name: keys.require_common_name,
             organizations: self.parsed(given, "organizations", &keys.organizations, patterns),
             dns_names: self.parsed(given, "dns-names", &keys.dns_names, patterns),
             allow_wildcards: keys.allow_wildcards,

@@ -49,18 +49,20 @@ impl PemKey {
     // go: crypto/tls/tls.go, X509KeyPair, parsePrivateKey
     pub fn from_pem(pem: &[u8]) -> Result<Self, PrivateKeyError> {
         let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
-        let encrypted = block.headers || block.kind == b"ENCRYPTED PRIVATE KEY";
+        let encrypted = if block.headers {
+            Some(PrivateKeyError::TraditionalEncryption)
+        } else {
+            (block.kind == b"ENCRYPTED PRIVATE KEY").then_some(PrivateKeyError::Encrypted)
+        };
         // Go ignores headers, so a key with headers is encrypted only if it does not parse.
-        Self::from_der(&Zeroizing::new(block.content))
-            .map_err(|error| if encrypted { PrivateKeyError::Encrypted } else { error })
+        Self::from_der(&Zeroizing::new(block.content)).map_err(|error| encrypted.unwrap_or(error))
     }
 
     /// Parses an encrypted PKCS#8 key (PBES2, RFC 8018).
     pub fn from_encrypted_pem(pem: &[u8], passphrase: &SecretString) -> Result<Self, PrivateKeyError> {
         let block = pem::private_key_block(pem).map_err(PrivateKeyError::NoKey)?;
         if block.headers {
-            // RFC 1421 headers: OpenSSL's legacy encryption, which derives its key with one round of MD5.
-            return Err(PrivateKeyError::Decrypt);
+            return Err(PrivateKeyError::TraditionalEncryption);
         }
         if block.kind != b"ENCRYPTED PRIVATE KEY" {
             return Err(PrivateKeyError::NotEncrypted);
@@ -282,8 +284,17 @@ mod tests {
             .status();
         assert!(status.unwrap().success());
         let old = std::fs::read(path("old")).unwrap();
-        assert_eq!(PemKey::from_pem(&old).unwrap_err(), PrivateKeyError::Encrypted);
-        assert_eq!(PemKey::from_encrypted_pem(&old, &passphrase).unwrap_err(), PrivateKeyError::Decrypt);
+        let traditional = PrivateKeyError::TraditionalEncryption;
+        assert_eq!(PemKey::from_pem(&old).unwrap_err(), traditional);
+        assert_eq!(PemKey::from_encrypted_pem(&old, &passphrase).unwrap_err(), traditional);
+        // The command that the error names, with its files, and the passphrases that it would ask for.
+        let text = traditional.to_string();
+        let command = text.rsplit(": openssl ").next().unwrap();
+        let command = command.replace("NEW-KEY", &path("new")).replace("KEY", &path("old"));
+        let passphrases = ["-passin", "pass:correct horse", "-passout", "pass:correct horse"];
+        openssl(&command.split(' ').chain(passphrases).collect::<Vec<_>>());
+        let new = std::fs::read(path("new")).unwrap();
+        assert_eq!(PemKey::from_encrypted_pem(&new, &passphrase).unwrap().public_key(), key.public_key());
     }
 
     #[test]

@@ -141,7 +141,7 @@ fn within(profile: &CertificateProfile, certificate: &Certificate, asked: &[Stri
         "example.com/team" => {
             let in_ten = |octets: &Vec<u8>| matches!(octets.as_slice(), [10, ..]) && octets.len() == 4;
             none_but(&["client auth", "digital signature"])
-                && name.common_name.starts_with("team-")
+                && (name.common_name.is_empty() || name.common_name.starts_with("team-"))
                 && !name.organization.iter().any(|group| group == "system:masters")
                 && name.country.is_empty()
                 && name.serial_number.is_empty()

@@ -36,6 +36,7 @@ fn team() -> CustomRules {
 #[test]
 fn custom_rules() {
     const USAGES: &[&str] = &["client auth", "digital signature"];
+    const UNNAMED: Option<&str> = Some("a subject or a subjectAltName is required");
     const NO_PURPOSE: Option<&str> = Some("missing extended key usage: request one, such as client auth");
     let a = || subject("team-a", &[]);
     let odd = |change: fn(&mut Subject)| {
@@ -55,13 +56,8 @@ fn custom_rules() {
                 USAGES,
                 Some("subject common name \"alice\" is not allowed"),
             ),
-            case(
-                "no name",
-                subject("", &[]),
-                nothing(),
-                USAGES,
-                Some("subject common name \"\" is not allowed"),
-            ),
+            case("no name at all", subject("", &[]), nothing(), USAGES, UNNAMED),
+            case("no common name", subject("", &[]), uris(&["spiffe://team/a"]), USAGES, None),
             case(
                 "a star does not match system:masters",
                 subject("team-a", &["b", "system:masters"]),
@@ -184,6 +180,19 @@ fn custom_rules() {
         &custom(CustomRules { organizations: vec!["system:masters".parse().unwrap()], ..team() }),
         vec![case("masters, spelled out", subject("boss", &["system:masters"]), nothing(), USAGES, None)],
     );
+    run(
+        &custom(CustomRules { require_common_name: true, ..team() }),
+        vec![
+            case("the common name", a(), nothing(), USAGES, None),
+            case(
+                "no common name where one is needed",
+                subject("", &["a"]),
+                uris(&["spiffe://team/a"]),
+                USAGES,
+                Some("subject common name is required"),
+            ),
+        ],
+    );
     let nothing_required = || CustomRules { required_usages: [].into(), ..team() };
     let any = [CertificateUsage::DigitalSignature, CertificateUsage::Any].into();
     run(
@@ -209,7 +218,7 @@ fn custom_rules() {
     run(
         &custom(CustomRules::default()),
         vec![
-            case("an empty request", Subject::default(), nothing(), &[], NO_PURPOSE),
+            case("an empty request", Subject::default(), nothing(), &[], UNNAMED),
             case(
                 "a name",
                 subject("a", &[]),
@@ -224,7 +233,6 @@ fn custom_rules() {
                 &[],
                 Some("subject organization \"a\" is not allowed"),
             ),
-            case("a usage", Subject::default(), nothing(), &["any"], Some("usage \"any\" is not allowed")),
         ],
     );
 }

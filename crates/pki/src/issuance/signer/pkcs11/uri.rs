@@ -1,9 +1,11 @@
 //! RFC 7512 URIs of keys in PKCS#11 tokens.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use portcullis_go::url::{Part, unescape_bytes};
 
+use super::slots::attribute;
 use crate::issuance::signer::PrivateKeyError;
 
 /// A parsed URI: the module, the token, the key, and the file of the PIN.
@@ -24,6 +26,39 @@ pub(super) struct Pkcs11Uri {
 }
 
 impl Pkcs11Uri {
+    /// The URI of the token: without the key.
+    pub(super) fn of_token(&self) -> Self {
+        Self { object: None, id: None, ..self.clone() }
+    }
+
+    /// The attributes that name the key, for messages.
+    pub(super) fn of_key(&self) -> String {
+        let parts = [
+            self.object.as_ref().map(|label| attribute("object", label.as_bytes())),
+            self.id.as_ref().map(|id| attribute("id", id)),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(";")
+    }
+
+    /// Whether it says more of the token than the number of its slot.
+    pub(super) fn describes_token(&self) -> bool {
+        [&self.token, &self.serial, &self.manufacturer, &self.model].iter().any(|given| given.is_some())
+    }
+
+    /// Whether it has the attribute.
+    pub(super) fn has(&self, name: &str) -> bool {
+        match name {
+            "token" => self.token.is_some(),
+            "serial" => self.serial.is_some(),
+            "manufacturer" => self.manufacturer.is_some(),
+            "model" => self.model.is_some(),
+            "slot-id" => self.slot_id.is_some(),
+            "object" => self.object.is_some(),
+            "id" => self.id.is_some(),
+            _ => false,
+        }
+    }
+
     /// Parses a URI. Rejects unsupported attributes: if they were ignored, the URI could select another key.
     // RFC 7512 §2.3
     pub(super) fn parse(uri: &str) -> Result<Self, PrivateKeyError> {
@@ -88,6 +123,25 @@ impl Pkcs11Uri {
             return Err(wrong("object or id must name the key"));
         }
         Ok(parsed)
+    }
+}
+
+/// The attributes that name the token, for messages.
+impl fmt::Display for Pkcs11Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text =
+            |name, value: &Option<String>| value.as_ref().map(|value| attribute(name, value.as_bytes()));
+        let slot = self.slot_id.map(|id| format!("slot-id={id}"));
+        let parts = [
+            text("token", &self.token),
+            text("serial", &self.serial),
+            text("manufacturer", &self.manufacturer),
+            text("model", &self.model),
+            slot,
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        f.write_str(if parts.is_empty() { "the URI, which names none" } else { "" })?;
+        f.write_str(&parts.join(";"))
     }
 }
 
