@@ -326,6 +326,11 @@ impl CertificateAuthority {
         self.issuer.issue(prepared, self.key.as_ref())
     }
 
+    /// Checks that verifiers accept CRLs of this CA.
+    pub fn check_crl_sign(&self) -> Result<(), SignCrlError> {
+        self.issuer.check_crl_sign()
+    }
+
     /// Signs a CRL. Blocks, as [`issue`](Self::issue) does.
     pub fn sign_crl(&self, plan: &CrlPlan<'_>) -> Result<Vec<u8>, SignCrlError> {
         self.issuer.sign_crl(plan, self.key.as_ref())

@@ -109,6 +109,7 @@ impl Good {
             key_id: &[],
             authority_key_id: &self.key_id,
             alt_names: &self.alt_names,
+            pod_identity: None,
         };
         fields.to_der().unwrap()
     }
@@ -130,6 +131,7 @@ impl Good {
             usages: &self.usages,
             allowed: Some(self.usages.clone()),
             cert_sign: false,
+            pod_identity: None,
         }
     }
 

@@ -23,6 +23,7 @@ fn profile() -> PodCertificateProfile {
         usages: [CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into(),
         key_types: PodKeyType::ALL.into(),
         max_duration: 24 * HOUR,
+        identity: None,
     }
 }
 
