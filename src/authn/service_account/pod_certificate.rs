@@ -6,7 +6,6 @@
 //! request. A certificate of the pod CA is never that of a plain user: no verdict on it is left to another authenticator of
 //! certificates.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;

@@ -33,6 +33,8 @@ use crate::controllers::request_feed::POLICY;
 const GATHERING_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the CRL is looked at: whether it is due, or has entries that have ended, or lacks what `certs revoke` has revoked.
 const CHECK_INTERVAL: Duration = Duration::from_mins(10);
+/// How often lines of certificates that ended long ago are dropped.
+const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
 /// The wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 const CAUSE: &str = "podcertificaterequest-signing revokes certificates";
@@ -132,8 +134,9 @@ pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infa
     let follows_pods = signers.iter().any(has_crl);
     let revoker = Revoker { context, pods, signers };
     while !follows_pods {
-        // There are indexes alone, from which old lines are dropped.
-        sleep(revoker.write(&mut HashSet::new()).await).await;
+        // There are indexes alone.
+        let retry = revoker.write(&mut HashSet::new(), true).await;
+        sleep(if retry.is_ok() { PRUNE_INTERVAL } else { RETRY_INTERVAL }).await;
     }
     while !revoker.load().await {
         sleep(RETRY_INTERVAL).await;
@@ -164,6 +167,9 @@ struct FollowedPod {
 struct FollowedMetadata {
     uid: String,
 }
+
+/// A CRL or a record could not be written; the log has the reason.
+struct Unwritten;
 
 struct Revoker<'a> {
     context: &'a ControllerContext,
@@ -200,7 +206,7 @@ impl Revoker<'_> {
         let mut missing: HashMap<String, PodName> = HashMap::new();
         let mut gone: HashSet<String> = HashSet::new();
         // At once: the CRL may be due, or absent.
-        let mut due = Instant::now();
+        let (mut due, mut prune_due) = (Instant::now(), Instant::now());
         loop {
             // Only one page of a cluster is in memory at a time.
             let turn = if follower.is_listing() { self.context.lists.acquire().await.ok() } else { None };
@@ -208,7 +214,15 @@ impl Revoker<'_> {
                 event = follower.next::<FollowedPod>() => event,
                 () = sleep_until(due) => {
                     drop(turn);
-                    due = Instant::now() + self.write(&mut gone).await;
+                    let prunes = Instant::now() >= prune_due;
+                    due = Instant::now() + match self.write(&mut gone, prunes).await {
+                        Ok(()) if prunes => {
+                            prune_due = Instant::now() + PRUNE_INTERVAL;
+                            CHECK_INTERVAL
+                        }
+                        Ok(()) => CHECK_INTERVAL,
+                        Err(Unwritten) => RETRY_INTERVAL,
+                    };
                     continue;
                 }
             };
@@ -217,11 +231,17 @@ impl Revoker<'_> {
             match event {
                 // Pods of certificates that are signed from now on may be newer than the list.
                 Ok(FollowEvent::ListBegins) => missing = self.pods.all(),
-                Ok(FollowEvent::Page(page)) => page.iter().for_each(|pod| drop(missing.remove(&pod.metadata.uid))),
+                Ok(FollowEvent::Page(page)) => {
+                    for pod in page {
+                        missing.remove(&pod.metadata.uid);
+                    }
+                }
                 Ok(FollowEvent::Listed { .. }) => {
                     for (uid, name) in std::mem::take(&mut missing) {
                         match self.is_gone(&uid, &name).await {
-                            Ok(true) => drop(gone.insert(uid)),
+                            Ok(true) => {
+                                gone.insert(uid);
+                            }
                             Ok(false) => {}
                             Err(problem) => {
                                 self.cannot_follow(&problem);
@@ -260,8 +280,8 @@ impl Revoker<'_> {
         }
     }
 
-    /// Revokes the certificates of these pods, and writes the CRLs that are due. Returns when to look again.
-    async fn write(&self, gone: &mut HashSet<String>) -> Duration {
+    /// Revokes the certificates of these pods, and writes the CRLs that are due. `prunes`: drops old lines, too.
+    async fn write(&self, gone: &mut HashSet<String>, prunes: bool) -> Result<(), Unwritten> {
         let now = self.context.clock.now();
         let mut is_complete = true;
         for signer in &self.signers {
@@ -271,8 +291,10 @@ impl Revoker<'_> {
             let pods = gone.clone();
             let written = blocking(move || {
                 let outcome = records.revoke(&authority, &pods, now)?;
-                // The CRL was written before.
-                records.prune(now)?;
+                if prunes {
+                    // The CRL was written before.
+                    records.prune(now)?;
+                }
                 Ok(outcome)
             });
             match written.await {
@@ -284,18 +306,18 @@ impl Revoker<'_> {
             }
         }
         if !is_complete {
-            return RETRY_INTERVAL;
+            return Err(Unwritten);
         }
         self.context.problems.ends(CAUSE);
         self.pods.forget(gone);
         gone.clear();
-        CHECK_INTERVAL
+        Ok(())
     }
 
     fn written(&self, signer: &PodSignerSettings, outcome: Option<CrlOutcome>) {
         let Some(CrlOutcome { revoked, entries, is_written: true }) = outcome else { return };
         let (cluster, signer) = (&*self.context.cluster, signer.name.as_str());
-        info!(cluster, signer, revoked, entries, "CRL written: certificates of deleted pods are revoked");
+        info!(cluster, signer, revoked, entries, "CRL written");
     }
 
     fn failed(&self, signer: &PodSignerSettings, problem: &SignerRecordsError) {

@@ -1,6 +1,7 @@
 //! Decisions about requests against a reference check, and the controller against an API server that stores objects.
 
 mod decisions;
+mod revocation;
 mod running;
 
 use std::collections::BTreeSet;

@@ -26,6 +26,8 @@ use super::signing::in_words;
 
 /// The end of the name of an index.
 pub const INDEX_EXTENSION: &str = ".index.jsonl";
+/// The maximum size of an index: about 100,000 certificates. It is read as a whole.
+const MAX_INDEX: u64 = 64 << 20;
 /// How long a line stays in the index and in the record of revocations after its certificate has ended.
 const RETENTION: Duration = Duration::from_hours(24);
 /// How long a certificate stays in CRLs after its end: clocks differ.
@@ -123,6 +125,10 @@ impl SignerRecords {
             issuer_sha256: Some(fingerprint(&authority.certificate().der)),
             pod: Some(pod.clone()),
         };
+        if std::fs::metadata(&self.index).is_ok_and(|metadata| metadata.len() > MAX_INDEX) {
+            let problem = format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
+            return Err(about(&self.index, problem));
+        }
         self.issuance().record(&[entry]).map_err(failed)
     }
 
@@ -175,7 +181,7 @@ impl SignerRecords {
         if existing.as_ref().is_some_and(|existing| is_current(existing, crl, [&ended, &expected], now)) {
             return Ok(Some(CrlOutcome { revoked, entries: expected.len(), is_written: false }));
         }
-        let keeps = |entry: &portcullis_pki::x509::crl::RevokedEntry| !ended.contains(entry.serial.as_ref());
+        let keeps = |entry: &portcullis_pki::x509::crl::RevokedEntry| !ended.contains::<[u8]>(entry.serial.as_ref());
         let signed =
             revocation_list::sign(authority, existing.as_ref(), keeps, &listed, (now, crl.lifetime));
         let signed = signed.map_err(|problem| about(&crl.file, problem))?;
