@@ -381,9 +381,7 @@ impl VerdictMemo {
         let remembered =
             MemoizedVerdict { generation, owner, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
-        known.retain(|one| {
-            one.generation == generation && (one.bundle != fingerprint || one.owner != owner)
-        });
+        known.retain(|one| one.generation == generation && (one.bundle != fingerprint || one.owner != owner));
         if known.len() >= Self::CAPACITY {
             known.remove(0);
         }

@@ -247,7 +247,13 @@ fn chain(
     match (&settings.pod_client_ca, objects) {
         (Some(bundle), Some(objects)) => {
             let (bundle, getter) = (Arc::clone(bundle), Arc::<TokenObjectCache>::clone(objects));
-            members.push(Box::new(PodCertificateAuthenticator::new(bundle, users, getter, is_of_tenant, caches)));
+            members.push(Box::new(PodCertificateAuthenticator::new(
+                bundle,
+                users,
+                getter,
+                is_of_tenant,
+                caches,
+            )));
         }
         // There are objects if there is a pod CA: see `token_objects`.
         _ => members.extend(users.map(|users| -> Box<dyn RequestAuthenticator> { Box::new(users) })),

@@ -64,7 +64,11 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
 }
 
 /// Signs requests in whichever version the API server serves.
-async fn sign_all(context: &ControllerContext, permits: &Arc<Semaphore>, pods: &Arc<TrackedPods>) -> Infallible {
+async fn sign_all(
+    context: &ControllerContext,
+    permits: &Arc<Semaphore>,
+    pods: &Arc<TrackedPods>,
+) -> Infallible {
     loop {
         // An upgrade of the API server may end a version.
         let version = served::version(context).await;

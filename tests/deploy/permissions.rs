@@ -113,7 +113,7 @@ const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 47] = [
+static ROWS: [Row; 48] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",

@@ -610,7 +610,8 @@ pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
     cluster.api.post(&requests(V1), &cluster.request("client", &pod, &key)).await?.ok()?;
     let object = cluster.decided(V1, "client").await?;
     let chain = object["status"]["certificateChain"].as_str().unwrap_or_default();
-    let leaf = CertificateDer::from_pem_slice(chain.as_bytes()).map_err(|error| format!("{error}: {object}"))?;
+    let leaf =
+        CertificateDer::from_pem_slice(chain.as_bytes()).map_err(|error| format!("{error}: {object}"))?;
     let certificate = Issued { chain: vec![leaf.clone()], key: key.pkcs8(), private: Arc::clone(&key) };
     let servers = &clusters.authorities.servers;
     let by_certificate = Api::new(gateway.address, servers, Some(&certificate));
@@ -624,7 +625,9 @@ pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
     let expected = user_info(&direct).await?;
     let [of_token, of_certificate] = [user_info(&by_token).await?, user_info(&by_certificate).await?];
     if expected != of_token || expected != of_certificate {
-        return Err(format!("the API server: {expected:?}\ntoken: {of_token:?}\ncertificate: {of_certificate:?}"));
+        return Err(format!(
+            "the API server: {expected:?}\ntoken: {of_token:?}\ncertificate: {of_certificate:?}"
+        ));
     }
     let extra = expected.map_err(|status| format!("refused: {status}"))?["extra"].clone();
     let keys: Vec<&String> = extra.as_object().into_iter().flatten().map(|(key, _)| key).collect();
@@ -635,8 +638,10 @@ pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
     let (_, read) = x509_parser::parse_x509_certificate(&leaf).map_err(text)?;
     let identity = read.extensions().iter().find(|one| one.oid.to_id_string() == "1.3.6.1.4.1.57683.1");
     let identity = identity.ok_or("no extension")?.value.to_vec();
-    let other = Ca::new("workloads").leaf().org("system:serviceaccounts").org("system:serviceaccounts:default");
-    let other = other.cn("system:serviceaccount:default:web").extension("1.3.6.1.4.1.57683.1", true, identity);
+    let other =
+        Ca::new("workloads").leaf().org("system:serviceaccounts").org("system:serviceaccounts:default");
+    let other =
+        other.cn("system:serviceaccount:default:web").extension("1.3.6.1.4.1.57683.1", true, identity);
     let other = Api::new(gateway.address, servers, Some(&other.issue()));
     let at_server = Api::new(cluster.server, servers, Some(&certificate));
     for (name, api) in [("another CA", &other), ("the API server", &at_server)] {

@@ -141,8 +141,12 @@ impl PodCertificateAuthenticator {
         checks: CheckRecorder<'_>,
     ) -> Result<(), AuthnError> {
         let begun = Instant::now();
-        let overloaded =
-            || checks.unavailable(Check::Other("objects"), "too many certificates of pods are being checked at once");
+        let overloaded = || {
+            checks.unavailable(
+                Check::Other("objects"),
+                "too many certificates of pods are being checked at once",
+            )
+        };
         let place = self.places.acquire(lookup.owner().clone(), 1, begun + QUEUE_TIMEOUT).await;
         let (verdict, term) = if place.is_ok() {
             // Counted from the start of the check: the verdict may rest on data of that time.

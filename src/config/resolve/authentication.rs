@@ -14,15 +14,15 @@ use portcullis_http::identity_headers::RequestHeaderNames;
 use portcullis_pki::x509::CaBundle;
 
 use super::{ConfigResolver, listed};
-use crate::config::cluster_authorities::related_ca;
-use revocation::ClientCas;
 use crate::authn::Audience;
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::settings::{Authentication, RequestHeaderConfig};
 use crate::authn::static_token::StaticTokenAuthenticator;
+use crate::config::cluster_authorities::related_ca;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
+use revocation::ClientCas;
 
 impl ConfigResolver<'_> {
     /// The authentication methods. Leaves out methods with invalid files; `self.errors` has the errors, and the

@@ -160,7 +160,8 @@ fn identity(request: &PodRequest, objects: CheckedObjects<'_>) -> Result<PodIden
         node_uid: text(node, "uid"),
     };
     let own = &request.metadata.namespace;
-    let of_objects = [identity.namespace.clone(), text(service_account, "namespace"), text(namespace, "name")];
+    let of_objects =
+        [identity.namespace.clone(), text(service_account, "namespace"), text(namespace, "name")];
     if of_objects.iter().any(|found| found != own) {
         return Err("the objects are not in the namespace of the request".to_owned());
     }

@@ -80,7 +80,9 @@ pub(super) fn record(
     decision: &PodDecision,
     now: UnixTime,
 ) -> Result<(), SignerRecordsError> {
-    let (PodDecision::Issued(certificate), Some(records)) = (decision, &signer.records) else { return Ok(()) };
+    let (PodDecision::Issued(certificate), Some(records)) = (decision, &signer.records) else {
+        return Ok(());
+    };
     let (namespace, spec) = (&request.metadata.namespace, &request.spec);
     let pod = IndexedPod {
         namespace: namespace.clone(),
@@ -128,9 +130,8 @@ pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infa
     if signers.is_empty() {
         return std::future::pending().await;
     }
-    let has_crl = |signer: &PodSignerSettings| {
-        signer.records.as_ref().is_some_and(|records| records.crl.is_some())
-    };
+    let has_crl =
+        |signer: &PodSignerSettings| signer.records.as_ref().is_some_and(|records| records.crl.is_some());
     let follows_pods = signers.iter().any(has_crl);
     let revoker = Revoker { context, pods, signers };
     while !follows_pods {
@@ -183,7 +184,9 @@ impl Revoker<'_> {
         let now = self.context.clock.now();
         let mut is_complete = true;
         for signer in &self.signers {
-            let Some(records) = signer.records.clone().filter(|records| records.crl.is_some()) else { continue };
+            let Some(records) = signer.records.clone().filter(|records| records.crl.is_some()) else {
+                continue;
+            };
             match blocking(move || records.pods(now)).await {
                 Ok(found) => found.iter().for_each(|pod| self.pods.track(pod)),
                 Err(problem) => {
@@ -321,9 +324,13 @@ impl Revoker<'_> {
     }
 
     fn failed(&self, signer: &PodSignerSettings, problem: &SignerRecordsError) {
-        let (cluster, controller, signer) = (&*self.context.cluster, CONTROLLER.alias(), signer.name.as_str());
+        let (cluster, controller, signer) =
+            (&*self.context.cluster, CONTROLLER.alias(), signer.name.as_str());
         if self.context.problems.begins(CAUSE) {
-            error!(cluster, controller, signer, "cannot revoke certificates of deleted pods, will retry: {problem}");
+            error!(
+                cluster,
+                controller, signer, "cannot revoke certificates of deleted pods, will retry: {problem}"
+            );
         } else {
             debug!(cluster, controller, signer, "cannot revoke certificates: {problem}");
         }

@@ -228,15 +228,31 @@ fn a_pod_ca_is_that_of_no_other_client() {
     pki.write("root.crt", root.cert_pem());
     let result = |flags: &[&str]| resolved_with(&pki, &identities("  podIdentity: Critical\n"), flags);
     let trusted = "--pod-client-ca-file=DIR/pods.crt";
-    assert_eq!(result(&[CONTROLLER, FLAG, trusted]).unwrap().len(), 2, "a signer, and a warning that it has no rules");
+    assert_eq!(
+        result(&[CONTROLLER, FLAG, trusted]).unwrap().len(),
+        2,
+        "a signer, and a warning that it has no rules"
+    );
     let of_other = "is that of other clients too, or signs one of theirs, or is signed by one";
     for (name, flags, expected) in [
         ("the CA of users", &["--pod-client-ca-file=DIR/workload/client-ca.crt"][..], of_other),
-        ("below a CA of users", &["--pod-client-ca-file=DIR/below.crt", "--client-ca-file=DIR/root.crt"], of_other),
-        ("above a CA of users", &["--pod-client-ca-file=DIR/root.crt", "--client-ca-file=DIR/below.crt"], of_other),
+        (
+            "below a CA of users",
+            &["--pod-client-ca-file=DIR/below.crt", "--client-ca-file=DIR/root.crt"],
+            of_other,
+        ),
+        (
+            "above a CA of users",
+            &["--pod-client-ca-file=DIR/root.crt", "--client-ca-file=DIR/below.crt"],
+            of_other,
+        ),
         (
             "the CA of front proxies",
-            &[trusted, "--requestheader-client-ca-file=DIR/pods.crt", "--requestheader-username-headers=X-Remote-User"],
+            &[
+                trusted,
+                "--requestheader-client-ca-file=DIR/pods.crt",
+                "--requestheader-username-headers=X-Remote-User",
+            ],
             of_other,
         ),
         ("no file", &["--pod-client-ca-file=DIR/absent.crt"], "absent.crt"),

@@ -197,7 +197,9 @@ impl CertificateIssuer {
         let subject = name.to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
         let pod_identity = match contents.pod_identity {
-            Some((identity, is_critical)) => Some((identity.to_der().map_err(lint::unencodable)?, is_critical)),
+            Some((identity, is_critical)) => {
+                Some((identity.to_der().map_err(lint::unencodable)?, is_critical))
+            }
             None => None,
         };
         // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's name has no authority key identifier
@@ -214,7 +216,9 @@ impl CertificateIssuer {
             key_id: &[],
             authority_key_id,
             alt_names,
-            pod_identity: pod_identity.as_ref().map(|(encoded, is_critical)| (encoded.as_slice(), *is_critical)),
+            pod_identity: pod_identity
+                .as_ref()
+                .map(|(encoded, is_critical)| (encoded.as_slice(), *is_critical)),
         }
         .to_der()
         .map_err(lint::unencodable)?;

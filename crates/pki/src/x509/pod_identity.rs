@@ -56,7 +56,9 @@ pub enum PodIdentityError {
     #[error("the PodIdentity extension has an invalid {0}")]
     Part(&'static str),
     /// The subject is not that of the service account.
-    #[error("the subject of the certificate is not that of the service account in the PodIdentity extension: {0}")]
+    #[error(
+        "the subject of the certificate is not that of the service account in the PodIdentity extension: {0}"
+    )]
     Subject(&'static str),
     /// The certificate has alternative names.
     #[error("a certificate with a PodIdentity extension must not have a subjectAltName")]
@@ -87,7 +89,8 @@ struct PodIdentitySequence<'a> {
 impl PodIdentity {
     /// Decodes the extension as Go's `encoding/asn1` does. The parts may be empty; [`Self::check`] refuses that.
     pub fn parse(content: &[u8]) -> Result<Self, PodIdentityError> {
-        const MALFORMED: PodIdentityError = PodIdentityError::Malformed("it is not the SEQUENCE of eight UTF8Strings");
+        const MALFORMED: PodIdentityError =
+            PodIdentityError::Malformed("it is not the SEQUENCE of eight UTF8Strings");
         let mut outer = DerReader::new(content);
         let mut fields = outer.enter(tag::SEQUENCE).ok_or(MALFORMED)?;
         if !outer.is_empty() {
@@ -96,7 +99,8 @@ impl PodIdentity {
         let mut identity = Self::default();
         for (number, part) in (0..).zip(identity.parts_mut()) {
             let octets = fields.read(tag::context(number)).ok_or(MALFORMED)?;
-            let text = std::str::from_utf8(octets).map_err(|_| PodIdentityError::Malformed("it is not UTF-8"))?;
+            let text =
+                std::str::from_utf8(octets).map_err(|_| PodIdentityError::Malformed("it is not UTF-8"))?;
             text.clone_into(part);
         }
         // threat: pod-identity-extension
@@ -134,7 +138,10 @@ impl PodIdentity {
             ("nodeName", is_dns_subdomain(&self.node_name)),
             ("nodeUID", is_uid(&self.node_uid)),
         ];
-        parts.iter().find(|(_, is_valid)| !is_valid).map_or(Ok(()), |(part, _)| Err(PodIdentityError::Part(part)))
+        parts
+            .iter()
+            .find(|(_, is_valid)| !is_valid)
+            .map_or(Ok(()), |(part, _)| Err(PodIdentityError::Part(part)))
     }
 
     /// The user name of the service account: the common name of the certificate.

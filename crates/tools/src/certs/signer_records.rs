@@ -103,7 +103,10 @@ impl SignerRecords {
 
     fn revocations(&self) -> RevocationRecords {
         let name = self.index.to_string_lossy();
-        RevocationRecords::at(PathBuf::from(format!("{}.revoked.jsonl", name.trim_end_matches(INDEX_EXTENSION))))
+        RevocationRecords::at(PathBuf::from(format!(
+            "{}.revoked.jsonl",
+            name.trim_end_matches(INDEX_EXTENSION)
+        )))
     }
 
     /// Records a certificate, and syncs the file. If that fails, the certificate must not be handed out.
@@ -126,7 +129,8 @@ impl SignerRecords {
             pod: Some(pod.clone()),
         };
         if std::fs::metadata(&self.index).is_ok_and(|metadata| metadata.len() > MAX_INDEX) {
-            let problem = format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
+            let problem =
+                format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
             return Err(about(&self.index, problem));
         }
         self.issuance().record(&[entry]).map_err(failed)
@@ -181,9 +185,9 @@ impl SignerRecords {
         if existing.as_ref().is_some_and(|existing| is_current(existing, crl, [&ended, &expected], now)) {
             return Ok(Some(CrlOutcome { revoked, entries: expected.len(), is_written: false }));
         }
-        let keeps = |entry: &portcullis_pki::x509::crl::RevokedEntry| !ended.contains::<[u8]>(entry.serial.as_ref());
-        let signed =
-            revocation_list::sign(authority, existing.as_ref(), keeps, &listed, (now, crl.lifetime));
+        let keeps =
+            |entry: &portcullis_pki::x509::crl::RevokedEntry| !ended.contains::<[u8]>(entry.serial.as_ref());
+        let signed = revocation_list::sign(authority, existing.as_ref(), keeps, &listed, (now, crl.lifetime));
         let signed = signed.map_err(|problem| about(&crl.file, problem))?;
         let mut files = NewFiles::new(true);
         files.stage_public(&crl.file, &signed.content).map_err(failed)?;
@@ -267,7 +271,9 @@ fn has_ended(not_after: &str, ago: Duration, now: UnixTime) -> bool {
     time::Time::parse_rfc3339(not_after).is_some_and(|time| time.since_epoch().saturating_add(ago) < now)
 }
 
-fn lines<'a, T: serde::Serialize + 'a>(all: impl Iterator<Item = &'a T>) -> Result<String, SignerRecordsError> {
+fn lines<'a, T: serde::Serialize + 'a>(
+    all: impl Iterator<Item = &'a T>,
+) -> Result<String, SignerRecordsError> {
     let mut text = String::new();
     for one in all {
         text += &serde_json::to_string(one).map_err(failed)?;

@@ -57,13 +57,9 @@ fn certificate(ca: &Ca, is_critical: bool) -> Issued {
     named(ca).extension(POD_IDENTITY, is_critical, identity_of_pod().to_der().unwrap()).issue()
 }
 
-fn authenticator(
-    pods: &Ca,
-    users: Option<&Ca>,
-    lookup: Arc<dyn TokenGetter>,
-) -> PodCertificateAuthenticator {
+fn authenticator(pods: &Ca, users: Option<&Ca>, lookup: Arc<dyn TokenGetter>) -> PodCertificateAuthenticator {
     let users = users.map(|users| X509Authenticator::new(bundle(users)));
-    PodCertificateAuthenticator::new(bundle(pods), users, lookup, false, &CacheShare::default())
+    PodCertificateAuthenticator::new(bundle(pods), users, lookup, false, &CacheShare::UNBOUNDED)
 }
 
 fn connection(issued: Issued) -> ConnInfo {
@@ -71,7 +67,11 @@ fn connection(issued: Issued) -> ConnInfo {
     ConnInfo::new(peer, None, UnverifiedChain::new(issued.chain))
 }
 
-async fn verdict_on(authenticator: &dyn RequestAuthenticator, conn: &ConnInfo, trace: &AuthnTrace) -> AuthnVerdict {
+async fn verdict_on(
+    authenticator: &dyn RequestAuthenticator,
+    conn: &ConnInfo,
+    trace: &AuthnTrace,
+) -> AuthnVerdict {
     let input = AuthnInput {
         conn,
         credentials: &Credentials::default(),
@@ -164,11 +164,7 @@ fn pod_service_account_and_node_must_exist_with_their_uids() {
             },
             "service account token has been invalidated",
         ),
-        (
-            "the API server is away",
-            |all| all.away = "pod",
-            "unavailable: cannot ask for ns/podname",
-        ),
+        ("the API server is away", |all| all.away = "pod", "unavailable: cannot ask for ns/podname"),
     ];
     let ca = Ca::new("pods");
     for (name, edit, expected) in cases {

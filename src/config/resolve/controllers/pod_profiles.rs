@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use portcullis_cel::{Expression, ResultType};
 use portcullis_kubernetes::yaml::KeyLines;
-use portcullis_pki::issuance::pod::{MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodIdentityMode, PodKeyType};
+use portcullis_pki::issuance::pod::{
+    MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodIdentityMode, PodKeyType,
+};
 use portcullis_pki::issuance::profile::SignerName;
 use portcullis_pki::issuance::usage::CertificateUsage;
 
@@ -138,9 +140,8 @@ impl ConfigResolver<'_> {
             );
         }
         let parsed = text.parse::<PodIdentityMode>();
-        self.ok(parsed.map_err(|error| {
-            ConfigError::new(key, error.to_string()).fix("give Critical, or NonCritical")
-        }))
+        self.ok(parsed
+            .map_err(|error| ConfigError::new(key, error.to_string()).fix("give Critical, or NonCritical")))
     }
 
     fn pod_usages(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<CertificateUsage>> {

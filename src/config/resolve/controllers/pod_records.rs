@@ -40,7 +40,8 @@ impl ConfigResolver<'_> {
         let path = |flag: &str, file: &PathBuf| given.place(flag).path(file);
         let Some(index) = &keys.index_file else {
             if keys.crl_file.is_some() {
-                let error = ConfigError::new(crl_key, "needs indexFile, which has the certificates of each pod");
+                let error =
+                    ConfigError::new(crl_key, "needs indexFile, which has the certificates of each pod");
                 return self.fail(error.fix("give indexFile"));
             }
             return None;
@@ -55,7 +56,8 @@ impl ConfigResolver<'_> {
         let mut is_complete = true;
         for (key, file) in [(&index_key, Some(&index)), (&crl_key, crl.as_ref().map(|crl| &crl.file))] {
             let Some(file) = file else { continue };
-            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let parent =
+                file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             if !parent.is_dir() {
                 let error = ConfigError::new(key, "its directory does not exist").in_file(file);
                 self.errors.push(error.fix("create the directory, for the user who runs the gateway"));

@@ -95,9 +95,7 @@ fn a_certificate_names_what_the_templates_say_and_lasts_as_long_as_the_request_p
             "[DNSName(\"web.a.svc\"), URI(\"spiffe://example.com/ns/a/sa/web\")]"
         );
         assert!(read.subject().iter().next().is_none());
-        let parsed = portcullis_pki::x509::certificate::Certificate::parse(CertificateDer::from(
-            issued.der().to_vec(),
-        ));
+        let parsed = Certificate::parse(CertificateDer::from(issued.der().to_vec()));
         assert!(parsed.is_ok());
     }
 }

@@ -4,8 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use portcullis_pki::issuance::signer::{KeyKind as SigningKey, PemKey};
 use portcullis_pki::issuance::ca::CaCertificate;
+use portcullis_pki::issuance::signer::{KeyKind as SigningKey, PemKey};
 use portcullis_pki::issuance::validity::Validity;
 use portcullis_pki::x509::Crl;
 use portcullis_tools::certs::signer_records::{SignerCrl, SignerRecords};

@@ -258,8 +258,7 @@ fn an_authority_for_another_purpose_is_not_fit() {
 fn identity() -> PodIdentity {
     let [namespace, namespace_uid, service_account_name, service_account_uid] =
         ["a", "ns-uid", "web", "sa-uid"].map(str::to_owned);
-    let [pod_name, pod_uid, node_name, node_uid] =
-        ["web-0", "pod-uid", "n1", "node-uid"].map(str::to_owned);
+    let [pod_name, pod_uid, node_name, node_uid] = ["web-0", "pod-uid", "n1", "node-uid"].map(str::to_owned);
     PodIdentity {
         namespace,
         namespace_uid,

@@ -62,18 +62,24 @@ fn broken_encodings_are_refused() {
         cases.push((of("absent"), edited(&|all| drop(all.remove(number)))));
         cases.push((of("twice"), edited(&|all| all.insert(number, all[number].clone()))));
         cases.push((of("constructed"), edited(&|all| all[number][0] |= 0x20)));
-        cases.push((of("explicit"), edited(&|all| {
-            let inner = tlv(0x0c, &all[number][2..]);
-            all[number] = tlv(0xa0 | u8::try_from(number).unwrap(), &inner);
-        })));
+        cases.push((
+            of("explicit"),
+            edited(&|all| {
+                let inner = tlv(0x0c, &all[number][2..]);
+                all[number] = tlv(0xa0 | u8::try_from(number).unwrap(), &inner);
+            }),
+        ));
         cases.push((of("not UTF-8"), edited(&|all| all[number][2] = 0xff)));
         cases.push((of("cut off"), good[..good.len() - number - 1].to_vec()));
         if number > 0 {
             cases.push((of("before the last one"), edited(&|all| all.swap(number - 1, number))));
         }
     }
-    let accepted: Vec<_> =
-        cases.iter().filter(|(_, content)| PodIdentity::parse(content).is_ok()).map(|(name, _)| name).collect();
+    let accepted: Vec<_> = cases
+        .iter()
+        .filter(|(_, content)| PodIdentity::parse(content).is_ok())
+        .map(|(name, _)| name)
+        .collect();
     assert!(accepted.is_empty(), "{accepted:?}");
 }
 

@@ -41,8 +41,7 @@ fn certificate(authority: &CertificateAuthority, now: UnixTime) -> (IssuedCertif
 }
 
 fn pod(name: &str, uid: &str) -> IndexedPod {
-    let [namespace, name, uid, service_account, node] =
-        ["a", name, uid, "web", "n1"].map(str::to_owned);
+    let [namespace, name, uid, service_account, node] = ["a", name, uid, "web", "n1"].map(str::to_owned);
     IndexedPod { namespace, name, uid, service_account, node }
 }
 
@@ -189,7 +188,10 @@ fn the_crl_of_another_ca_is_not_replaced_and_nothing_is_recorded() {
     bed.revoke(&[], NOW);
     let other = Bed { authority: authority(), ..bed };
     let error = other.records.revoke(&other.authority, &["u1".to_owned()].into(), NOW).unwrap_err();
-    assert!(error.to_string().ends_with("a CRL of another CA, by its signature; give another crlFile"), "{error}");
+    assert!(
+        error.to_string().ends_with("a CRL of another CA, by its signature; give another crlFile"),
+        "{error}"
+    );
     assert_eq!(other.lines("pods.revoked.jsonl"), 0);
 }
 
