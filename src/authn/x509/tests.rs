@@ -248,7 +248,7 @@ fn the_number_of_verdicts_is_bounded() {
     }
     assert_eq!(conn.verdicts.lock().len(), VerdictMemo::CAPACITY);
     request(&conn, 2, at(NOW), |input| {
-        assert!(input.conn.verdicts.verify(input, &bundle(&[&root])).is_ok());
+        assert!(input.conn.verdicts.verify(input, ChainOwner::User, &bundle(&[&root])).is_ok());
     });
     assert_eq!(conn.verdicts.lock().len(), 1, "verdicts of an old generation are dropped");
 }
