@@ -89,6 +89,8 @@ pub enum AuthnMethod {
     RequestHeader,
     /// A client certificate.
     X509,
+    /// The client certificate of a pod.
+    PodCertificate,
     /// A token of the static token file.
     StaticToken,
     /// A bound service-account token.
@@ -110,6 +112,7 @@ impl AuthnMethod {
             Self::Anonymous => "anonymous",
             Self::RequestHeader => "request-header",
             Self::X509 => "x509",
+            Self::PodCertificate => "pod-certificate",
             Self::StaticToken => "static-token",
             Self::ServiceAccount => "service-account",
             Self::LegacyServiceAccount => "legacy-service-account",

@@ -67,6 +67,7 @@ pub use portcullis_pki::issuance::subject::Subject;
 pub use portcullis_pki::x509::crl::{Crl, CrlError, RevokedEntry};
 pub use portcullis_pki::x509::handshake::offered_schemes;
 pub use portcullis_pki::x509::key_pair::CertificateKeyPair;
+pub use portcullis_pki::x509::pod_identity::PodIdentity;
 pub use portcullis_pki::x509::server::verify_server;
 pub use portcullis_pki::x509::{BundleError, CaBundle, ServerCertError};
 pub use portcullis_system::clock::{Clock, UnixTime};

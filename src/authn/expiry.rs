@@ -23,7 +23,7 @@ pub(crate) fn expiry(
 ) -> Option<UnixTime> {
     match method {
         // A front proxy's users end with its certificate.
-        AuthnMethod::X509 | AuthnMethod::RequestHeader => {
+        AuthnMethod::X509 | AuthnMethod::PodCertificate | AuthnMethod::RequestHeader => {
             Some(Duration::from_secs(u64::try_from(certificate?).unwrap_or_default()))
         }
         AuthnMethod::ServiceAccount => Some(token_expiry(credentials)? + SERVICE_ACCOUNT_LEEWAY),
@@ -41,7 +41,7 @@ pub(crate) fn only(credentials: Credentials, method: AuthnMethod) -> Credentials
     let none = Credentials::default();
     match method {
         AuthnMethod::RequestHeader => Credentials { front_proxy: credentials.front_proxy, ..none },
-        AuthnMethod::X509 | AuthnMethod::Anonymous => none,
+        AuthnMethod::X509 | AuthnMethod::PodCertificate | AuthnMethod::Anonymous => none,
         AuthnMethod::StaticToken
         | AuthnMethod::ServiceAccount
         | AuthnMethod::LegacyServiceAccount
@@ -80,6 +80,7 @@ mod tests {
         assert_eq!(at(AuthnMethod::Jwt, r#"{"exp":1e2}"#), Some(100));
         assert_eq!(at(AuthnMethod::ServiceAccount, r#"{"exp":100}"#), Some(160));
         assert_eq!(at(AuthnMethod::X509, r#"{"exp":100}"#), Some(7));
+        assert_eq!(at(AuthnMethod::PodCertificate, "{}"), Some(7));
         assert_eq!(at(AuthnMethod::RequestHeader, "{}"), Some(7));
         for (method, payload) in [
             (AuthnMethod::Jwt, "{}"),

@@ -1,10 +1,11 @@
-//! Service-account tokens: bound tokens, which expire, and legacy tokens in secrets, which do not.
+//! Service-account tokens: bound tokens, which expire, and legacy tokens in secrets, which do not; certificates of pods.
 //!
 //! Follows `k8s.io/kubernetes/pkg/serviceaccount/{jwt,claims,legacy}.go` and
 //! `k8s.io/apiserver/pkg/authentication/serviceaccount/util.go`. In addition, a failed lookup refuses the token as
 //! unavailable, never as invalid, and a token is accepted in its canonical encoding only.
 
 mod bound;
+mod bound_objects;
 mod checks;
 mod claims;
 #[doc(hidden)]
@@ -12,6 +13,7 @@ pub(crate) mod compared;
 mod identity;
 mod legacy;
 mod objects;
+mod pod_certificate;
 mod verify;
 
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use crate::metrics::service_accounts::ServiceAccountMetrics;
 pub(crate) use bound::BoundTokenAuthenticator;
 pub(crate) use legacy::LegacyTokenAuthenticator;
 pub(crate) use legacy::{LEGACY_TOKEN_KEY, LEGACY_TOKEN_LABELS};
+pub(crate) use pod_certificate::PodCertificateAuthenticator;
 
 /// Settings of service-account authentication.
 #[derive(Debug, Clone, PartialEq)]

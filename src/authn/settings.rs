@@ -20,6 +20,8 @@ use super::webhook::settings::WebhookSettings;
 pub struct Authentication {
     /// The CAs of client certificates.
     pub client_ca: Option<Arc<CaBundle>>,
+    /// The CAs of the client certificates of pods.
+    pub pod_client_ca: Option<Arc<CaBundle>>,
     /// Front proxies that may assert users in request headers.
     pub request_header: Option<RequestHeaderConfig>,
     /// The tokens of `--token-auth-file`.
@@ -43,10 +45,10 @@ pub struct Authentication {
 }
 
 impl Authentication {
-    /// The names of the CAs of client certificates, those of front proxies included. A CA may be named twice.
+    /// The names of the CAs of client certificates, those of front proxies and pods included. A CA may be named twice.
     pub(crate) fn client_ca_names(&self) -> impl Iterator<Item = DistinguishedName> {
         let front_proxies = self.request_header.as_ref().map(|request_header| &request_header.ca);
-        self.client_ca.iter().chain(front_proxies).flat_map(|ca| ca.subjects())
+        self.client_ca.iter().chain(&self.pod_client_ca).chain(front_proxies).flat_map(|ca| ca.subjects())
     }
 }
 

@@ -23,6 +23,7 @@ use portcullis_kubernetes::user::{CREDENTIAL_ID_KEY, UserInfo};
 use portcullis_pki::revocation::path::CertificatePath;
 use portcullis_pki::x509::certificate::{self, Certificate};
 use portcullis_pki::x509::name::CertificateSubject;
+use portcullis_pki::x509::pod_identity::{PodIdentity, PodIdentityError};
 use portcullis_pki::x509::verify::{self, PeerRole};
 use portcullis_pki::x509::{CaBundle, ParseError, VerifyError, bundle};
 use portcullis_system::clock::UnixTime;
@@ -103,6 +104,23 @@ pub struct VerifiedChain {
     valid_from: UnixTime,
     valid_until: UnixTime,
     user: OnceLock<Result<Option<Identity>, SubjectError>>,
+    pod: Option<VerifiedPod>,
+}
+
+/// What the leaf of a pod says of it.
+#[derive(Debug)]
+struct VerifiedPod {
+    identity: Result<PodIdentity, PodIdentityError>,
+    user: OnceLock<Identity>,
+}
+
+/// Whose certificate a chain is. Part of the verdict: one CA may be that of users in one cluster and of pods in another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChainOwner {
+    /// A user or a front proxy.
+    User,
+    /// A pod.
+    Pod,
 }
 
 /// Why a verified subject cannot become a user.
@@ -179,15 +197,29 @@ impl VerifiedChain {
         };
         self.user.get_or_init(convert).clone()
     }
+
+    /// The pod to which the certificate is bound; an error for a chain that was not verified as that of a pod.
+    pub(crate) fn pod_identity(&self) -> Result<&PodIdentity, PodIdentityError> {
+        let pod = self.pod.as_ref().ok_or(PodIdentityError::Absent)?;
+        pod.identity.as_ref().map_err(Clone::clone)
+    }
+
+    /// The user of a pod's certificate, which is made once.
+    pub(crate) fn pod_user(&self, make: impl FnOnce() -> UserInfo) -> Identity {
+        match &self.pod {
+            Some(pod) => pod.user.get_or_init(|| make().into()).clone(),
+            None => make().into(),
+        }
+    }
 }
 
 impl UnverifiedChain {
     /// Verifies the chain as kube-apiserver does with `authorities` as `--client-ca-file`.
     pub fn verify(&self, authorities: &CaBundle, now: UnixTime) -> Result<VerifiedChain, VerifyError> {
-        self.verdict(authorities, now).verdict
+        self.verdict(ChainOwner::User, authorities, now).verdict
     }
 
-    fn verdict(&self, authorities: &CaBundle, now: UnixTime) -> ChainVerdict {
+    fn verdict(&self, owner: ChainOwner, authorities: &CaBundle, now: UnixTime) -> ChainVerdict {
         let always =
             |verdict| ChainVerdict { verdict, leaf: None, from: UnixTime::ZERO, until: UnixTime::MAX };
         let parsed = match parse_all(self) {
@@ -197,7 +229,11 @@ impl UnverifiedChain {
         let Some((leaf, others)) = parsed.split_first() else {
             return always(Err(VerifyError::UnknownAuthority(None)));
         };
-        match verify::verify(PeerRole::Client, authorities, leaf, others, now) {
+        let role = match owner {
+            ChainOwner::User => PeerRole::Client,
+            ChainOwner::Pod => PeerRole::Pod,
+        };
+        match verify::verify(role, authorities, leaf, others, now) {
             Ok(path) => {
                 let (from, until) = (instant(path.not_before), instant(path.not_after));
                 let chain = VerifiedChain {
@@ -208,6 +244,10 @@ impl UnverifiedChain {
                     valid_from: from,
                     valid_until: until,
                     user: OnceLock::new(),
+                    pod: (owner == ChainOwner::Pod).then(|| VerifiedPod {
+                        identity: PodIdentity::of_certificate(leaf),
+                        user: OnceLock::new(),
+                    }),
                 };
                 ChainVerdict { verdict: Ok(chain), leaf: None, from, until }
             }
@@ -289,6 +329,7 @@ pub struct VerdictMemo(Mutex<Vec<MemoizedVerdict>>);
 #[derive(Debug)]
 struct MemoizedVerdict {
     generation: u64,
+    owner: ChainOwner,
     bundle: bundle::BundleFingerprint,
     from: UnixTime,
     until: UnixTime,
@@ -298,37 +339,49 @@ struct MemoizedVerdict {
 /// Why a chain was refused, and the log's identifier for its leaf. Kept as text: a user's chain is refused as a front
 /// proxy's with every request of its connection.
 #[derive(Debug)]
-struct ChainRefusal {
+pub(super) struct ChainRefusal {
     error: String,
     check: Check,
     leaf: Option<String>,
+}
+
+impl ChainRefusal {
+    /// The error of an authenticator by this name, with its step.
+    pub(super) fn of(&self, authenticator: &str, input: &AuthnInput<'_>) -> AuthnError {
+        input.trace.step(authenticator, self.check.clone(), StepOutcome::Failed, || self.error.clone());
+        let leaf = self.leaf.as_deref().unwrap_or("that does not parse");
+        AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", self.error))
+    }
 }
 
 impl VerdictMemo {
     /// Maximum number of verdicts: more than the bundles of one generation that a connection encounters.
     const CAPACITY: usize = 16;
 
-    fn verify(
+    // threat: pod-identity-extension
+    pub(super) fn verify(
         &self,
         input: &AuthnInput<'_>,
+        owner: ChainOwner,
         bundle: &CaBundle,
     ) -> Result<Arc<VerifiedChain>, Arc<ChainRefusal>> {
         let (generation, now, fingerprint) = (input.generation, input.now, bundle.fingerprint());
         let current = |one: &MemoizedVerdict| {
-            one.generation == generation && one.bundle == fingerprint && one.from <= now && now <= one.until
+            let is_of_bundle = one.bundle == fingerprint && one.owner == owner;
+            one.generation == generation && is_of_bundle && one.from <= now && now <= one.until
         };
         if let Some(known) = self.lock().iter().find(|one| current(one)) {
             return known.verdict.clone();
         }
         // Verify without the lock: two requests may do the same work, but neither waits for the other.
-        let ChainVerdict { verdict, leaf, from, until } = input.conn.peer_chain.verdict(bundle, now);
+        let ChainVerdict { verdict, leaf, from, until } = input.conn.peer_chain.verdict(owner, bundle, now);
         let verdict = verdict.map(Arc::new).map_err(|error| {
             Arc::new(ChainRefusal { error: error.to_string(), check: Check::of_chain(&error), leaf })
         });
         let remembered =
-            MemoizedVerdict { generation, bundle: fingerprint, from, until, verdict: verdict.clone() };
+            MemoizedVerdict { generation, owner, bundle: fingerprint, from, until, verdict: verdict.clone() };
         let mut known = self.lock();
-        known.retain(|one| one.generation == generation && one.bundle != fingerprint);
+        known.retain(|one| one.generation == generation && (one.bundle != fingerprint || one.owner != owner));
         if known.len() >= Self::CAPACITY {
             known.remove(0);
         }
@@ -353,18 +406,16 @@ impl X509Authenticator {
         Self { bundle }
     }
 
-    fn judge(&self, input: &AuthnInput<'_>) -> AuthnVerdict {
+    /// The verdict on the certificate of a request.
+    pub(super) fn judge(&self, input: &AuthnInput<'_>) -> AuthnVerdict {
         if input.conn.peer_chain.is_empty() {
             return Ok(None);
         }
         let step = |check: Check, outcome, detail: &dyn Fn() -> String| {
             input.trace.step(self.name(), check, outcome, detail);
         };
-        let chain = input.conn.verdicts.verify(input, &self.bundle).map_err(|refusal| {
-            step(refusal.check.clone(), StepOutcome::Failed, &|| refusal.error.clone());
-            let leaf = refusal.leaf.as_deref().unwrap_or("that does not parse");
-            AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", refusal.error))
-        })?;
+        let verdict = input.conn.verdicts.verify(input, ChainOwner::User, &self.bundle);
+        let chain = verdict.map_err(|refusal| refusal.of(self.name(), input))?;
         step(Check::Chain, StepOutcome::Passed, &|| {
             "signed by a client CA, valid for client authentication".to_owned()
         });
@@ -430,7 +481,7 @@ impl FrontProxyVerifier {
         let chain = input
             .conn
             .verdicts
-            .verify(input, &self.bundle)
+            .verify(input, ChainOwner::User, &self.bundle)
             .map_err(|refusal| AuthnError::Invalid(refusal.error.clone()))?;
         let name = chain.common_name();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {

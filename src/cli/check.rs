@@ -552,6 +552,9 @@ fn authenticators(authentication: &Authentication) -> Vec<String> {
     if authentication.client_ca.is_some() {
         methods.push("client certificates".to_owned());
     }
+    if authentication.pod_client_ca.is_some() {
+        methods.push("client certificates of pods, for their service accounts".to_owned());
+    }
     if let Some(tokens) = &authentication.static_tokens {
         let count = tokens.count();
         methods.push(format!("token file, {count} token{}", if count == 1 { "" } else { "s" }));

@@ -27,6 +27,7 @@ use crate::authn::chain::{
 use crate::authn::request_header::RequestHeaderAuthenticator;
 use crate::authn::revocation::ClusterRevocation;
 use crate::authn::revocation::watch::RevocationWatch;
+use crate::authn::service_account::PodCertificateAuthenticator;
 use crate::authn::settings::Authentication;
 use crate::authn::token_getter::TokenGetter;
 use crate::authn::webhook::settings::WebhookSettings;
@@ -180,7 +181,7 @@ impl ClusterAuthn {
         };
         let tokens = token_authenticators(settings, token_objects.as_ref(), &issuers, webhook.as_ref(), deps);
         Ok(Self {
-            chain: chain(cluster, tokens, backend.caches(), deps)?,
+            chain: chain(cluster, tokens, token_objects.as_ref(), backend.caches(), deps)?,
             audiences: settings.audiences.clone(),
             ends_streams: settings.ends_streams,
             front_proxy_headers: settings.request_header.as_ref().map(|proxies| proxies.headers.clone()),
@@ -195,7 +196,7 @@ impl ClusterAuthn {
         self.front_proxy_headers.as_ref().is_some_and(|names| names.contains(name))
     }
 
-    /// Whether some tokens are verified against objects of the cluster (secrets, service accounts).
+    /// Whether some credentials are verified against objects of the cluster (secrets, service accounts, pods).
     pub(crate) fn reads_cluster_objects(&self) -> bool {
         self.token_objects.is_some()
     }
@@ -211,7 +212,7 @@ fn token_objects(
 ) -> Option<Arc<TokenObjectCache>> {
     let needs = TokenObjectKinds {
         bootstrap_tokens: settings.bootstrap_tokens,
-        service_accounts: settings.service_accounts.is_some(),
+        service_accounts: settings.service_accounts.is_some() || settings.pod_client_ca.is_some(),
     };
     if needs == TokenObjectKinds::default() {
         return None;
@@ -227,9 +228,11 @@ fn token_objects(
 fn chain(
     cluster: &settings::Cluster,
     tokens: Vec<Box<dyn TokenAuthenticator>>,
+    objects: Option<&Arc<TokenObjectCache>>,
     caches: &CacheShare,
     deps: &ClusterDeps,
 ) -> Result<AuthnChain, EmptyChain> {
+    let is_of_tenant = cluster.origin.is_of_tenant();
     let settings = &cluster.authentication;
     let audiences = &settings.audiences;
     let revocation = ClusterRevocation::new(&settings.revocation, &deps.revocation, &deps.metrics);
@@ -240,13 +243,24 @@ fn chain(
         let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
         members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
     }
-    if let Some(client_ca) = &settings.client_ca {
-        members.push(Box::new(X509Authenticator::new(Arc::clone(client_ca))));
+    let users = settings.client_ca.as_ref().map(|bundle| X509Authenticator::new(Arc::clone(bundle)));
+    match (&settings.pod_client_ca, objects) {
+        (Some(bundle), Some(objects)) => {
+            let (bundle, getter) = (Arc::clone(bundle), Arc::<TokenObjectCache>::clone(objects));
+            members.push(Box::new(PodCertificateAuthenticator::new(
+                bundle,
+                users,
+                getter,
+                is_of_tenant,
+                caches,
+            )));
+        }
+        // There are objects if there is a pod CA: see `token_objects`.
+        _ => members.extend(users.map(|users| -> Box<dyn RequestAuthenticator> { Box::new(users) })),
     }
     let Some(union) = token_union(tokens, UnionErrorPolicy::Continue) else {
         return AuthnChain::new(members, settings.anonymous.authenticator(), revocation);
     };
-    let is_of_tenant = cluster.origin.is_of_tenant();
     let cached = CachedTokens::new(
         Arc::new(AuthenticatedGroupAdder::new(union)),
         CachePolicy::TOKENS,

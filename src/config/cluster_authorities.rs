@@ -40,13 +40,22 @@ pub(super) struct SigningCa {
     position: Option<FilePosition>,
     authority: Arc<CertificateAuthority>,
     purpose: SigningPurpose,
+    /// Whether its certificates name service accounts.
+    names_accounts: bool,
 }
 
 impl SigningCa {
     /// A CA for signers of Kubernetes, whose certificate is `file`, which `key` names.
     pub(super) fn of_kubernetes((key, file): (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
         let (key, file, authority) = (key.to_owned(), file.to_owned(), Arc::clone(authority));
-        Self { key, file, position: None, authority, purpose: SigningPurpose::Kubernetes }
+        Self {
+            key,
+            file,
+            position: None,
+            authority,
+            purpose: SigningPurpose::Kubernetes,
+            names_accounts: false,
+        }
     }
 
     /// The same for other signers.
@@ -54,9 +63,13 @@ impl SigningCa {
         Self { purpose: SigningPurpose::Own, ..Self::of_kubernetes(certificate, authority) }
     }
 
-    /// The same for signers of pods.
-    pub(super) fn of_pods(certificate: (&str, &Path), authority: &Arc<CertificateAuthority>) -> Self {
-        Self { purpose: SigningPurpose::Pods, ..Self::of_kubernetes(certificate, authority) }
+    /// The same for signers of pods. `names_accounts`: whether the certificates name service accounts.
+    pub(super) fn of_pods(
+        certificate: (&str, &Path),
+        authority: &Arc<CertificateAuthority>,
+        names_accounts: bool,
+    ) -> Self {
+        Self { purpose: SigningPurpose::Pods, names_accounts, ..Self::of_kubernetes(certificate, authority) }
     }
 
     pub(super) fn is_at(&mut self, position: FilePosition) {
@@ -79,6 +92,7 @@ pub(crate) struct ClusterAuthorities {
     cluster: String,
     signing: Vec<SigningCa>,
     client_ca: Option<Arc<CaBundle>>,
+    pod_ca: Option<Arc<CaBundle>>,
     front_proxy_ca: Option<Arc<CaBundle>>,
 }
 
@@ -89,13 +103,14 @@ impl ClusterAuthorities {
             cluster: cluster.to_owned(),
             signing,
             client_ca: authentication.client_ca.clone(),
+            pod_ca: authentication.pod_client_ca.clone(),
             front_proxy_ca,
         }
     }
 
     /// The certificates that it trusts, and those that sign for it.
     fn certificates(&self) -> impl Iterator<Item = &Certificate> {
-        let trusted = self.client_ca.iter().chain(&self.front_proxy_ca);
+        let trusted = self.client_ca.iter().chain(&self.pod_ca).chain(&self.front_proxy_ca);
         let signing = self.signing.iter().map(SigningCa::certificate);
         trusted.flat_map(|bundle| bundle.certificates()).chain(signing)
     }
@@ -190,6 +205,14 @@ fn conflict(
         let problem = format!("cluster {two} accepts front proxies with certificates of this CA: {danger}");
         return Some((problem, false));
     }
+    // The API server of a cluster decides which UIDs its objects have, and could take those of another.
+    if is_trusted(&other.pod_ca) {
+        let problem = format!(
+            "cluster {two} accepts certificates of pods of this CA: the API server of {one} could have one signed for each \
+             pod of {two}"
+        );
+        return Some((problem, false));
+    }
     None
 }
 
@@ -210,6 +233,13 @@ fn conflict_within<'a>(
     if cluster.signing.iter().any(is_of_kubernetes) {
         return Some(format!(
             "the kubernetes.io signers of cluster {name} sign with the same CA as that of pods"
+        ));
+    }
+    // threat: pod-certificate-as-user
+    if ca.names_accounts && cluster.client_ca.as_ref().is_some_and(|users| leads_to(ancestors(), users)) {
+        return Some(format!(
+            "cluster {name} accepts client certificates of this CA as those of users, and its signer names service accounts: \
+             they would be accepted after the end of their pods (name the CA in podClientCAFile alone)"
         ));
     }
     let proxies = cluster.front_proxy_ca.as_ref()?;
@@ -253,6 +283,14 @@ fn leads_to(path: &[&Certificate], bundle: &CaBundle) -> bool {
         bundle.certificates().iter().any(|root| is_same_ca(child, root) || is_issued_by(child, root))
     };
     path.iter().any(is_trusted)
+}
+
+/// A CA of the first bundle that has the key of one in the second, or has issued it, or is issued by it.
+pub(super) fn related_ca<'a>(one: &'a CaBundle, other: &CaBundle) -> Option<&'a Certificate> {
+    let is_related = |own: &Certificate, theirs: &Certificate| {
+        own.spki == theirs.spki || is_issued_by(own, theirs) || is_issued_by(theirs, own)
+    };
+    one.certificates().iter().find(|own| other.certificates().iter().any(|theirs| is_related(own, theirs)))
 }
 
 fn is_same_ca(one: &Certificate, other: &Certificate) -> bool {

@@ -191,10 +191,27 @@ pub struct PodSignerKeys {
     /// The keys of userAnnotations that pods may set in their volume. A request with another one is denied.
     #[arg(long, value_name = "KEYS")]
     pub user_annotations: Vec<String>,
+    /// File that lists the certificates of the signer, with their pods: each has a line in it before it is issued. Named
+    /// NAME.index.jsonl, in a directory that the gateway can write to; beside NAME.crt of the CA, `certs index` and `certs
+    /// revoke` read it, too.
+    #[arg(long, value_name = "FILE")]
+    pub index_file: Option<PathBuf>,
+    /// File for the CRL of the signer's CA, which the gateway writes: with the certificates of pods that were deleted, and those
+    /// that `certs revoke` has revoked in the index. Requires indexFile.
+    #[arg(long, value_name = "FILE")]
+    pub crl_file: Option<PathBuf>,
+    /// The time until the nextUpdate of the CRL, at least one hour. It is signed again after half of it.
+    #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
+    pub crl_lifetime: String,
     /// Rules of which each must be true, or the request is denied: a list of expression and message. Without rules,
     /// each pod of the cluster gets a certificate.
     #[arg(skip)]
     pub rules: Vec<Map<String, Value>>,
+    /// Makes the certificates those of the pod's service account: with its user name and groups in the subject, and the
+    /// PodIdentity extension, which --pod-client-ca-file reads. Critical: only a server that knows the extension accepts them.
+    /// NonCritical: others do, too, and do not see the end of the pod. Without commonName, organizations, dnsNames and uris.
+    #[arg(long, value_name = "FORM")]
+    pub pod_identity: Option<String>,
     /// Expression for the common name, a string.
     #[arg(long, value_name = "CEL")]
     pub common_name: Option<String>,

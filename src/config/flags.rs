@@ -188,7 +188,13 @@ pub struct AuthenticationFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "clientCAFile")]
     pub client_ca_file: Option<PathBuf>,
-    /// File with CRLs of the CAs in --client-ca-file and --requestheader-client-ca-file, PEM or DER. Repeat for several
+    /// Clients with a certificate signed by one of these CAs are pods: each is authenticated as the service account in the
+    /// PodIdentity extension of its certificate, while pod, service account and node exist. PEM. A CA in --client-ca-file or
+    /// --requestheader-client-ca-file must not be among them.
+    #[arg(long, value_name = "FILE")]
+    #[serde(rename = "podClientCAFile")]
+    pub pod_client_ca_file: Option<PathBuf>,
+    /// File with CRLs of the CAs in --client-ca-file, --pod-client-ca-file and --requestheader-client-ca-file, PEM or DER. Repeat for several
     /// files. A chain with a certificate on one of them is refused. Certificates of a CA without a CRL are not checked.
     #[arg(long, value_name = "FILE")]
     #[serde(rename = "clientCACRLFile")]

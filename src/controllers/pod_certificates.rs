@@ -10,6 +10,7 @@ mod checks;
 mod decision;
 mod objects;
 mod request;
+mod revocation;
 pub(crate) mod rules;
 mod served;
 mod status;
@@ -43,6 +44,7 @@ use audit::PodAuditLine;
 use decision::{PodCertificate, PodDecision, Refusal, decide};
 use objects::ReadObject;
 use request::{MANIFEST, PodRequest, PodRequestSummary, RESOURCE};
+use revocation::TrackedPods;
 
 const CONTROLLER: ControllerName = ControllerName::PodCertificateSigning;
 /// The wait before the versions are read again after one is gone.
@@ -54,12 +56,25 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let ends = signers.iter().map(|signer| (signer.name.as_str(), signer.authority.not_after()));
     let _expirations = ExpirationGauges::show(&context, ends);
     let permits = Arc::new(Semaphore::new(WORKERS));
+    let pods = Arc::new(TrackedPods::default());
+    tokio::select! {
+        never = sign_all(&context, &permits, &pods) => never,
+        never = revocation::run(&context, &pods) => never,
+    }
+}
+
+/// Signs requests in whichever version the API server serves.
+async fn sign_all(
+    context: &ControllerContext,
+    permits: &Arc<Semaphore>,
+    pods: &Arc<TrackedPods>,
+) -> Infallible {
     loop {
         // An upgrade of the API server may end a version.
-        let version = served::version(&context).await;
+        let version = served::version(context).await;
         let absent = Notify::new();
         tokio::select! {
-            never = sign(&context, version, &permits, &absent) => match never {},
+            never = sign(context, version, (permits, pods), &absent) => match never {},
             () = absent.notified() => {}
         }
         // An API server that announces the requests and does not serve them must not be asked in a loop.
@@ -71,7 +86,7 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
 async fn sign(
     context: &ControllerContext,
     version: ApiVersion,
-    permits: &Arc<Semaphore>,
+    shared: (&Arc<Semaphore>, &Arc<TrackedPods>),
     absent: &Notify,
 ) -> Infallible {
     let forgotten = AtomicU64::new(0);
@@ -87,7 +102,7 @@ async fn sign(
         absent: Some(absent),
     };
     let (requests, feeding) = feed.start();
-    let handle = |key| handle(context, version, permits, key);
+    let handle = |key| handle(context, version, shared, key);
     let working = work(context, CONTROLLER, RetryPolicy::CERTIFICATES, requests, &forgotten, handle);
     tokio::select! {
         never = working => never,
@@ -101,7 +116,7 @@ async fn sign(
 async fn handle(
     context: &ControllerContext,
     version: ApiVersion,
-    permits: &Arc<Semaphore>,
+    (permits, pods): (&Arc<Semaphore>, &Arc<TrackedPods>),
     key: RequestKey,
 ) -> AttemptOutcome {
     let request = match read_pending(context, version, &key).await {
@@ -112,7 +127,8 @@ async fn handle(
     let Some(signer) = signers.iter().find(|signer| signer.name.as_str() == request.spec.signer_name) else {
         return AttemptOutcome::Done;
     };
-    let objects = objects::read_objects(context, &request, signer.rules.uses_namespace()).await;
+    let with_namespace = signer.profile.identity.is_some() || signer.rules.uses_namespace();
+    let objects = objects::read_objects(context, &request, with_namespace).await;
     let objects = match objects {
         Ok(objects) => objects,
         Err(error) => return cannot_read(context, &key, "the objects of a request", &error),
@@ -122,16 +138,17 @@ async fn handle(
     let Some(jitters) = jitters() else { return AttemptOutcome::Retry };
     let (signer, now): (PodSignerSettings, _) = (signer.clone(), context.clock.now());
     let (checked, cluster) = (Arc::clone(&request), Arc::clone(&context.cluster));
-    let log = context.settings.log.clone();
+    let (log, pods) = (context.settings.log.clone(), Arc::clone(pods));
     // Expressions take time, and the key may be in an HSM. Only this future writes: once it is dropped, the signature is
     // lost.
     let deciding = spawn_blocking(move || {
         let decision = decide(&checked, &objects, &signer, now, jitters);
         let logged = log.and_then(|log| append(&log, &cluster, &checked, &decision, now));
+        let recorded = revocation::record(&pods, &checked, &signer, &decision, now);
         drop(permit);
-        (decision, logged)
+        (decision, logged, recorded)
     });
-    let Ok((decision, logged)) = deciding.await else {
+    let Ok((decision, logged, recorded)) = deciding.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, request = &*key.name, "signing panicked");
         return AttemptOutcome::Retry;
@@ -145,6 +162,9 @@ async fn handle(
         LogVerdict::Retry => return AttemptOutcome::Retry,
         LogVerdict::Refuse(problem) => PodDecision::Refused(Refusal::failed("CertificateTooLarge", problem)),
     };
+    if !revocation::permits(context, &request.spec.signer_name, recorded) {
+        return AttemptOutcome::Retry;
+    }
     match decision {
         PodDecision::Later(problem) => {
             let (cluster, signer) = (&*context.cluster, &*request.spec.signer_name);

@@ -12,6 +12,7 @@ pub(crate) use super::trust_bundles::{PublishedSigner, TrustAnchor};
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::pod::PodCertificateProfile;
 use portcullis_pki::issuance::profile::{CertificateProfile, CustomRules, SignerName};
+use portcullis_tools::certs::signer_records::SignerRecords;
 
 /// The settings of one cluster's controllers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,6 +123,8 @@ pub struct PodSignerSettings {
     pub digest: Vec<u8>,
     /// Published beside the authority.
     pub anchors: Vec<TrustAnchor>,
+    /// The index of its certificates and its CRL, if it keeps them.
+    pub records: Option<SignerRecords>,
 }
 
 impl PodSignerSettings {
@@ -138,7 +141,8 @@ impl PodSignerSettings {
 impl PartialEq for PodSignerSettings {
     fn eq(&self, other: &Self) -> bool {
         let inputs = |of: &Self| (of.name.clone(), of.profile.clone(), of.digest.clone());
-        inputs(self) == inputs(other) && self.rules == other.rules && self.anchors == other.anchors
+        let published = |of: &Self| (of.anchors.clone(), of.records.clone());
+        inputs(self) == inputs(other) && self.rules == other.rules && published(self) == published(other)
     }
 }
 

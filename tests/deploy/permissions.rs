@@ -113,7 +113,7 @@ const DISCOVERED: &str = "no endpoint was found";
 const LEADS: &str = "acquired the lease";
 const NO_LEASE: &str = "no lease for controllers";
 
-static ROWS: [Row; 47] = [
+static ROWS: [Row; 48] = [
     row("", "ClusterRole/portcullis", Some(0), AccountToken, ACCOUNT, "falling back to one GET per token"),
     row(
         "",
@@ -364,6 +364,7 @@ static ROWS: [Row; 47] = [
     pod_row(Some(1), "cannot update resource \\\"podcertificaterequests/status\\\""),
     pod_row(Some(2), "is not permitted to \\\"sign\\\" for signer"),
     pod_row(Some(3), "cannot read the objects of a request"),
+    pod_row(Some(4), "cannot follow pods"),
     pod_row(None, "cannot watch"),
     row(
         "-secret-tokens",

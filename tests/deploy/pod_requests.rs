@@ -14,7 +14,7 @@ pub(crate) fn write_signer(running: &Running) -> String {
     let file = |name: &str| running.dir.join(name);
     let signers = "apiVersion: portcullis.dev/v1alpha1\nkind: PodSignerProfiles\nsigners:\n\
         - signerName: example.com/workload\n  certFile: pki/ca.crt\n  keyFile: pki/ca.key\n  usages: [server auth]\n  \
-        rules: [{expression: 'namespaceObject.metadata.name == \"default\"'}]\n  dnsNames: '[\"a.example.com\"]'\n";
+        indexFile: pods.index.jsonl\n  crlFile: pods.crl\n  rules: [{expression: 'namespaceObject.metadata.name == \"default\"'}]\n  dnsNames: '[\"a.example.com\"]'\n";
     fs::write(file("pod-signers.yaml"), signers).unwrap();
     file("pod-signers.yaml").display().to_string()
 }

@@ -36,6 +36,7 @@ mod compared_flags;
 mod compared_id_tokens;
 mod compared_key_sets;
 mod compared_kubeconfigs;
+mod compared_pod_identities;
 mod compared_proxies;
 mod compared_tls;
 mod compared_token_answers;

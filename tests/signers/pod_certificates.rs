@@ -14,8 +14,8 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use testkit::csr::Csr;
-use testkit::pki::{Ca, Key, KeyKind};
-use testkit::real::{ServerProcess, eventually};
+use testkit::pki::{Ca, Issued, Key, KeyKind};
+use testkit::real::{ServerProcess, account_flags, eventually};
 
 use crate::client::{Api, Person, text};
 use crate::clusters::{Clusters, Gateway, Starter, plain_http};
@@ -555,4 +555,120 @@ pub(crate) async fn missing_permission(clusters: &Clusters) -> Result<(), String
     let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
     let status = api.post(REVIEWS, &review).await?.status;
     if status == 401 { Ok(()) } else { Err(format!("the CA of pods is trusted: {status}")) }
+}
+
+/// A signer whose certificates are those of the service account, with an index and a CRL.
+fn write_identity_profiles(starter: &Starter<'_>, name: &str, ca: &Ca) -> Result<String, String> {
+    let file = |end: &str| starter.dir.join(format!("{name}-{end}"));
+    fs::write(file("ca.crt"), ca.cert_pem()).map_err(text)?;
+    fs::write(file("ca.key"), ca.key_pem()).map_err(text)?;
+    let profiles = format!(
+        "apiVersion: portcullis.dev/v1alpha1
+kind: PodSignerProfiles
+signers:
+- signerName: {SIGNER}
+  certFile: {name}-ca.crt
+  keyFile: {name}-ca.key
+  usages: [digital signature, client auth]
+  podIdentity: Critical
+  indexFile: {name}-ca.index.jsonl
+  crlFile: {name}.crl
+"
+    );
+    fs::write(file("signers.yaml"), profiles).map_err(text)?;
+    Ok(file("signers.yaml").display().to_string())
+}
+
+/// The user info of a client, without the ID of its credential; its status if it is refused.
+async fn user_info(api: &Api) -> Result<Result<Value, u16>, String> {
+    let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
+    let answer = api.post(REVIEWS, &review).await?;
+    if answer.status != 201 {
+        return Ok(Err(answer.status.as_u16()));
+    }
+    let mut user = answer.body["status"]["userInfo"].clone();
+    let extra = user["extra"].as_object_mut().ok_or("no extra")?;
+    extra.remove("authentication.kubernetes.io/credential-id").ok_or("no ID of the credential")?;
+    Ok(Ok(user))
+}
+
+/// A pod authenticates at the gateway with its certificate: as the user of a token that is bound to the pod, as long as the pod
+/// exists, and at nothing else. Then the certificate is in the CRL.
+pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
+    const NAME: &str = "pods-client";
+    let cluster = PodCluster::start_with(clusters, NAME, &[], 0, write_identity_profiles).await?;
+    let starter = clusters.starter();
+    let file = |name: &str| starter.dir.join(name).display().to_string();
+    let flags = [
+        "--leader-elect=false".to_owned(),
+        "--controllers=podcertificaterequest-signing".to_owned(),
+        format!("--pod-signer-profiles={}", file(&format!("{NAME}-signers.yaml"))),
+        format!("--pod-client-ca-file={}", file(&format!("{NAME}-ca.crt"))),
+    ];
+    let accounts = account_flags(starter.dir);
+    let accounts = accounts.iter().filter(|flag| {
+        flag.starts_with("--service-account-issuer=") || flag.starts_with("--service-account-key-file=")
+    });
+    let flags: Vec<String> = flags.into_iter().chain(accounts.cloned()).collect();
+    let gateway = starter.gateway(NAME, cluster.server, &flags).await?;
+    let pod = cluster.pod("web", json!({"app": "web"})).await?;
+    let key = Key::generate(KeyKind::P256);
+    cluster.api.post(&requests(V1), &cluster.request("client", &pod, &key)).await?.ok()?;
+    let object = cluster.decided(V1, "client").await?;
+    let chain = object["status"]["certificateChain"].as_str().unwrap_or_default();
+    let leaf =
+        CertificateDer::from_pem_slice(chain.as_bytes()).map_err(|error| format!("{error}: {object}"))?;
+    let certificate = Issued { chain: vec![leaf.clone()], key: key.pkcs8(), private: Arc::clone(&key) };
+    let servers = &clusters.authorities.servers;
+    let by_certificate = Api::new(gateway.address, servers, Some(&certificate));
+    let bound = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+        "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": pod["metadata"]["uid"]}}});
+    let path = "/api/v1/namespaces/default/serviceaccounts/web/token";
+    let token = cluster.api.post(path, &bound).await?.ok()?;
+    let token = token["status"]["token"].as_str().ok_or("no token")?;
+    let by_token = Api::new(gateway.address, servers, None).with_token(token);
+    let direct = Api::new(cluster.server, servers, None).with_token(token);
+    let expected = user_info(&direct).await?;
+    let [of_token, of_certificate] = [user_info(&by_token).await?, user_info(&by_certificate).await?];
+    if expected != of_token || expected != of_certificate {
+        return Err(format!(
+            "the API server: {expected:?}\ntoken: {of_token:?}\ncertificate: {of_certificate:?}"
+        ));
+    }
+    let extra = expected.map_err(|status| format!("refused: {status}"))?["extra"].clone();
+    let keys: Vec<&String> = extra.as_object().into_iter().flatten().map(|(key, _)| key).collect();
+    if keys.len() != 4 {
+        return Err(format!("not the extra values of a pod: {keys:?}"));
+    }
+    // The same names and extension by another CA, and the API server, which does not know the extension.
+    let (_, read) = x509_parser::parse_x509_certificate(&leaf).map_err(text)?;
+    let identity = read.extensions().iter().find(|one| one.oid.to_id_string() == "1.3.6.1.4.1.57683.1");
+    let identity = identity.ok_or("no extension")?.value.to_vec();
+    let other =
+        Ca::new("workloads").leaf().org("system:serviceaccounts").org("system:serviceaccounts:default");
+    let other =
+        other.cn("system:serviceaccount:default:web").extension("1.3.6.1.4.1.57683.1", true, identity);
+    let other = Api::new(gateway.address, servers, Some(&other.issue()));
+    let at_server = Api::new(cluster.server, servers, Some(&certificate));
+    for (name, api) in [("another CA", &other), ("the API server", &at_server)] {
+        let found = user_info(api).await?;
+        if found != Err(401) {
+            return Err(format!("{name}: {found:?}"));
+        }
+    }
+    // A pod of the same name is another pod.
+    cluster.api.delete(&format!("{PODS}/web?gracePeriodSeconds=0")).await?.ok()?;
+    cluster.pod("web", json!({"app": "web"})).await?;
+    for (name, api) in [("the token", &by_token), ("the certificate", &by_certificate)] {
+        eventually(name, async || Ok(user_info(api).await? == Err(401))).await?;
+    }
+    let crl = starter.dir.join(format!("{NAME}.crl"));
+    eventually("the certificate in the CRL", async || {
+        let Ok(content) = fs::read(&crl) else { return Ok(false) };
+        let (_, block) = x509_parser::pem::parse_x509_pem(&content).map_err(text)?;
+        let (_, list) = x509_parser::parse_x509_crl(&block.contents).map_err(text)?;
+        let found = list.iter_revoked_certificates().any(|entry| entry.raw_serial() == read.raw_serial());
+        Ok(found)
+    })
+    .await
 }

@@ -272,6 +272,9 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
     ("gateway::pod_certificates::key_of_older_version", &[], |clusters| {
         pod_certificates::key_of_older_version(clusters).boxed_local()
     }),
+    ("gateway::pod_certificates::api_client", &[], |clusters| {
+        pod_certificates::api_client(clusters).boxed_local()
+    }),
     ("gateway::pod_certificates::missing_permission", &[], |clusters| {
         pod_certificates::missing_permission(clusters).boxed_local()
     }),

@@ -15,6 +15,7 @@ pub mod host_name;
 pub mod key_pair;
 pub mod name;
 pub mod name_text;
+pub mod pod_identity;
 mod policy;
 pub mod server;
 pub mod signature;

@@ -28,10 +28,12 @@ mod prompt;
 mod record_file;
 mod renew;
 pub(super) mod requests;
+mod revocation_list;
 mod revocations;
 mod revoke;
 mod rotate;
 mod sign;
+pub mod signer_records;
 pub(super) mod signing;
 
 use std::process::ExitCode;

@@ -1,17 +1,15 @@
 //! Bound tokens: valid until they expire or a bound object is deleted.
 // kubernetes: pkg/serviceaccount/claims.go, validator
 
-use std::time::Duration;
-
 use portcullis_system::clock::UnixTime;
 
 use super::AccountTokenDeps;
+use super::bound_objects::{BoundObjects, LEEWAY, NodeOfPod};
 use super::checks::CheckRecorder;
 use super::claims::{BoundClaims, ClaimedObject, KubernetesClaim, NumericDate, PublicClaims};
 use super::identity;
-use super::objects::{ObjectLookup, within_timeout};
+use super::objects::within_timeout;
 use super::verify::{VerifiedClaims, verify};
-use crate::authn::token_getter::{GetResult, ObjectIdentity, ServiceAccount};
 use crate::authn::trace::Check;
 use crate::authn::{
     Authenticated, AuthnError, AuthnMethod, AuthnVerdict, BearerToken, BoxFuture, TokenAuthenticator,
@@ -19,9 +17,6 @@ use crate::authn::{
 };
 
 const NAME: &str = AuthnMethod::ServiceAccount.name();
-/// Accepted clock skew, and how long a token stays valid after the deletion of a bound object.
-const LEEWAY: Duration = Duration::from_mins(1);
-const INVALIDATED: &str = "service account token has been invalidated";
 const WEBHOOK_BOUND: &str =
     r#"feature gate "APIServerWebhookAuthenticationToken" is disabled, but token is webhook bound"#;
 const STALE: &str = "authentication.k8s.io/stale-token";
@@ -45,13 +40,23 @@ impl BoundTokenAuthenticator {
         let Some(VerifiedClaims { public, private, audiences }) = verified else { return Ok(None) };
         let BoundClaims { kubernetes: claims } = private;
         check_times(&public, context.now, checks)?;
-        within_timeout(checks, self.look_up(&claims, checks, context.now)).await?;
+        let KubernetesClaim { namespace, service_account, secret, pod, node, .. } = &claims;
+        let objects = BoundObjects {
+            namespace,
+            service_account: service_account.bound(),
+            secret: secret.as_ref().map(ClaimedObject::bound),
+            pod: pod.as_ref().map(ClaimedObject::bound),
+            node: node.as_ref().map(ClaimedObject::bound),
+            node_of_pod: NodeOfPod::Unchecked,
+        };
+        within_timeout(checks, objects.check(&*self.deps.lookup, checks, context.now)).await?;
+        refuse_webhook_bound(&claims, checks)?;
         if let Some(date) = claims.warn_after.filter(|date| date.0 != 0) {
             self.warn_after(date, &public.subject, checks, context.now);
         }
-        let account = &claims.service_account;
-        let mut user = identity::user(&claims.namespace, &account.name, &account.uid);
-        user.extra = identity::extra(&public.id, claims.pod.as_ref(), claims.node.as_ref());
+        let mut user = identity::user(namespace, &service_account.name, &service_account.uid);
+        let credential = (!public.id.is_empty()).then(|| format!("JTI={}", public.id));
+        user.extra = identity::extra(credential, objects.pod, objects.node);
         checks.pass(Check::Other("user"), || user.name.clone());
         let expires = public.expiry.and_then(|date| u64::try_from(date.0).ok());
         let expires = expires.map(|seconds| UnixTime::from_secs(seconds).saturating_add(LEEWAY));
@@ -62,44 +67,6 @@ impl BoundTokenAuthenticator {
             certificates: None,
             expires,
         }))
-    }
-
-    /// Checks that every bound object exists. Refuses a token that is bound to a configuration of webhooks.
-    async fn look_up(
-        &self,
-        claims: &KubernetesClaim,
-        checks: CheckRecorder<'_>,
-        now: UnixTime,
-    ) -> Result<(), AuthnError> {
-        let lookup = &self.deps.lookup;
-        let namespace = claims.namespace.as_str();
-        let objects = BoundObjectChecks { now, checks };
-        let account = &claims.service_account;
-        objects.service_account(namespace, account, lookup.service_account(namespace, &account.name)).await?;
-        if let Some(claim) = &claims.secret {
-            let found = lookup.secret(namespace, &claim.name);
-            objects.check_object("secret", Some(namespace), claim, found, |secret| &secret.identity).await?;
-        }
-        if let Some(claim) = &claims.pod {
-            let found = lookup.pod(namespace, &claim.name);
-            objects.check_object("pod", Some(namespace), claim, found, |pod| pod).await?;
-        }
-        match (&claims.node, &claims.pod) {
-            (Some(claim), None) => {
-                objects.check_object("node", None, claim, lookup.node(&claim.name), |node| node).await?;
-            }
-            (Some(_), Some(_)) => {
-                checks.skip(Check::Other("node"), "not checked: the token is bound to a pod");
-            }
-            (None, _) => {}
-        }
-        // Whether the configuration still exists would have to be checked, and such a token is for its webhooks alone. A token
-        // may not come from the API servers behind the gateway, so every release refuses it.
-        // kubernetes: pkg/serviceaccount/claims.go, with APIServerWebhookAuthenticationToken off, its default
-        if claims.validating_webhooks.is_some() || claims.mutating_webhooks.is_some() {
-            return Err(checks.invalid(Check::Other("webhook configuration"), WEBHOOK_BOUND));
-        }
-        Ok(())
     }
 
     /// Counts a token past its `warnafter` as stale and annotates the audit event; the token stays valid.
@@ -131,73 +98,14 @@ impl TokenAuthenticator for BoundTokenAuthenticator {
     }
 }
 
-/// Checks the objects that a token is bound to.
-#[derive(Clone, Copy)]
-struct BoundObjectChecks<'a> {
-    now: UnixTime,
-    checks: CheckRecorder<'a>,
-}
-
-impl BoundObjectChecks<'_> {
-    async fn service_account(
-        self,
-        namespace: &str,
-        claim: &ClaimedObject,
-        lookup: BoxFuture<'_, GetResult<ServiceAccount>>,
-    ) -> Result<(), AuthnError> {
-        let Self { checks, .. } = self;
-        let check = Check::ServiceAccount;
-        let object = ObjectLookup { kind: "serviceaccount", namespace: Some(namespace), name: &claim.name };
-        let found =
-            object.get(lookup, checks).await?.map_err(|problem| checks.invalid(check.clone(), problem))?;
-        let live = &found.identity;
-        if live.uid != claim.uid {
-            let text = format!("service account UID ({}) does not match claim ({})", live.uid, claim.uid);
-            return Err(checks.invalid(check.clone(), text));
-        }
-        if self.is_gone(live) {
-            let text = format!("service account {namespace}/{} has been deleted", claim.name);
-            return Err(checks.invalid(check.clone(), text));
-        }
-        checks.pass(check, || format!("{namespace}/{}, uid {}", claim.name, claim.uid));
-        Ok(())
+/// Refuses a token that is bound to a configuration of webhooks: whether that exists would have to be checked, and such a
+/// token is for its webhooks alone. A token may not come from the API servers behind the gateway, so every release refuses it.
+// kubernetes: pkg/serviceaccount/claims.go, with APIServerWebhookAuthenticationToken off, its default
+fn refuse_webhook_bound(claims: &KubernetesClaim, checks: CheckRecorder<'_>) -> Result<(), AuthnError> {
+    if claims.validating_webhooks.is_some() || claims.mutating_webhooks.is_some() {
+        return Err(checks.invalid(Check::Other("webhook configuration"), WEBHOOK_BOUND));
     }
-
-    /// Checks that the object exists, with the UID in the claim, and is not deleted.
-    async fn check_object<T>(
-        self,
-        kind: &'static str,
-        namespace: Option<&str>,
-        claim: &ClaimedObject,
-        lookup: BoxFuture<'_, GetResult<T>>,
-        identity: impl Fn(&T) -> &ObjectIdentity,
-    ) -> Result<(), AuthnError> {
-        let Self { checks, .. } = self;
-        let object = ObjectLookup { kind, namespace, name: &claim.name };
-        let found = object.get(lookup, checks).await?;
-        let found = found.map_err(|problem| checks.refuse(Check::BoundObject(kind), problem, INVALIDATED))?;
-        let live = identity(&found);
-        if live.uid != claim.uid {
-            let text = format!(
-                "{kind} UID ({}) does not match service account {kind} ref claim ({})",
-                live.uid, claim.uid
-            );
-            return Err(checks.invalid(Check::BoundObject(kind), text));
-        }
-        if self.is_gone(live) {
-            return Err(checks.refuse(
-                Check::BoundObject(kind),
-                format_args!("{} has been deleted", claim.name),
-                INVALIDATED,
-            ));
-        }
-        checks.pass(Check::BoundObject(kind), || format!("{}, uid {}", claim.name, claim.uid));
-        Ok(())
-    }
-
-    fn is_gone(self, object: &ObjectIdentity) -> bool {
-        object.deleted.is_some_and(|deleted| deleted.saturating_add(LEEWAY) < self.now)
-    }
+    Ok(())
 }
 
 // go-jose v2: jwt/validation.go, ValidateWithLeeway

@@ -9,6 +9,8 @@ use serde_json::Value;
 use portcullis_go::json::DistinctObject;
 use portcullis_go::json::JsonValue;
 
+use super::bound_objects::BoundObject;
+
 /// The claims that both kinds of tokens share.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct PublicClaims {
@@ -63,6 +65,13 @@ pub(super) struct ClaimedObject {
     pub(super) name: String,
     #[serde(default, deserialize_with = "or_default")]
     pub(super) uid: String,
+}
+
+impl ClaimedObject {
+    /// The object that it names.
+    pub(super) fn bound(&self) -> BoundObject<'_> {
+        BoundObject { name: &self.name, uid: &self.uid }
+    }
 }
 
 /// The private claims of a legacy token.

@@ -5,6 +5,7 @@ mod flood;
 mod form;
 mod keys;
 mod legacy;
+mod pod_certificate;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

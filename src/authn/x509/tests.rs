@@ -9,8 +9,8 @@ use rustls_pki_types::CertificateDer;
 use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 use super::{
-    FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator, parse_chain_for_handshake,
-    parse_for_handshake,
+    ChainOwner, FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator,
+    parse_chain_for_handshake, parse_for_handshake,
 };
 use crate::authn::trace::AuthnTrace;
 use crate::authn::{AuthnError, AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator};
@@ -195,7 +195,7 @@ fn a_verdict_lasts_until_something_changes() {
     let leaf = root.leaf().cn("u").validity(NOW - 100, NOW + 100).issue();
     let conn = connection(leaf.chain);
     let judge = |bundle: &CaBundle, generation, now| {
-        request(&conn, generation, now, |input| input.conn.verdicts.verify(input, bundle))
+        request(&conn, generation, now, |input| input.conn.verdicts.verify(input, ChainOwner::User, bundle))
     };
 
     let first = judge(&trusted, 1, at(NOW)).unwrap();
@@ -228,7 +228,9 @@ fn a_refusal_ends_when_a_certificate_becomes_valid() {
     let middle = root.build_intermediate("middle").validity(NOW + 50, NOW + 90).issue_ca();
     let conn = connection(middle.leaf().cn("u").issue().chain);
     let trusted = bundle(&[&root]);
-    let judge = |now| request(&conn, 1, now, |input| input.conn.verdicts.verify(input, &trusted).is_ok());
+    let judge = |now| {
+        request(&conn, 1, now, |input| input.conn.verdicts.verify(input, ChainOwner::User, &trusted).is_ok())
+    };
     for (seconds, good) in [(0, false), (49, false), (50, true), (90, true), (91, false), (89, true)] {
         assert_eq!(judge(at(NOW + seconds)), good, "{seconds}");
     }
@@ -241,12 +243,12 @@ fn the_number_of_verdicts_is_bounded() {
     for index in 0..40 {
         let trusted = bundle(&[&root, &Ca::new(&index.to_string())]);
         request(&conn, 1, at(NOW), |input| {
-            assert!(input.conn.verdicts.verify(input, &trusted).is_ok());
+            assert!(input.conn.verdicts.verify(input, ChainOwner::User, &trusted).is_ok());
         });
     }
     assert_eq!(conn.verdicts.lock().len(), VerdictMemo::CAPACITY);
     request(&conn, 2, at(NOW), |input| {
-        assert!(input.conn.verdicts.verify(input, &bundle(&[&root])).is_ok());
+        assert!(input.conn.verdicts.verify(input, ChainOwner::User, &bundle(&[&root])).is_ok());
     });
     assert_eq!(conn.verdicts.lock().len(), 1, "verdicts of an old generation are dropped");
 }

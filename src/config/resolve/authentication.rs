@@ -18,9 +18,11 @@ use crate::authn::Audience;
 use crate::authn::anonymous::AnonymousAuth;
 use crate::authn::settings::{Authentication, RequestHeaderConfig};
 use crate::authn::static_token::StaticTokenAuthenticator;
+use crate::config::cluster_authorities::related_ca;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::sections::{KeyLocation, MergedSection};
+use revocation::ClientCas;
 
 impl ConfigResolver<'_> {
     /// The authentication methods. Leaves out methods with invalid files; `self.errors` has the errors, and the
@@ -37,6 +39,7 @@ impl ConfigResolver<'_> {
             self.unused_request_header_flags(given);
             None
         };
+        let pod_client_ca = self.pod_client_ca(given, client_ca.as_deref(), request_header.as_ref());
         let static_tokens = flags
             .token_auth_file
             .as_ref()
@@ -44,6 +47,7 @@ impl ConfigResolver<'_> {
         let errors = self.errors.len();
         let (jwt, anonymous) = self.issuers(given);
         let none_enabled = flags.client_ca_file.is_none()
+            && flags.pod_client_ca_file.is_none()
             && flags.requestheader_client_ca_file.is_none()
             && flags.token_auth_file.is_none()
             && !flags.enable_bootstrap_token_auth
@@ -62,13 +66,19 @@ impl ConfigResolver<'_> {
                     .fix(format!("give {certificates}, {tokens} or {front_proxies}")),
             );
         }
-        let revocation = self.revocation(given, client_ca.as_deref(), request_header.as_ref());
+        let cas = ClientCas {
+            users: client_ca.as_deref(),
+            pods: pod_client_ca.as_deref(),
+            front_proxies: request_header.as_ref().map(|proxies| proxies.ca.as_ref()),
+        };
+        let revocation = self.revocation(given, cas);
         let mut audiences = listed(&flags.api_audiences);
         if audiences.is_empty() {
             audiences.clone_from(&flags.service_account_issuer);
         }
         Authentication {
             client_ca,
+            pod_client_ca,
             request_header,
             static_tokens,
             bootstrap_tokens: flags.enable_bootstrap_token_auth,
@@ -109,6 +119,38 @@ impl ConfigResolver<'_> {
         let bundle = self.ok(parsed)?;
         self.warn_of_dates(&place.key, file, "", bundle.certificates());
         Some((Arc::new(bundle), pem))
+    }
+
+    /// The CAs of pods, which must be those of no other client: otherwise a pod would be a user, without a check of its
+    /// objects.
+    // threat: pod-certificate-as-user
+    fn pod_client_ca(
+        &mut self,
+        given: &MergedSection<AuthenticationFlags>,
+        client_ca: Option<&CaBundle>,
+        request_header: Option<&RequestHeaderConfig>,
+    ) -> Option<Arc<CaBundle>> {
+        let file = given.values.pod_client_ca_file.as_ref()?;
+        let place = given.place("pod-client-ca-file");
+        let ca = self.ca_bundle(&place, file)?;
+        let others = [
+            ("client-ca-file", client_ca),
+            ("requestheader-client-ca-file", request_header.map(|proxies| proxies.ca.as_ref())),
+        ];
+        let mut is_separate = true;
+        for (flag, other) in others {
+            let Some(related) = other.and_then(|other| related_ca(&ca, other)) else { continue };
+            let problem = format!(
+                "the CA {:?} is that of other clients too, or signs one of theirs, or is signed by one: {}; its certificates \
+                 would be accepted without a check of their pods",
+                related.label(),
+                given.key(flag)
+            );
+            let error = ConfigError::new(&place.key, problem).in_file(&place.path(file));
+            self.errors.push(error.fix("give pods a CA of their own, under no CA of other clients"));
+            is_separate = false;
+        }
+        is_separate.then_some(ca)
     }
 
     // threat: client-as-front-proxy

@@ -3,6 +3,7 @@
 mod authority;
 mod election;
 mod pod_profiles;
+mod pod_records;
 mod profiles;
 mod signing_log;
 mod trust_bundles;

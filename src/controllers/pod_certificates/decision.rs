@@ -8,10 +8,11 @@ use portcullis_cel::Bindings;
 use portcullis_pki::issuance::issue::{IssueError, IssuedCertificate};
 use portcullis_pki::issuance::pod::{Jitter, PodKey, PodNames, PodValidity};
 use portcullis_pki::issuance::request::RequestError;
+use portcullis_pki::x509::pod_identity::PodIdentity;
 use portcullis_system::clock::UnixTime;
 
 use super::checks::{CheckedObjects, check_objects};
-use super::objects::RequestObjects;
+use super::objects::{RequestObjects, field};
 use super::request::{PodRequest, RequestSpec};
 use crate::controllers::settings::PodSignerSettings;
 
@@ -121,7 +122,12 @@ fn issue(
     check_annotations(&request.spec, signer)?;
     let bindings = bindings(request, checked);
     signer.rules.check(&bindings).map_err(|message| Refusal::denied("NotPermitted", message))?;
-    let names = signer.rules.names(&bindings).map_err(|message| Refusal::failed("InvalidName", message))?;
+    let names = match signer.profile.identity {
+        Some(_) => identity(request, checked)
+            .and_then(|identity| PodNames::of_service_account(identity).map_err(|error| error.to_string())),
+        None => signer.rules.names(&bindings),
+    };
+    let names = names.map_err(|message| Refusal::failed("InvalidName", message))?;
     let max = request.spec.max_expiration().min(signer.profile.max_duration);
     let authority = &signer.authority;
     let validity = PodValidity::of(now, max, authority.validity(), jitters)
@@ -135,6 +141,31 @@ fn issue(
     })?;
     let chain = format!("{}{}", issued.pem(), authority.chain_above());
     Ok(PodCertificate { issued, names, validity, chain })
+}
+
+/// The identity of the pod, of the objects as the API server has them: they have the names and UIDs of the request.
+// threat: pod-certificate-identity
+fn identity(request: &PodRequest, objects: CheckedObjects<'_>) -> Result<PodIdentity, String> {
+    let CheckedObjects { pod, service_account, node, namespace } = objects;
+    let namespace = namespace.ok_or("the namespace was not read")?;
+    let text = |object, name: &str| field(object, &["metadata", name]).to_owned();
+    let identity = PodIdentity {
+        namespace: text(pod, "namespace"),
+        namespace_uid: text(namespace, "uid"),
+        service_account_name: text(service_account, "name"),
+        service_account_uid: text(service_account, "uid"),
+        pod_name: text(pod, "name"),
+        pod_uid: text(pod, "uid"),
+        node_name: text(node, "name"),
+        node_uid: text(node, "uid"),
+    };
+    let own = &request.metadata.namespace;
+    let of_objects =
+        [identity.namespace.clone(), text(service_account, "namespace"), text(namespace, "name")];
+    if of_objects.iter().any(|found| found != own) {
+        return Err("the objects are not in the namespace of the request".to_owned());
+    }
+    Ok(identity)
 }
 
 /// The key of the request, of a type that the signer accepts.

@@ -1,6 +1,7 @@
 //! Decisions about requests against a reference check, and the controller against an API server that stores objects.
 
 mod decisions;
+mod revocation;
 mod running;
 
 use std::collections::BTreeSet;
@@ -60,6 +61,7 @@ fn signer_by(authority: Arc<CertificateAuthority>) -> PodSignerSettings {
             usages: [CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into(),
             key_types: [PodKeyType::EcdsaP256, PodKeyType::Ed25519].into(),
             max_duration: Duration::from_hours(24),
+            identity: None,
         },
         rules: PodSignerRules {
             user_annotations: BTreeSet::from([ANNOTATION.to_owned()]),
@@ -71,6 +73,7 @@ fn signer_by(authority: Arc<CertificateAuthority>) -> PodSignerSettings {
         authority,
         digest: Vec::new(),
         anchors: Vec::new(),
+        records: None,
     }
 }
 

@@ -23,8 +23,10 @@ fn resolved_with(pki: &Pki, content: &str, further: &[&str]) -> Result<Vec<Strin
     pki.write("pods.yaml", content);
     let directory = pki.directory.path().display().to_string();
     let all = flags(pki, SocketAddr::from(([127, 0, 0, 1], 6443)));
-    let further = further.iter().map(|flag| flag.replace("DIR", &directory));
-    let config = resolved(all.into_iter().chain(further));
+    let further: Vec<String> = further.iter().map(|flag| flag.replace("DIR", &directory)).collect();
+    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    let all = all.into_iter().filter(|flag| !further.iter().any(|other| name(other) == name(flag)));
+    let config = resolved(all.chain(further.clone()));
     let config = config.map_err(|errors| errors.to_string().replace(&directory, "DIR"))?;
     let controllers = config.settings.clusters[0].controllers.as_ref();
     let signers = controllers.into_iter().flat_map(|controllers| &controllers.pod_signers);
@@ -127,4 +129,139 @@ signers:
         &[CONTROLLER, "--pod-signer-profiles=DIR/pods.yaml"],
     );
     insta::assert_snapshot!(errors.unwrap_err());
+}
+
+/// A signer of identities by a CA that is that of nothing else.
+fn identities(further: &str) -> String {
+    format!(
+        "apiVersion: portcullis.dev/v1alpha1
+kind: PodSignerProfiles
+signers:
+- signerName: example.com/api
+  certFile: pods.crt
+  keyFile: pods.key
+  usages: [digital signature, client auth]
+{further}"
+    )
+}
+
+fn pki_with_pod_ca() -> Pki {
+    let pki = pki();
+    for (name, ca) in [("pods", testkit::pki::Ca::new("pods")), ("others", testkit::pki::Ca::new("others"))] {
+        pki.write(&format!("{name}.crt"), ca.cert_pem());
+        pki.write(&format!("{name}.key"), ca.key_pem());
+    }
+    pki
+}
+
+#[test]
+fn the_keys_of_identities_and_records_are_checked_together() {
+    const FLAG: &str = "--pod-signer-profiles=DIR/pods.yaml";
+    let pki = pki_with_pod_ca();
+    let cases: &[(&str, &str, &str)] = &[
+        ("Critical", "  podIdentity: Critical\n", ""),
+        ("NonCritical", "  podIdentity: NonCritical\n", ""),
+        ("another form", "  podIdentity: 'true'\n", "\"true\" is not a form of the PodIdentity extension"),
+        (
+            "a template",
+            "  podIdentity: Critical\n  dnsNames: \"['a.example']\"\n",
+            "must not be given with signers[0].podIdentity, which sets all names of a certificate",
+        ),
+        ("records", "  podIdentity: Critical\n  indexFile: a.index.jsonl\n  crlFile: a.crl\n", ""),
+        ("no index", "  podIdentity: Critical\n  crlFile: a.crl\n", "needs indexFile"),
+        ("another name", "  podIdentity: Critical\n  indexFile: a.json\n", "is not the name of an index"),
+        (
+            "no directory",
+            "  podIdentity: Critical\n  indexFile: absent/a.index.jsonl\n",
+            "its directory does not exist",
+        ),
+        (
+            "a short life",
+            "  podIdentity: Critical\n  indexFile: a.index.jsonl\n  crlFile: a.crl\n  crlLifetime: 59m\n",
+            "is less than 1h",
+        ),
+        (
+            "two signers of a CA",
+            "  podIdentity: Critical
+  indexFile: a.index.jsonl
+- signerName: example.com/b
+  certFile: pods.crt
+  keyFile: pods.key
+  usages: [client auth]
+  podIdentity: Critical
+",
+            "example.com/api signs with the same CA, and has other keys of this kind",
+        ),
+        (
+            "two CAs with one file",
+            "  podIdentity: Critical
+  indexFile: a.index.jsonl
+- signerName: example.com/b
+  certFile: others.crt
+  keyFile: others.key
+  usages: [client auth]
+  podIdentity: Critical
+  indexFile: a.index.jsonl
+",
+            "example.com/api signs with another CA, and has the same files",
+        ),
+    ];
+    for (name, keys, expected) in cases {
+        let result = resolved_with(&pki, &identities(keys), &[CONTROLLER, FLAG]);
+        match result {
+            Ok(_) => assert!(expected.is_empty(), "{name}"),
+            Err(errors) => assert!(!expected.is_empty() && errors.contains(expected), "{name}: {errors}"),
+        }
+    }
+    let server = identities("  podIdentity: Critical\n").replace("client auth", "server auth");
+    let errors = resolved_with(&pki, &server, &[CONTROLLER, FLAG]).unwrap_err();
+    assert!(errors.contains("has no client auth, which signers[0].podIdentity is for"), "{errors}");
+}
+
+#[test]
+fn a_pod_ca_is_that_of_no_other_client() {
+    const FLAG: &str = "--pod-signer-profiles=DIR/pods.yaml";
+    let pki = pki_with_pod_ca();
+    let root = testkit::pki::Ca::new("root");
+    let pods = root.intermediate("below");
+    pki.write("below.crt", pods.cert_pem());
+    pki.write("root.crt", root.cert_pem());
+    let result = |flags: &[&str]| resolved_with(&pki, &identities("  podIdentity: Critical\n"), flags);
+    let trusted = "--pod-client-ca-file=DIR/pods.crt";
+    assert_eq!(
+        result(&[CONTROLLER, FLAG, trusted]).unwrap().len(),
+        2,
+        "a signer, and a warning that it has no rules"
+    );
+    let of_other = "is that of other clients too, or signs one of theirs, or is signed by one";
+    for (name, flags, expected) in [
+        ("the CA of users", &["--pod-client-ca-file=DIR/workload/client-ca.crt"][..], of_other),
+        (
+            "below a CA of users",
+            &["--pod-client-ca-file=DIR/below.crt", "--client-ca-file=DIR/root.crt"],
+            of_other,
+        ),
+        (
+            "above a CA of users",
+            &["--pod-client-ca-file=DIR/root.crt", "--client-ca-file=DIR/below.crt"],
+            of_other,
+        ),
+        (
+            "the CA of front proxies",
+            &[
+                trusted,
+                "--requestheader-client-ca-file=DIR/pods.crt",
+                "--requestheader-username-headers=X-Remote-User",
+            ],
+            of_other,
+        ),
+        ("no file", &["--pod-client-ca-file=DIR/absent.crt"], "absent.crt"),
+    ] {
+        let errors = result(flags).unwrap_err();
+        assert!(errors.contains(expected), "{name}: {errors}");
+    }
+    // A signer whose CA is that of users.
+    let of_users = identities("  podIdentity: Critical\n").replace("pods.", "workload/client-ca.");
+    let errors = resolved_with(&pki, &of_users, &[CONTROLLER, FLAG]).unwrap_err();
+    assert!(errors.contains("its signer names service accounts"), "{errors}");
 }

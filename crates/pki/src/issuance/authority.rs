@@ -348,6 +348,11 @@ impl CertificateAuthority {
         self.key.look_again();
     }
 
+    /// Checks that verifiers accept CRLs of this CA.
+    pub fn check_crl_sign(&self) -> Result<(), SignCrlError> {
+        self.issuer.check_crl_sign()
+    }
+
     /// Signs a CRL. Blocks, as [`issue`](Self::issue) does.
     pub fn sign_crl(&self, plan: &CrlPlan<'_>) -> Result<Vec<u8>, SignCrlError> {
         self.issuer.sign_crl(plan, self.key.as_ref())

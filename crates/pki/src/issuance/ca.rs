@@ -90,6 +90,7 @@ impl CaCertificate<'_> {
             },
             authority_key_id,
             alt_names: &AltNames::default(),
+            pod_identity: None,
         };
         let encoded = encoded.to_der().map_err(lint::unencodable)?;
         let der = sign(&encoded, algorithm, key, &public)?;

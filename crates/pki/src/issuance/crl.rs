@@ -82,8 +82,8 @@ struct RevokedSequence {
 }
 
 impl CertificateIssuer {
-    /// Signs a CRL, and checks it as the gateway does.
-    pub(super) fn sign_crl(&self, plan: &CrlPlan<'_>, key: &dyn Signer) -> Result<Vec<u8>, SignCrlError> {
+    /// Checks that verifiers accept CRLs of the CA.
+    pub(super) fn check_crl_sign(&self) -> Result<(), SignCrlError> {
         let usage = self.certificate.extensions.key_usage;
         if usage != 0 && usage & KEY_CRL_SIGN == 0 {
             return Err(SignCrlError::NoCrlSign);
@@ -91,6 +91,12 @@ impl CertificateIssuer {
         if self.key_id.is_empty() {
             return Err(SignCrlError::NoKeyId);
         }
+        Ok(())
+    }
+
+    /// Signs a CRL, and checks it as the gateway does.
+    pub(super) fn sign_crl(&self, plan: &CrlPlan<'_>, key: &dyn Signer) -> Result<Vec<u8>, SignCrlError> {
+        self.check_crl_sign()?;
         // A leading zero octet keeps a number positive.
         if plan.number.bits() >= u64::try_from(MAX_NUMBER * 8).unwrap_or(u64::MAX) {
             return Err(SignCrlError::Number);

@@ -20,6 +20,7 @@ use super::tbs::{self, TbsFields};
 use super::usage::{CertificateUsages, UnknownUsages};
 use super::validity::{self, AuthorityNotValid, Validity};
 use crate::x509::certificate::Certificate;
+use crate::x509::pod_identity::PodIdentity;
 
 /// A certificate request, with the parameters of its `CertificateSigningRequest`.
 #[derive(Debug, Clone, Copy)]
@@ -138,6 +139,8 @@ pub(super) struct CertificateContents<'a> {
     pub(super) max_lifetime: Option<Duration>,
     /// What of the validity the maximum lifetime does not count.
     pub(super) backdate: Duration,
+    /// The pod that the certificate is bound to, and whether its extension is critical.
+    pub(super) pod_identity: Option<(&'a PodIdentity, bool)>,
 }
 
 /// The properties of a CA that its certificates depend on.
@@ -181,6 +184,7 @@ impl CertificateIssuer {
             validity: Validity::of(now, lifetime, self.validity)?,
             max_lifetime: profile.max_duration(),
             backdate: validity::BACKDATE,
+            pod_identity: None,
         })
     }
 
@@ -192,6 +196,12 @@ impl CertificateIssuer {
         let CertificateContents { subject: name, alt_names, key, usages, validity, .. } = contents;
         let subject = name.to_der().map_err(lint::unencodable)?;
         let serial = new_serial()?;
+        let pod_identity = match contents.pod_identity {
+            Some((identity, is_critical)) => {
+                Some((identity.to_der().map_err(lint::unencodable)?, is_critical))
+            }
+            None => None,
+        };
         // go: crypto/x509/x509.go, CreateCertificate — a certificate with the CA's name has no authority key identifier
         let authority_key_id = if subject == self.subject { &[] } else { self.key_id.as_slice() };
         let encoded = TbsFields {
@@ -206,6 +216,9 @@ impl CertificateIssuer {
             key_id: &[],
             authority_key_id,
             alt_names,
+            pod_identity: pod_identity
+                .as_ref()
+                .map(|(encoded, is_critical)| (encoded.as_slice(), *is_critical)),
         }
         .to_der()
         .map_err(lint::unencodable)?;
@@ -225,6 +238,7 @@ impl CertificateIssuer {
             usages,
             allowed: contents.allowed_usages.clone(),
             cert_sign: contents.allows_cert_sign,
+            pod_identity: contents.pod_identity,
         };
         let read = lint::check(&encoded, &expected)?;
         limits::check(&self.certificate, &read)?;

@@ -18,6 +18,7 @@ use super::subject::Subject;
 use super::usage::CertificateUsages;
 use super::validity::Validity;
 use crate::x509::certificate::Certificate;
+use crate::x509::pod_identity::PodIdentity;
 
 mod rules;
 
@@ -62,6 +63,8 @@ pub(super) struct ExpectedCertificate<'a> {
     pub(super) allowed: Option<CertificateUsages>,
     /// Whether the profile allows `cert sign` in leaf certificates.
     pub(super) cert_sign: bool,
+    /// The pod that the certificate is bound to, and whether its extension is critical.
+    pub(super) pod_identity: Option<(&'a PodIdentity, bool)>,
 }
 
 /// One lint.

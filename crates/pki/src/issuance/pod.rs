@@ -5,6 +5,7 @@
 //! one that parsers read in different ways. The times follow what the API server accepts
 //! (`pkg/apis/certificates/validation/validation.go`, `ValidatePodCertificateRequestStatusUpdate`).
 
+mod identity;
 mod key_type;
 mod names;
 mod validity;
@@ -12,6 +13,7 @@ mod validity;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+pub use identity::PodIdentityMode;
 pub use key_type::{KeyTypeError, PodKey, PodKeyType};
 pub use names::{InvalidPodName, PodNames};
 pub use validity::{Jitter, MAX_LIFETIME, MIN_LIFETIME, PodValidity, PodValidityError};
@@ -19,7 +21,9 @@ pub use validity::{Jitter, MAX_LIFETIME, MIN_LIFETIME, PodValidity, PodValidityE
 use super::authority::CertificateAuthority;
 use super::issue::{CertificateContents, IssueError, PreparedCertificate};
 use super::limits::{self, AuthorityLimit};
+use super::lint::LintError;
 use super::usage::CertificateUsage;
+use crate::x509::pod_identity::PodIdentity;
 
 /// The rules of a signer for the certificates of pods, apart from their names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +34,8 @@ pub struct PodCertificateProfile {
     pub key_types: BTreeSet<PodKeyType>,
     /// The maximum lifetime; a request may allow less.
     pub max_duration: Duration,
+    /// Whether the certificates are those of a service account, bound to its pod; `None`: they have names of their own.
+    pub identity: Option<PodIdentityMode>,
 }
 
 impl PodCertificateProfile {
@@ -37,6 +43,21 @@ impl PodCertificateProfile {
     pub fn key_type_names(&self) -> String {
         let names: Vec<&str> = self.key_types.iter().map(|key_type| key_type.name()).collect();
         names.join(", ")
+    }
+
+    /// The identity in certificates with these names, which must have one if and only if the profile asks for it.
+    fn bound_identity<'a>(
+        &self,
+        names: &'a PodNames,
+    ) -> Result<Option<(&'a PodIdentity, PodIdentityMode)>, IssueError> {
+        match (names.identity(), self.identity) {
+            (Some(identity), Some(mode)) => Ok(Some((identity, mode))),
+            (None, None) => Ok(None),
+            (found, _) => {
+                let found = if found.is_some() { "present" } else { "absent" }.to_owned();
+                Err(LintError { lint: "pod identity", citation: "KEP-4317", found }.into())
+            }
+        }
     }
 }
 
@@ -56,6 +77,7 @@ impl CertificateAuthority {
         validity: PodValidity,
     ) -> Result<PreparedCertificate, IssueError> {
         let usages: Vec<CertificateUsage> = profile.usages.iter().copied().collect();
+        let identity = profile.bound_identity(names)?;
         self.issuer().build(&CertificateContents {
             subject: names.subject(),
             alt_names: names.alt_names(),
@@ -66,6 +88,7 @@ impl CertificateAuthority {
             validity: validity.of_certificate(),
             max_lifetime: Some(profile.max_duration),
             backdate: Duration::ZERO,
+            pod_identity: identity.map(|(identity, mode)| (identity, mode.is_critical())),
         })
     }
 

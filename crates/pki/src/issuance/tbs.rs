@@ -14,6 +14,7 @@ use x509_cert::time::Time;
 use super::alt_names::AltNames;
 use super::usage::CertificateUsages;
 use super::validity::Validity;
+use crate::x509::pod_identity::POD_IDENTITY;
 
 /// The fields of a certificate.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(super) struct TbsFields<'a> {
     /// The subject key identifier of the CA certificate; empty if absent.
     pub(super) authority_key_id: &'a [u8],
     pub(super) alt_names: &'a AltNames,
+    /// The encoded PodIdentity extension, and whether it is critical.
+    pub(super) pod_identity: Option<(&'a [u8], bool)>,
 }
 
 // RFC 5280 §4.1
@@ -113,6 +116,9 @@ impl TbsFields<'_> {
         if !self.alt_names.is_empty() {
             // RFC 5280 §4.2.1.6: critical if and only if the subject is empty.
             add("2.5.29.17", self.subject == EMPTY_NAME, self.alt_names.to_der()?)?;
+        }
+        if let Some((identity, is_critical)) = self.pod_identity {
+            add(POD_IDENTITY, is_critical, identity.to_vec())?;
         }
         Ok(extensions)
     }

@@ -10,6 +10,7 @@ use super::alt_names::SubjectAltNames;
 use super::constraints::NameConstraints;
 use super::der::{DerReader, MalformedDer, tag};
 use super::name::{CertificateSubject, NameDecoder};
+use super::pod_identity::POD_IDENTITY_OID;
 use super::policy::CertificatePolicies;
 use super::signature::{PublicKey, SignatureAlgorithm};
 use super::time;
@@ -78,6 +79,10 @@ pub struct CertificateExtensions {
     pub policies: CertificatePolicies,
     /// Whether a critical extension is unknown: path validation refuses it.
     pub unhandled_critical: bool,
+    /// The same, without the PodIdentity extension, which only the certificates of pods may have.
+    pub unhandled_critical_of_pod: bool,
+    /// The content of the PodIdentity extension.
+    pub pod_identity: Option<Vec<u8>>,
 }
 
 /// The extension `basicConstraints`, RFC 5280 section 4.2.1.9.
@@ -229,6 +234,11 @@ impl CertificateExtensions {
         for (oid, critical, content) in parsed {
             let handled = extensions.take(oid, critical, content)?;
             extensions.unhandled_critical |= critical && !handled;
+            if oid == POD_IDENTITY_OID {
+                extensions.pod_identity = Some(content.to_vec());
+            } else {
+                extensions.unhandled_critical_of_pod |= critical && !handled;
+            }
         }
         Ok(extensions)
     }

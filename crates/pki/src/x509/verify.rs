@@ -95,6 +95,8 @@ fn show_hint(hint: Option<&(VerifyError, String)>) -> String {
 pub enum PeerRole<'a> {
     /// A client's: it must be valid for clientAuth.
     Client,
+    /// That of a client that is a pod: the same, and it may have a critical PodIdentity extension, which the caller reads.
+    Pod,
     /// A server's: it must be valid for serverAuth, and have this name.
     Server {
         /// The DNS name or the IP address of the host.
@@ -106,7 +108,7 @@ impl PeerRole<'_> {
     /// The content of the purpose's OID, 1.3.6.1.5.5.7.3.{2,1}.
     fn purpose(self) -> &'static [u8] {
         match self {
-            Self::Client => &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02],
+            Self::Client | Self::Pod => &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x02],
             Self::Server { .. } => &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01],
         }
     }
@@ -116,6 +118,8 @@ impl PeerRole<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PathPosition {
     Leaf,
+    /// The leaf of a pod.
+    PodLeaf,
     Intermediate,
     Root,
 }
@@ -141,7 +145,8 @@ pub fn verify<'a>(
     others: &'a [Certificate],
     now: UnixTime,
 ) -> Result<VerifiedPath<'a>, VerifyError> {
-    check_place(leaf, PathPosition::Leaf, &[], now)?;
+    let leaf_position = if role == PeerRole::Pod { PathPosition::PodLeaf } else { PathPosition::Leaf };
+    check_place(leaf, leaf_position, &[], now)?;
     if let PeerRole::Server { host } = role {
         host_name::verify(leaf, host)?;
     }
@@ -358,7 +363,12 @@ fn check_place(
     now: UnixTime,
 ) -> Result<(), VerifyError> {
     let extensions = &certificate.extensions;
-    if extensions.unhandled_critical {
+    // threat: pod-identity-extension
+    let is_unhandled = match place {
+        PathPosition::PodLeaf => extensions.unhandled_critical_of_pod,
+        PathPosition::Leaf | PathPosition::Intermediate | PathPosition::Root => extensions.unhandled_critical,
+    };
+    if is_unhandled {
         return Err(VerifyError::UnhandledCriticalExtension);
     }
     let shown = || format_utc(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));

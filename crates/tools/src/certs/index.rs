@@ -38,6 +38,25 @@ pub(super) struct IndexEntry {
     /// index. Missing in older lines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) issuer_sha256: Option<String>,
+    /// The pod that has the certificate, if it was signed for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) pod: Option<IndexedPod>,
+}
+
+/// The pod that has a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IndexedPod {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID: another pod of the same name has another one.
+    pub uid: String,
+    /// The name of its service account.
+    pub service_account: String,
+    /// The name of its node.
+    pub node: String,
 }
 
 /// Why the index cannot be read or written.
@@ -196,6 +215,7 @@ impl IndexEntry {
             not_after,
             sha256: "00".to_owned(),
             issuer_sha256: Some(issuer_sha256.to_owned()),
+            pod: None,
         }
     }
 }

@@ -171,5 +171,6 @@ pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: 
         not_after: time::format_since_epoch(plan.not_after),
         sha256: fingerprint(&certificate.der),
         issuer_sha256: Some(fingerprint(root)),
+        pod: None,
     }
 }

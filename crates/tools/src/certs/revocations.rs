@@ -80,7 +80,12 @@ pub(super) struct RevocationRecords(PathBuf);
 impl RevocationRecords {
     /// The record of the CA with this certificate.
     pub(super) fn beside(certificate: &Path) -> Self {
-        Self(certificate.with_extension("revoked.jsonl"))
+        Self::at(certificate.with_extension("revoked.jsonl"))
+    }
+
+    /// The record in this file.
+    pub(super) fn at(file: PathBuf) -> Self {
+        Self(file)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -7,16 +7,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use num_bigint::BigUint;
 use portcullis_go::hex::hex;
-use portcullis_go::pem::{self, encode_pem};
+use portcullis_go::pem;
 use portcullis_go::time;
-use portcullis_pki::issuance::crl::CrlPlan;
 use portcullis_pki::issuance::subject::Subject;
 use portcullis_pki::revocation::deny_list::{DenyList, octets};
 use portcullis_pki::x509::Crl;
 use portcullis_pki::x509::certificate::Certificate;
-use portcullis_pki::x509::crl::RevokedEntry;
 use portcullis_system::clock::{Clock, UnixTime};
 use serde::Serialize;
 
@@ -27,6 +24,7 @@ use super::error::CommandError;
 use super::files::NewFiles;
 use super::flags::life;
 use super::index::{IndexEntry, IssuanceIndex};
+use super::revocation_list::{self, ExistingCrl};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::{fingerprint, table};
 use crate::certs::named_file;
@@ -117,12 +115,6 @@ struct CrlSummary {
     number: String,
     next_update: String,
     entries: usize,
-}
-
-/// A CRL that exists already.
-struct ExistingCrl {
-    crl: Crl,
-    is_der: bool,
 }
 
 impl RevokingCa {
@@ -313,37 +305,22 @@ impl CrlTarget<'_> {
         now: UnixTime,
     ) -> Result<CrlSummary, CommandError> {
         let Self { file, next_update, existing } = self;
-        let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-        let mut entries = existing.as_ref().map(|existing| existing.crl.entries.clone()).unwrap_or_default();
-        let mut listed: HashSet<_> = entries.iter().map(|entry| entry.serial.clone()).collect();
-        for record in records {
-            let serial = octets(&record.serial).ok_or_else(|| about(&format!("serial {}", record.serial)))?;
-            let revoked_at = time::Time::parse_rfc3339(&record.revoked_at).map(|time| time.since_epoch());
-            let revoked_at = revoked_at.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(0));
-            let entry = RevokedEntry { serial: serial.into(), revoked_at, reason: record.reason.code() };
-            if listed.insert(entry.serial.clone()) {
-                entries.push(entry);
-            }
-        }
-        // Grows also if the file is lost. RFC 5280 section 5.2.3 demands no more.
-        let seconds = BigUint::from(now.as_secs());
-        let previous = existing.as_ref().and_then(|existing| existing.crl.number.clone());
-        let number = previous.map_or(seconds.clone(), |previous| seconds.max(previous + 1_u8));
-        let this_update = UnixTime::from_secs(now.as_secs());
-        let next_update = this_update + next_update;
-        let plan = CrlPlan { number: &number, this_update, next_update, entries: &entries };
-        let der = issuing.authority.sign_crl(&plan).map_err(|error| about(&error))?;
-        if existing.is_some_and(|existing| existing.is_der) {
-            files.stage_public(file, &der)?;
-        } else {
-            files.stage_public(file, encode_pem("X509 CRL", &der).as_bytes())?;
-        }
+        let about = |problem: String| CommandError::about(file.display(), problem);
+        let signed = revocation_list::sign(
+            &issuing.authority,
+            existing.as_ref(),
+            |_| true,
+            records,
+            (now, next_update),
+        );
+        let signed = signed.map_err(about)?;
+        files.stage_public(file, &signed.content)?;
         Ok(CrlSummary {
             file: file.to_owned(),
             issuer: issuing.authority.subject().to_string(),
-            number: number.to_string(),
-            next_update: time::format_since_epoch(plan.next_update),
-            entries: entries.len(),
+            number: signed.number.to_string(),
+            next_update: time::format_since_epoch(signed.next_update),
+            entries: signed.entries,
         })
     }
 }
@@ -356,21 +333,11 @@ fn existing_crl(
     records: (&Path, &[RevocationRecord]),
 ) -> Result<Option<ExistingCrl>, CommandError> {
     let about = |problem: &dyn std::fmt::Display| CommandError::about(file.display(), problem);
-    let Some(content) = named_file::read_if_present(file).map_err(|error| about(&error))? else {
-        return Ok(None);
-    };
-    let is_der = content.first() == Some(&0x30);
-    let blocks = if is_der { Vec::new() } else { pem::blocks(&content) };
-    let der = match blocks.as_slice() {
-        [] if is_der => content.as_slice(),
-        [only] if only.kind == b"X509 CRL" => &only.content,
-        _ => return Err(about(&"not a file with one CRL; give another name")),
-    };
-    let crl = Crl::parse(der).map_err(|error| about(&error))?;
-    if !authority.have_signed(&crl) {
-        return Err(about(&not_signed(&crl, authority, records)));
+    let Some(existing) = ExistingCrl::read(file).map_err(|problem| about(&problem))? else { return Ok(None) };
+    if !authority.have_signed(&existing.crl) {
+        return Err(about(&not_signed(&existing.crl, authority, records)));
     }
-    Ok(Some(ExistingCrl { crl, is_der }))
+    Ok(Some(existing))
 }
 
 /// The error for a CRL that no known key of the CA has signed. If a former key has, whose certificate is no longer in the bundle,
@@ -462,10 +429,14 @@ impl RevocationReport {
 
 #[cfg(test)]
 mod tests {
+    use num_bigint::BigUint;
+    use portcullis_go::pem::encode_pem;
     use portcullis_pki::issuance::authority::CertificateAuthority;
     use portcullis_pki::issuance::ca::CaCertificate;
+    use portcullis_pki::issuance::crl::CrlPlan;
     use portcullis_pki::issuance::signer::{KeyKind, PemKey};
     use portcullis_pki::issuance::validity::Validity;
+    use portcullis_pki::x509::crl::RevokedEntry;
 
     use super::*;
 

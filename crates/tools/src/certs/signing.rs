@@ -206,6 +206,7 @@ impl SignedCertificate {
             not_after: report.not_after.clone(),
             sha256: report.sha256.clone(),
             issuer_sha256: Some(hex(issuing.authority.fingerprint())),
+            pod: None,
         })?;
         report.log_index = log.append(self.issued.der(), &report.profile, now)?;
         files.commit()?;

@@ -349,7 +349,8 @@ fn extra_requires_name_and_uid_of_pods_and_the_name_of_nodes() {
     for (pod, node, expected) in cases {
         let expected: BTreeMap<_, _> =
             expected.into_iter().map(|(key, value)| (key.clone(), vec![value.to_owned()])).collect();
-        assert_eq!(identity::extra("", pod.as_ref(), node.as_ref()), expected, "{pod:?}, {node:?}");
+        let [of_pod, of_node] = [&pod, &node].map(|object| object.as_ref().map(ClaimedObject::bound));
+        assert_eq!(identity::extra(None, of_pod, of_node), expected, "{pod:?}, {node:?}");
     }
 }
 

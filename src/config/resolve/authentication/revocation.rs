@@ -10,7 +10,6 @@ use portcullis_pki::x509::certificate::Certificate;
 use crate::authn::revocation::RevocationSettings;
 use crate::authn::revocation::crls::ClientCrls;
 use crate::authn::revocation::watch::LoadedDenyList;
-use crate::authn::settings::RequestHeaderConfig;
 use crate::config::error::ConfigError;
 use crate::config::flags::AuthenticationFlags;
 use crate::config::resolve::ConfigResolver;
@@ -21,20 +20,28 @@ const CRL_FIX: &str = "give complete CRLs (RFC 5280, version 2) of these CAs, PE
 const COMPLETE_FIX: &str =
     "if the CA has no other CRL, set --client-ca-crl-complete-url to this URL, else give the complete CRL";
 
+/// The CAs of a cluster's clients.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClientCas<'a> {
+    pub(super) users: Option<&'a CaBundle>,
+    pub(super) pods: Option<&'a CaBundle>,
+    pub(super) front_proxies: Option<&'a CaBundle>,
+}
+
 impl ConfigResolver<'_> {
-    /// What revokes credentials, with the CAs of clients and front proxies.
+    /// What revokes credentials, with the CAs of all clients.
     pub(super) fn revocation(
         &mut self,
         given: &MergedSection<AuthenticationFlags>,
-        client_ca: Option<&CaBundle>,
-        request_header: Option<&RequestHeaderConfig>,
+        cas: ClientCas<'_>,
     ) -> RevocationSettings {
         let flags = &given.values;
         // A bundle that could not be read is an error already, and would make its CRLs look foreign.
-        let is_complete = flags.client_ca_file.is_some() == client_ca.is_some()
-            && flags.requestheader_client_ca_file.is_some() == request_header.is_some();
-        let front_proxies = request_header.map(|request_header| request_header.ca.as_ref());
-        let bundles = client_ca.into_iter().chain(front_proxies);
+        let ClientCas { users, pods, front_proxies } = cas;
+        let is_complete = flags.client_ca_file.is_some() == users.is_some()
+            && flags.pod_client_ca_file.is_some() == pods.is_some()
+            && flags.requestheader_client_ca_file.is_some() == front_proxies.is_some();
+        let bundles = [users, pods, front_proxies].into_iter().flatten();
         let authorities: Vec<&Certificate> = bundles.flat_map(CaBundle::certificates).collect();
         let crls = is_complete.then(|| self.client_crls(given, &authorities)).flatten();
         RevocationSettings { crls: crls.map(Arc::new), deny_list: self.deny_list(given) }

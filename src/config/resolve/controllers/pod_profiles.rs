@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use portcullis_cel::{Expression, ResultType};
 use portcullis_kubernetes::yaml::KeyLines;
-use portcullis_pki::issuance::pod::{MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodKeyType};
+use portcullis_pki::issuance::pod::{
+    MAX_LIFETIME, MIN_LIFETIME, PodCertificateProfile, PodIdentityMode, PodKeyType,
+};
 use portcullis_pki::issuance::profile::SignerName;
 use portcullis_pki::issuance::usage::CertificateUsage;
 
 use super::authority::AuthorityFiles;
+use super::pod_records::{ReadRecords, RecordsOfAuthorities};
 use crate::config::cluster_authorities::SigningCa;
 use crate::config::error::{ConfigError, FilePosition};
 use crate::config::file::FileEnvelope;
@@ -33,6 +36,7 @@ struct ReadPodSigner {
     files: Option<AuthorityFiles>,
     /// The file of further trust anchors.
     anchors: Option<(KeyLocation, PathBuf)>,
+    records: Option<ReadRecords>,
     usages_key: String,
 }
 
@@ -51,10 +55,12 @@ impl ConfigResolver<'_> {
             return (signers, authorities);
         };
         let errors = self.errors.len();
-        for ReadPodSigner { name, profile, rules, files, anchors, usages_key } in read {
+        let mut of_authorities = RecordsOfAuthorities::default();
+        for ReadPodSigner { name, profile, rules, files, anchors, records, usages_key } in read {
             let Some(files) = files else { continue };
             let Some((authority, digest)) = self.authority(&files) else { continue };
-            let mut signing = SigningCa::of_pods(files.certificate(), &authority);
+            let names_accounts = profile.as_ref().is_some_and(|profile| profile.identity.is_some());
+            let mut signing = SigningCa::of_pods(files.certificate(), &authority, names_accounts);
             signing.is_at(FilePosition { line: lines.of(&signing.key), file: file.clone() });
             authorities.push(signing);
             let anchors = anchors.and_then(|(place, file)| self.trust_anchors(&place, &file));
@@ -72,7 +78,8 @@ impl ConfigResolver<'_> {
                 continue;
             }
             let anchors = anchors.unwrap_or_default();
-            signers.push(PodSignerSettings { name, profile, rules, authority, digest, anchors });
+            let records = self.checked_records(records, &authority, &name, &mut of_authorities);
+            signers.push(PodSignerSettings { name, profile, rules, authority, digest, anchors, records });
         }
         self.sort_by_line([first, errors], &lines, &file);
         (signers, authorities)
@@ -94,12 +101,47 @@ impl ConfigResolver<'_> {
         let files = self.authority_files(given, (keys.cert_file.as_ref(), keys.key_file.as_ref()));
         let (usages, key_types) = (self.pod_usages(given), self.pod_key_types(given));
         let max_duration = self.pod_duration(given);
-        let profile = usages.zip(key_types).zip(max_duration).map(|((usages, key_types), max_duration)| {
-            PodCertificateProfile { usages, key_types, max_duration }
+        let errors = self.errors.len();
+        let identity = self.pod_identity(given);
+        let is_identity_valid = self.errors.len() == errors;
+        let profile = usages.zip(key_types).zip(max_duration).filter(|_| is_identity_valid);
+        let profile = profile.map(|((usages, key_types), max_duration)| PodCertificateProfile {
+            usages,
+            key_types,
+            max_duration,
+            identity,
         });
         let rules = self.pod_rules(given);
         let anchors = keys.trust_anchors_file.clone().map(|file| (given.place("trust-anchors-file"), file));
-        ReadPodSigner { name, profile, rules, files, anchors, usages_key: given.key("usages") }
+        let records = self.pod_records(given);
+        ReadPodSigner { name, profile, rules, files, anchors, records, usages_key: given.key("usages") }
+    }
+
+    /// Whether the certificates are those of service accounts. They then have no other names, and are for clients alone.
+    fn pod_identity(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<PodIdentityMode> {
+        let keys = &given.values;
+        let key = given.key("pod-identity");
+        let text = keys.pod_identity.as_deref()?;
+        let names = [
+            ("common-name", &keys.common_name),
+            ("organizations", &keys.organizations),
+            ("dns-names", &keys.dns_names),
+            ("uris", &keys.uris),
+        ];
+        for (flag, _) in names.into_iter().filter(|(_, expression)| expression.is_some()) {
+            let problem = format!("must not be given with {key}, which sets all names of a certificate");
+            self.errors.push(ConfigError::new(given.key(flag), problem).fix("remove it, or podIdentity"));
+        }
+        let usages = &keys.usages;
+        if !usages.iter().any(|usage| usage == CertificateUsage::ClientAuth.word()) {
+            let problem = format!("has no client auth, which {key} is for");
+            self.errors.push(
+                ConfigError::new(given.key("usages"), problem).fix("give digital signature and client auth"),
+            );
+        }
+        let parsed = text.parse::<PodIdentityMode>();
+        self.ok(parsed
+            .map_err(|error| ConfigError::new(key, error.to_string()).fix("give Critical, or NonCritical")))
     }
 
     fn pod_usages(&mut self, given: &MergedSection<PodSignerKeys>) -> Option<BTreeSet<CertificateUsage>> {
@@ -190,9 +232,10 @@ impl ConfigResolver<'_> {
             uris: name("uris", &keys.uris, ResultType::DynamicStrings),
         };
         let names = [&rules.common_name, &rules.organizations, &rules.dns_names, &rules.uris];
-        if self.errors.len() == errors && names.iter().all(|name| name.is_none()) {
+        let has_names = keys.pod_identity.is_some() || names.iter().any(|name| name.is_some());
+        if self.errors.len() == errors && !has_names {
             let error = ConfigError::new(given.key("uris"), "is required: a certificate needs a name");
-            self.errors.push(error.fix("give uris, dnsNames, commonName or organizations"));
+            self.errors.push(error.fix("give uris, dnsNames, commonName or organizations, or podIdentity"));
         }
         rules
     }

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use portcullis_cel::ResultType;
-use portcullis_pki::issuance::pod::Jitter;
+use portcullis_pki::issuance::pod::{Jitter, PodIdentityMode};
 use portcullis_pki::issuance::signer::KeyKind;
+use portcullis_pki::x509::certificate::Certificate;
+use portcullis_pki::x509::pod_identity::PodIdentity;
 use proptest::prelude::*;
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
@@ -26,6 +28,7 @@ const NOW: Duration = Duration::from_hours(525_960);
 /// A request, its objects and its signer.
 #[derive(Clone)]
 struct Situation {
+    namespace: Option<Value>,
     request: Value,
     pod: Option<Value>,
     service_account: Option<Value>,
@@ -36,6 +39,7 @@ struct Situation {
 impl Situation {
     fn new() -> Self {
         Self {
+            namespace: None,
             request: pod_request(),
             pod: Some(pod()),
             service_account: Some(service_account()),
@@ -50,7 +54,7 @@ impl Situation {
             pod: read(&self.pod),
             service_account: read(&self.service_account),
             node: read(&self.node),
-            namespace: None,
+            namespace: self.namespace.clone().map(ReadObject::Found),
         };
         let request = PodRequest::parse(self.request.clone()).unwrap();
         decide(&request, &objects, &self.signer, NOW, [Jitter(0); 2])
@@ -91,10 +95,68 @@ fn a_certificate_names_what_the_templates_say_and_lasts_as_long_as_the_request_p
             "[DNSName(\"web.a.svc\"), URI(\"spiffe://example.com/ns/a/sa/web\")]"
         );
         assert!(read.subject().iter().next().is_none());
-        let parsed = portcullis_pki::x509::certificate::Certificate::parse(CertificateDer::from(
-            issued.der().to_vec(),
-        ));
+        let parsed = Certificate::parse(CertificateDer::from(issued.der().to_vec()));
         assert!(parsed.is_ok());
+    }
+}
+
+/// A signer of certificates that are those of the service account.
+fn with_identity() -> Situation {
+    let mut situation = Situation::new();
+    situation.namespace = Some(json!({"metadata": {"name": "a", "uid": "uid-of-namespace"}}));
+    situation.signer.profile.identity = Some(PodIdentityMode::Critical);
+    (situation.signer.rules.dns_names, situation.signer.rules.uris) = (None, None);
+    situation
+}
+
+#[test]
+fn the_identity_of_a_pod_is_that_of_the_objects_and_not_of_the_request() {
+    let issued = with_identity().issued().issued;
+    let read = Certificate::parse(CertificateDer::from(issued.der().to_vec())).unwrap();
+    let PodIdentity {
+        namespace,
+        namespace_uid,
+        service_account_name,
+        service_account_uid,
+        pod_name,
+        pod_uid,
+        node_name,
+        node_uid,
+    } = PodIdentity::of_certificate(&read).unwrap();
+    let found = [namespace, namespace_uid, service_account_name, service_account_uid];
+    assert_eq!(found, ["a", "uid-of-namespace", "web", "uid-of-account"]);
+    assert_eq!([pod_name, pod_uid, node_name, node_uid], ["web-0", "uid-of-pod", "n1", "uid-of-node"]);
+    assert_eq!(issued.subject().common_name, "system:serviceaccount:a:web");
+    assert_eq!(issued.subject().organization, ["system:serviceaccounts", "system:serviceaccounts:a"]);
+    type Edit = fn(&mut Situation);
+    let cases: &[(&str, Edit, &str)] = &[
+        ("no namespace", |all| all.namespace = None, "Failed InvalidName: the namespace was not read"),
+        (
+            "another namespace",
+            |all| all.namespace.as_mut().unwrap()["metadata"]["name"] = json!("b"),
+            "Failed InvalidName: the objects are not in the namespace of the request",
+        ),
+        (
+            "a pod of another namespace",
+            |all| all.pod.as_mut().unwrap()["metadata"]["namespace"] = json!("b"),
+            "Failed InvalidName: the objects are not in the namespace of the request",
+        ),
+        (
+            "no UID of the namespace",
+            |all| all.namespace.as_mut().unwrap()["metadata"]["uid"] = json!(""),
+            "Failed InvalidName: the PodIdentity extension has an invalid namespaceUID",
+        ),
+        (
+            "another UID of the node in the request",
+            |all| all.request["spec"]["nodeUID"] = json!("other"),
+            "Denied NodeNotFound: node n1 has UID",
+        ),
+    ];
+    for (name, edit, expected) in cases {
+        let mut situation = with_identity();
+        edit(&mut situation);
+        let outcome = situation.outcome();
+        assert!(outcome.starts_with(expected), "{name}: {outcome}");
     }
 }
 

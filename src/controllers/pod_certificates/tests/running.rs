@@ -18,16 +18,16 @@ use crate::controllers::settings::{ControllerSettings, SigningLog};
 use crate::controllers::signing_log::LogFailurePolicy;
 use crate::controllers::testing::FakeCluster;
 
-const V1: &str = "/apis/certificates.k8s.io/v1";
+pub(super) const V1: &str = "/apis/certificates.k8s.io/v1";
 const V1_BETA_1: &str = "/apis/certificates.k8s.io/v1beta1";
-const POD: &str = "/api/v1/namespaces/a/pods/web-0";
+pub(super) const POD: &str = "/api/v1/namespaces/a/pods/web-0";
 
-fn serve(cluster: &FakeCluster, version: &str) {
+pub(super) fn serve(cluster: &FakeCluster, version: &str) {
     cluster.put(version, json!({"resources": [{"name": "podcertificaterequests"}]}));
 }
 
 /// A cluster with the objects of a request.
-fn cluster() -> FakeCluster {
+pub(super) fn cluster() -> FakeCluster {
     let cluster = FakeCluster::new();
     cluster.put(POD, pod());
     cluster.put("/api/v1/namespaces/a/serviceaccounts/web", service_account());
@@ -35,11 +35,11 @@ fn cluster() -> FakeCluster {
     cluster
 }
 
-fn path(version: &str, name: &str) -> String {
+pub(super) fn path(version: &str, name: &str) -> String {
     format!("{version}/namespaces/a/podcertificaterequests/{name}")
 }
 
-fn context(cluster: &FakeCluster, signer: PodSignerSettings) -> ControllerContext {
+pub(super) fn context(cluster: &FakeCluster, signer: PodSignerSettings) -> ControllerContext {
     let mut context = cluster.context();
     let settings = ControllerSettings::clone(&context.settings);
     context.settings = Arc::new(ControllerSettings { pod_signers: vec![signer], ..settings });
@@ -47,12 +47,12 @@ fn context(cluster: &FakeCluster, signer: PodSignerSettings) -> ControllerContex
 }
 
 /// Runs the controller for a while.
-async fn run_for(context: &ControllerContext, lasting: Duration) {
+pub(super) async fn run_for(context: &ControllerContext, lasting: Duration) {
     let running = super::super::run(context.clone());
     assert!(tokio::time::timeout(lasting, running).await.is_err());
 }
 
-fn condition(cluster: &FakeCluster, path: &str) -> String {
+pub(super) fn condition(cluster: &FakeCluster, path: &str) -> String {
     let object = cluster.get(path).unwrap_or_default();
     let condition = &object["status"]["conditions"][0];
     let text = |key: &str| condition[key].as_str().unwrap_or_default();

@@ -17,6 +17,7 @@ use crate::issuance::subject::Subject;
 use crate::issuance::tbs::{self, EMPTY_NAME};
 use crate::issuance::validity::Validity;
 use crate::x509::certificate::Certificate;
+use crate::x509::pod_identity::{POD_IDENTITY, PodIdentity};
 
 const KEY_USAGE: &str = "2.5.29.15";
 const ALT_NAMES: &str = "2.5.29.17";
@@ -25,7 +26,8 @@ const AUTHORITY_KEY_ID: &str = "2.5.29.35";
 const EXTENDED_KEY_USAGE: &str = "2.5.29.37";
 /// Every allowed extension, in order.
 // go: crypto/x509/x509.go, buildCertExtensions
-const EXTENSIONS: [&str; 5] = [KEY_USAGE, EXTENDED_KEY_USAGE, BASIC_CONSTRAINTS, AUTHORITY_KEY_ID, ALT_NAMES];
+const EXTENSIONS: [&str; 6] =
+    [KEY_USAGE, EXTENDED_KEY_USAGE, BASIC_CONSTRAINTS, AUTHORITY_KEY_ID, ALT_NAMES, POD_IDENTITY];
 /// anyExtendedKeyUsage
 const ANY: &str = "2.5.29.37.0";
 /// keyCertSign
@@ -54,6 +56,7 @@ pub(super) const LINTS: &[Lint] = &[
     Lint { name: "usages of the profile", citation: "kubernetes signer/signer.go", check: usages_of_profile },
     Lint { name: "authority key identifier", citation: "RFC 5280 §4.2.1.1", check: authority_key_id },
     Lint { name: "subject alternative name", citation: "RFC 5280 §4.2.1.6", check: alt_names },
+    Lint { name: "pod identity", citation: "KEP-4317", check: pod_identity },
 ];
 
 type Tbs<'a> = TbsCertificate<'a>;
@@ -122,7 +125,7 @@ fn unique_ids(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> 
     ensure(tbs.issuer_uid.is_none() && tbs.subject_uid.is_none(), || "present".to_owned())
 }
 
-/// Only the five known extensions, each at most once, in order.
+/// Only the known extensions, each at most once, in order.
 fn extensions(tbs: &Tbs<'_>, _: &ExpectedCertificate<'_>) -> Result<(), String> {
     let found: Vec<String> = tbs.extensions().iter().map(|extension| extension.oid.to_id_string()).collect();
     let mut known = EXTENSIONS.iter();
@@ -219,6 +222,21 @@ fn alt_names(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), St
     })
 }
 
+/// The pod identity must be the expected one, which the gateway reads back with all its checks; absent if none is expected.
+// threat: pod-identity-extension
+fn pod_identity(tbs: &Tbs<'_>, expected: &ExpectedCertificate<'_>) -> Result<(), String> {
+    match (extension(tbs, POD_IDENTITY), expected.pod_identity) {
+        (None, None) => Ok(()),
+        (Some(extension), Some((identity, is_critical))) => {
+            let read = PodIdentity::parse(extension.value).map_err(|error| error.to_string())?;
+            ensure(read == *identity && extension.critical == is_critical, || {
+                format!("critical {}, {read:?}", extension.critical)
+            })
+        }
+        (found, _) => Err(if found.is_some() { "present" } else { "absent" }.to_owned()),
+    }
+}
+
 /// Go, and so kube-apiserver, must parse the certificate and find the user, the groups and the key that the profile
 /// checked. The other lints compare encodings, and would miss an encoder that loses a value. Ignores the signature.
 pub(super) fn check_identity(
@@ -233,6 +251,13 @@ pub(super) fn check_identity(
         found: error.to_string(),
     })?;
     let name = &read.subject.name;
+    if expected.pod_identity.is_some() {
+        PodIdentity::of_certificate(&read).map_err(|error| LintError {
+            lint: "pod identity",
+            citation: "KEP-4317",
+            found: error.to_string(),
+        })?;
+    }
     let same_name = in_order(name) == in_order(expected.name) && read.subject.uids.is_empty();
     ensure(same_name && read.public_key == *expected.key.key(), || format!("{name}, {}", read.public_key))
         .map_err(|found| LintError {

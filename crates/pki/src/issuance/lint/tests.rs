@@ -109,6 +109,7 @@ impl Good {
             key_id: &[],
             authority_key_id: &self.key_id,
             alt_names: &self.alt_names,
+            pod_identity: None,
         };
         fields.to_der().unwrap()
     }
@@ -130,6 +131,7 @@ impl Good {
             usages: &self.usages,
             allowed: Some(self.usages.clone()),
             cert_sign: false,
+            pod_identity: None,
         }
     }
 
@@ -212,6 +214,10 @@ fn every_lint_finds_a_violation_of_its_rule() {
             parts.patch(NAMES, &[6, 3, 0x55, 0x1d, 17], &[6, 3, 0x55, 0x1d, 17, 1, 1, 0xff]);
         }),
         ("subject alternative name", "absent", |parts| drop(parts.extensions.remove(NAMES))),
+        ("pod identity", "not asked for", |parts| {
+            let oid = [6, 9, 0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53, 1];
+            parts.extensions.push(element(0x30, &[&oid[..], &[4, 2, 0x30, 0]].concat()));
+        }),
         ("encoding", "no certificate", |parts| parts.fields.truncate(3)),
     ];
     let good = Good::new();

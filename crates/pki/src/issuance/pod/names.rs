@@ -4,6 +4,7 @@ use crate::issuance::alt_names::AltNames;
 use crate::issuance::dns;
 use crate::issuance::name_pattern::{identity, is_reserved, uri};
 use crate::issuance::subject::Subject;
+use crate::x509::pod_identity::{PodIdentity, PodIdentityError};
 
 /// The maximum number of names of each kind.
 const MAX_NAMES: usize = 64;
@@ -18,6 +19,7 @@ const MAX_TOTAL: usize = 16 * 1024;
 pub struct PodNames {
     subject: Subject,
     alt_names: AltNames,
+    identity: Option<PodIdentity>,
 }
 
 /// Why names may not be in a certificate.
@@ -79,7 +81,24 @@ impl PodNames {
         if subject.is_empty() && alt_names.is_empty() {
             return Err(InvalidPodName::None);
         }
-        Ok(Self { subject, alt_names })
+        Ok(Self { subject, alt_names, identity: None })
+    }
+
+    /// The names of a service account, and the pod to which the certificate is bound. The caller has read the objects and
+    /// compared them with the request. No template has a part in these names.
+    pub fn of_service_account(identity: PodIdentity) -> Result<Self, PodIdentityError> {
+        identity.check()?;
+        let subject = Subject {
+            common_name: identity.user_name(),
+            organization: identity.groups(),
+            ..Subject::default()
+        };
+        Ok(Self { subject, alt_names: AltNames::default(), identity: Some(identity) })
+    }
+
+    /// The pod to which the certificate is bound.
+    pub fn identity(&self) -> Option<&PodIdentity> {
+        self.identity.as_ref()
     }
 
     /// The subject.

@@ -23,6 +23,7 @@ fn profile() -> PodCertificateProfile {
         usages: [CertificateUsage::DigitalSignature, CertificateUsage::ClientAuth].into(),
         key_types: PodKeyType::ALL.into(),
         max_duration: 24 * HOUR,
+        identity: None,
     }
 }
 
@@ -252,4 +253,50 @@ fn an_authority_for_another_purpose_is_not_fit() {
     let error = servers.is_fit_for_pods(&profile()).unwrap_err().to_string();
     assert!(error.starts_with("the CA certificate allows server auth, but not client auth"), "{error}");
     assert_eq!(authority(KeyKind::EcdsaP256).is_fit_for_pods(&profile()), Ok(()));
+}
+
+fn identity() -> PodIdentity {
+    let [namespace, namespace_uid, service_account_name, service_account_uid] =
+        ["a", "ns-uid", "web", "sa-uid"].map(str::to_owned);
+    let [pod_name, pod_uid, node_name, node_uid] = ["web-0", "pod-uid", "n1", "node-uid"].map(str::to_owned);
+    PodIdentity {
+        namespace,
+        namespace_uid,
+        service_account_name,
+        service_account_uid,
+        pod_name,
+        pod_uid,
+        node_name,
+        node_uid,
+    }
+}
+
+#[test]
+fn the_extension_is_written_if_the_profile_asks_for_it_and_only_then() {
+    let authority = authority(KeyKind::EcdsaP256);
+    let key = PodKey::from_stub_request(&stub(&PemKey::generate(KeyKind::EcdsaP256).unwrap())).unwrap();
+    let plain = PodNames::new(None, Vec::new(), strings(&["a.example"]), Vec::new()).unwrap();
+    let bound = PodNames::of_service_account(identity()).unwrap();
+    let validity = PodValidity::of(NOW, 24 * HOUR, authority.validity(), [Jitter(0); 2]).unwrap();
+    let issued = |mode, names: &PodNames| {
+        let profile = PodCertificateProfile { identity: mode, ..profile() };
+        authority.prepare_pod(&profile, &key, names, validity).and_then(|prepared| authority.issue(prepared))
+    };
+    for mode in [PodIdentityMode::Critical, PodIdentityMode::NonCritical] {
+        let certificate = issued(Some(mode), &bound).unwrap();
+        let read = Certificate::parse(CertificateDer::from(certificate.der().to_vec())).unwrap();
+        assert_eq!(PodIdentity::of_certificate(&read), Ok(identity()), "{mode}");
+        assert_eq!(read.extensions.unhandled_critical, mode.is_critical());
+        assert_eq!(certificate.subject().common_name, "system:serviceaccount:a:web");
+        assert!(issued(Some(mode), &plain).is_err(), "{mode}: names of a template");
+        assert_eq!(mode.name().parse(), Ok(mode));
+    }
+    assert!(issued(None, &bound).is_err());
+    let read = issued(None, &plain).unwrap();
+    let read = Certificate::parse(CertificateDer::from(read.der().to_vec())).unwrap();
+    assert_eq!(read.extensions.pod_identity, None);
+    for part in ["", "a:b"] {
+        let broken = PodIdentity { service_account_name: part.to_owned(), ..identity() };
+        assert!(PodNames::of_service_account(broken).is_err(), "{part:?}");
+    }
 }
