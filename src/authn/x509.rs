@@ -104,6 +104,8 @@ pub struct VerifiedChain {
     valid_from: UnixTime,
     valid_until: UnixTime,
     user: OnceLock<Result<Option<Identity>, SubjectError>>,
+    /// Whether the leaf has a PodIdentity extension, of whatever content.
+    claims_pod: bool,
     pod: Option<VerifiedPod>,
 }
 
@@ -244,6 +246,7 @@ impl UnverifiedChain {
                     valid_from: from,
                     valid_until: until,
                     user: OnceLock::new(),
+                    claims_pod: leaf.extensions.pod_identity.is_some(),
                     pod: (owner == ChainOwner::Pod).then(|| VerifiedPod {
                         identity: PodIdentity::of_certificate(leaf),
                         user: OnceLock::new(),
@@ -356,7 +359,7 @@ impl ChainRefusal {
 
 impl VerdictMemo {
     /// Maximum number of verdicts: more than the bundles of one generation that a connection encounters.
-    const CAPACITY: usize = 16;
+    const CAPACITY: usize = 24;
 
     // threat: pod-identity-extension
     pub(super) fn verify(
@@ -394,16 +397,40 @@ impl VerdictMemo {
     }
 }
 
+/// Whether users and front proxies may have certificates with a PodIdentity extension.
+///
+/// The client chooses the intermediates, and so which of several CAs its chain leads to. Where pods authenticate by such certificates,
+/// one must not become a user's, whose objects no check looks for.
+// threat: pod-certificate-as-user
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PodIdentities {
+    /// As kube-apiserver does: the extension means nothing.
+    Ignored,
+    /// In clusters with a CA of pods.
+    Refused,
+}
+
+impl PodIdentities {
+    fn check(self, chain: &VerifiedChain) -> Result<(), AuthnError> {
+        if self == Self::Refused && chain.claims_pod {
+            const PROBLEM: &str = "it has a PodIdentity extension, and its chain leads to no CA of pods";
+            return Err(AuthnError::Invalid(format!("certificate of a pod refused: {PROBLEM}")));
+        }
+        Ok(())
+    }
+}
+
 /// Authenticates by client certificate: the common name is the user, the organizations are the groups.
 #[derive(Debug)]
 pub(crate) struct X509Authenticator {
     bundle: Arc<CaBundle>,
+    pods: PodIdentities,
 }
 
 impl X509Authenticator {
     /// Trusts the CAs in `bundle` for users.
-    pub(crate) fn new(bundle: Arc<CaBundle>) -> Self {
-        Self { bundle }
+    pub(crate) fn new(bundle: Arc<CaBundle>, pods: PodIdentities) -> Self {
+        Self { bundle, pods }
     }
 
     /// The verdict on the certificate of a request.
@@ -416,6 +443,10 @@ impl X509Authenticator {
         };
         let verdict = input.conn.verdicts.verify(input, ChainOwner::User, &self.bundle);
         let chain = verdict.map_err(|refusal| refusal.of(self.name(), input))?;
+        if let Err(error) = self.pods.check(&chain) {
+            step(Check::Other("pod identity"), StepOutcome::Failed, &|| error.to_string());
+            return Err(error);
+        }
         step(Check::Chain, StepOutcome::Passed, &|| {
             "signed by a client CA, valid for client authentication".to_owned()
         });
@@ -464,12 +495,13 @@ impl RequestAuthenticator for X509Authenticator {
 pub(crate) struct FrontProxyVerifier {
     bundle: Arc<CaBundle>,
     allowed_names: Vec<String>,
+    pods: PodIdentities,
 }
 
 impl FrontProxyVerifier {
     /// Trusts the CAs in `bundle` for clients whose common name is in `allowed_names`; an empty list allows every name.
-    pub(crate) fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>) -> Self {
-        Self { bundle, allowed_names }
+    pub(crate) fn new(bundle: Arc<CaBundle>, allowed_names: Vec<String>, pods: PodIdentities) -> Self {
+        Self { bundle, allowed_names, pods }
     }
 
     /// The chain of a front proxy: `None` for a client without certificate, an error for a certificate that is not a
@@ -483,6 +515,7 @@ impl FrontProxyVerifier {
             .verdicts
             .verify(input, ChainOwner::User, &self.bundle)
             .map_err(|refusal| AuthnError::Invalid(refusal.error.clone()))?;
+        self.pods.check(&chain)?;
         let name = chain.common_name();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
             return Ok(Some(chain));

@@ -32,7 +32,7 @@ use crate::authn::settings::Authentication;
 use crate::authn::token_getter::TokenGetter;
 use crate::authn::webhook::settings::WebhookSettings;
 use crate::authn::websocket::WebSocketAuthenticator;
-use crate::authn::x509::{FrontProxyVerifier, X509Authenticator};
+use crate::authn::x509::{FrontProxyVerifier, PodIdentities, X509Authenticator};
 use crate::authn::{Audience, RequestAuthenticator, TokenAuthenticator};
 use crate::authn::{service_account, webhook};
 use crate::backend::Backend;
@@ -237,13 +237,14 @@ fn chain(
     let audiences = &settings.audiences;
     let revocation = ClusterRevocation::new(&settings.revocation, &deps.revocation, &deps.metrics);
     let mut members: Vec<Box<dyn RequestAuthenticator>> = Vec::new();
+    let pods = if settings.pod_client_ca.is_some() { PodIdentities::Refused } else { PodIdentities::Ignored };
     if let Some(request_header) = &settings.request_header {
-        let verifier =
-            FrontProxyVerifier::new(Arc::clone(&request_header.ca), request_header.allowed_names.clone());
+        let (ca, names) = (Arc::clone(&request_header.ca), request_header.allowed_names.clone());
+        let verifier = FrontProxyVerifier::new(ca, names, pods);
         let authenticator = RequestHeaderAuthenticator::new(verifier, request_header.headers.clone());
         members.push(Box::new(AudienceAgnostic::new(audiences.clone(), Box::new(authenticator))));
     }
-    let users = settings.client_ca.as_ref().map(|bundle| X509Authenticator::new(Arc::clone(bundle)));
+    let users = settings.client_ca.as_ref().map(|bundle| X509Authenticator::new(Arc::clone(bundle), pods));
     match (&settings.pod_client_ca, objects) {
         (Some(bundle), Some(objects)) => {
             let (bundle, getter) = (Arc::clone(bundle), Arc::<TokenObjectCache>::clone(objects));

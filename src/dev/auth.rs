@@ -21,7 +21,7 @@ use super::pki::GATEWAY_CLIENT_NAME;
 use super::resources::{SECRETS, SIGNING_REQUESTS, SUBJECT_ACCESS_REVIEWS};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::trace::AuthnTrace;
-use crate::authn::x509::FrontProxyVerifier;
+use crate::authn::x509::{FrontProxyVerifier, PodIdentities};
 use crate::authn::{AuthnInput, ConnInfo, RequestAuthenticator as _};
 use crate::request::credentials::Credentials;
 
@@ -61,7 +61,11 @@ async fn user_in_headers(
     let header = |name| vec![format!("{prefix}{name}")];
     let (user, uid, group, extra) = (header("user"), header("uid"), header("group"), header("extra-"));
     let names = RequestHeaderNames::new(&user, &uid, &group, &extra).ok()?;
-    let verifier = FrontProxyVerifier::new(Arc::clone(front_proxies), vec![GATEWAY_CLIENT_NAME.to_owned()]);
+    let verifier = FrontProxyVerifier::new(
+        Arc::clone(front_proxies),
+        vec![GATEWAY_CLIENT_NAME.to_owned()],
+        PodIdentities::Ignored,
+    );
     let verdict = RequestHeaderAuthenticator::new(verifier, names).authenticate(input).await;
     Some(UserInfo::clone(&verdict.ok()??.user).in_authenticated_group())
 }

@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use super::{NOW, ready};
 use crate::authn::request_header::{RequestHeaderAuthenticator, RequestHeaderNames};
 use crate::authn::trace::AuthnTrace;
-use crate::authn::x509::{FrontProxyVerifier, UnverifiedChain, parse_chain_for_handshake};
+use crate::authn::x509::{FrontProxyVerifier, PodIdentities, UnverifiedChain, parse_chain_for_handshake};
 use crate::authn::{AuthnInput, AuthnVerdict, ConnInfo, RequestAuthenticator as _};
 use crate::request::credentials::Credentials;
 
@@ -126,7 +126,11 @@ pub(super) fn front_proxy(credentials: &Credentials) -> Option<Identity> {
             &names("X-Remote-Group"),
             &names("X-Remote-Extra-"),
         );
-        let verifier = FrontProxyVerifier::new(Arc::new(roots()?.clone()), vec!["alice".to_owned()]);
+        let verifier = FrontProxyVerifier::new(
+            Arc::new(roots()?.clone()),
+            vec!["alice".to_owned()],
+            PodIdentities::Ignored,
+        );
         let alice = CertificateDer::from(include_bytes!("authority/alice.der").to_vec());
         Some((RequestHeaderAuthenticator::new(verifier, names.ok()?), connection(vec![alice])))
     };

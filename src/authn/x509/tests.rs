@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use testkit::pki::{self, Builder, CN, Ca, Issued, SERVER_AUTH, SigAlg, bits, null, oid, seq, string, tlv};
 
 use super::{
-    ChainOwner, FrontProxyVerifier, UnverifiedChain, VerdictMemo, X509Authenticator,
+    ChainOwner, FrontProxyVerifier, PodIdentities, UnverifiedChain, VerdictMemo, X509Authenticator,
     parse_chain_for_handshake, parse_for_handshake,
 };
 use crate::authn::trace::AuthnTrace;
@@ -48,7 +48,7 @@ fn request<T>(conn: &ConnInfo, generation: u64, now: Duration, body: impl FnOnce
 }
 
 fn authenticate(roots: &[&Ca], chain: Vec<CertificateDer<'static>>, now: i64) -> AuthnVerdict {
-    let authenticator = X509Authenticator::new(bundle(roots));
+    let authenticator = X509Authenticator::new(bundle(roots), PodIdentities::Ignored);
     assert_eq!(authenticator.name(), "x509");
     request(&connection(chain), 1, at(now), |input| {
         futures_util::FutureExt::now_or_never(authenticator.authenticate(input))
@@ -164,7 +164,7 @@ fn a_front_proxy_is_recognized_by_its_ca_and_name() {
     let (root, users) = (Ca::new("proxies"), Ca::new("users"));
     let verify = |chain: Vec<CertificateDer<'static>>, names: &[&str]| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let verifier = FrontProxyVerifier::new(bundle(&[&root]), names);
+        let verifier = FrontProxyVerifier::new(bundle(&[&root]), names, PodIdentities::Ignored);
         request(&connection(chain), 1, at(NOW), |input| verifier.verify(input).map(|chain| chain.is_some()))
     };
     let proxy = root.leaf().cn("proxy").issue().chain;

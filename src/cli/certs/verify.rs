@@ -19,7 +19,7 @@ use crate::authn::chain::AuthnChain;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::authn::revocation::{ClusterRevocation, RevocationSettings};
 use crate::authn::settings::Authentication;
-use crate::authn::x509::X509Authenticator;
+use crate::authn::x509::{PodIdentities, X509Authenticator};
 use crate::config::{ConfigError, ConfigErrors};
 use crate::metrics::Metrics;
 use crate::state::effective_config::EffectiveConfig;
@@ -61,7 +61,11 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
     let (watch, metrics) = (RevocationWatch::new(), Arc::new(Metrics::new()));
     let revocation = ClusterRevocation::new(&revocation, &watch, &metrics);
-    let chain = match AuthnChain::new(vec![Box::new(X509Authenticator::new(bundle))], None, revocation) {
+    let chain = match AuthnChain::new(
+        vec![Box::new(X509Authenticator::new(bundle, PodIdentities::Ignored))],
+        None,
+        revocation,
+    ) {
         Ok(chain) => chain,
         Err(error) => return failed(&error.to_string()),
     };
@@ -122,8 +126,17 @@ fn trusted(flags: &CertificateVerifyFlags) -> Result<Trusted, ConfigErrors> {
         ));
     };
     let Some(bundle) = &cluster.authentication.client_ca else {
-        let problem = format!("cluster {} does not accept client certificates", cluster.name);
-        return Err(wrong(ConfigError::new("client-ca-file", problem).fix("set clientCAFile")));
+        let (name, authentication) = (&cluster.name, &cluster.authentication);
+        let (problem, fix) = match authentication.pod_client_ca {
+            Some(_) => (
+                format!(
+                    "cluster {name} accepts client certificates of pods alone, whose objects only the gateway can look up"
+                ),
+                "ask the gateway: kubectl auth whoami with the certificate",
+            ),
+            None => (format!("cluster {name} does not accept client certificates"), "set clientCAFile"),
+        };
+        return Err(wrong(ConfigError::new("client-ca-file", problem).fix(fix)));
     };
     let revocation = cluster.authentication.revocation.clone();
     Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle), revocation))

@@ -10,7 +10,7 @@ use testkit::pki::{Builder, Ca, Issued, SERVER_AUTH, seq, tlv};
 
 use super::super::pod_certificate::PodCertificateAuthenticator;
 use super::*;
-use crate::authn::x509::{UnverifiedChain, X509Authenticator};
+use crate::authn::x509::{FrontProxyVerifier, PodIdentities, UnverifiedChain, X509Authenticator};
 use crate::authn::{AuthnInput, AuthnMethod, ConnInfo, RequestAuthenticator};
 use crate::request::credentials::Credentials;
 
@@ -58,7 +58,7 @@ fn certificate(ca: &Ca, is_critical: bool) -> Issued {
 }
 
 fn authenticator(pods: &Ca, users: Option<&Ca>, lookup: Arc<dyn TokenGetter>) -> PodCertificateAuthenticator {
-    let users = users.map(|users| X509Authenticator::new(bundle(users)));
+    let users = users.map(|users| X509Authenticator::new(bundle(users), PodIdentities::Refused));
     PodCertificateAuthenticator::new(bundle(pods), users, lookup, false, &CacheShare::UNBOUNDED)
 }
 
@@ -240,13 +240,11 @@ fn a_certificate_of_the_pod_ca_that_is_not_sound_is_refused_and_no_plain_user() 
 }
 
 #[test]
-fn the_extension_of_another_ca_counts_for_nothing() {
+fn the_extension_of_another_ca_makes_neither_a_pod_nor_a_user() {
     let (pods, users) = (Ca::new("pods"), Ca::new("users"));
     let authenticator = authenticator(&pods, Some(&users), Arc::new(cluster()));
-    // As kube-apiserver reads it: a user by this name, without UID, pod and node.
-    let plain = verdict(&authenticator, certificate(&users, false)).unwrap().unwrap();
-    assert_eq!((plain.method, plain.user.uid.as_deref()), (AuthnMethod::X509, None));
-    assert_eq!(plain.user.extra.keys().collect::<Vec<_>>(), [CREDENTIAL_ID]);
+    let claimed = verdict(&authenticator, certificate(&users, false)).unwrap_err().to_string();
+    assert!(claimed.ends_with("its chain leads to no CA of pods"), "{claimed}");
     let critical = verdict(&authenticator, certificate(&users, true)).unwrap_err().to_string();
     assert!(critical.ends_with("x509: unhandled critical extension"), "{critical}");
     assert_eq!(user(verdict(&authenticator, users.leaf().cn("alice").issue())).name, "alice");
@@ -254,12 +252,42 @@ fn the_extension_of_another_ca_counts_for_nothing() {
     assert!(matches!(stranger, Err(AuthnError::Invalid(_))), "{stranger:?}");
 }
 
+/// Where no pods authenticate by certificates, the extension means nothing, as at kube-apiserver.
+#[test]
+fn without_a_ca_of_pods_the_extension_means_nothing() {
+    let ca = Ca::new("users");
+    let users = X509Authenticator::new(bundle(&ca), PodIdentities::Ignored);
+    let plain = verdict(&users, certificate(&ca, false)).unwrap().unwrap();
+    assert_eq!((plain.method, plain.user.uid.as_deref()), (AuthnMethod::X509, None));
+    assert_eq!(plain.user.extra.keys().collect::<Vec<_>>(), [CREDENTIAL_ID]);
+}
+
+/// The client chooses the intermediates: one that both the CA of pods and another have signed leads to the other, too.
+#[test]
+fn a_pod_becomes_no_user_and_no_front_proxy_by_another_chain() {
+    let others = Ca::new("others");
+    let conn = connection(certificate(&others, false));
+    let input = AuthnInput {
+        conn: &conn,
+        credentials: &Credentials::default(),
+        path: "/",
+        audiences: &[],
+        generation: 1,
+        now: seconds(NOW),
+        trace: &AuthnTrace::default(),
+    };
+    for (rule, is_accepted) in [(PodIdentities::Refused, false), (PodIdentities::Ignored, true)] {
+        let proxies = FrontProxyVerifier::new(bundle(&others), Vec::new(), rule);
+        assert_eq!(proxies.verify(&input).is_ok_and(|chain| chain.is_some()), is_accepted, "{rule:?}");
+    }
+}
+
 /// One CA may be that of users in one cluster and of pods in another, and a connection may be for both.
 #[test]
 fn a_verdict_on_a_pod_is_not_one_on_a_user_over_the_same_connection() {
     let ca = Ca::new("both");
     let pods = authenticator(&ca, None, Arc::new(cluster()));
-    let users = X509Authenticator::new(bundle(&ca));
+    let users = X509Authenticator::new(bundle(&ca), PodIdentities::Refused);
     for is_pod_first in [true, false] {
         let conn = connection(certificate(&ca, true));
         let of = |authenticator: &dyn RequestAuthenticator| {
