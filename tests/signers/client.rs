@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use testkit::pki::{Ca, Issued};
@@ -68,6 +69,7 @@ impl Api {
         let mut roots = RootCertStore::empty();
         roots.add(servers.cert.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let keys = provider.key_provider;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -75,7 +77,10 @@ impl Api {
         let config = match identity {
             None => config.with_no_client_auth(),
             Some(identity) => {
-                config.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key()).unwrap()
+                // Not `with_client_auth_cert`, which refuses a certificate with a critical extension that rustls does not know.
+                let key = keys.load_private_key(identity.key.clone_key()).unwrap();
+                let certified = CertifiedKey::new(identity.chain.clone(), key);
+                config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };
         let connector =

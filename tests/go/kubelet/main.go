@@ -1,5 +1,5 @@
 // A kubelet whose containers and mounts are not real: kubemark's hollow node. It registers its node, and writes the volumes of its pods
-// below a directory in $TMPDIR.
+// below a directory in /tmp, which it names in its log.
 //
 //	kubelet --morph=kubelet --kubeconfig=FILE --name=NODE --use-host-image-service=false [--feature-gates=NAME=true]
 package main

@@ -82,6 +82,10 @@ fn signs_pods(ca: &str) -> String {
     format!("  controllerManager: {{controllers: [{controllers}], podSignerProfiles: pods-by-{ca}.yaml}}\n")
 }
 
+fn trusts_pods(ca: &str) -> String {
+    format!("  authentication: {{podClientCAFile: {ca}.crt}}\n")
+}
+
 fn trusts(ca: &str) -> String {
     format!("  authentication: {{clientCAFile: {ca}.crt}}\n")
 }
@@ -171,6 +175,12 @@ fn a_signing_authority_that_another_cluster_trusts_is_refused() {
             "",
             [signs_pods("a-ca"), trusts("a-ca")],
             "cluster b accepts client certificates of this CA: pods of a could act as any user in b",
+        ),
+        (
+            "B trusts A's pods as pods",
+            "",
+            [signs_pods("a-ca"), trusts_pods("a-ca")],
+            "cluster b accepts certificates of pods of this CA",
         ),
         (
             "front proxies of B are of A's",

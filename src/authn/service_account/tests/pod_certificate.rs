@@ -252,6 +252,22 @@ fn the_extension_of_another_ca_makes_neither_a_pod_nor_a_user() {
     assert!(matches!(stranger, Err(AuthnError::Invalid(_))), "{stranger:?}");
 }
 
+#[test]
+fn a_pod_below_an_intermediate_is_a_pod_and_the_intermediate_has_no_critical_extension() {
+    let root = Ca::new("pods");
+    let authenticator = authenticator(&root, None, Arc::new(cluster()));
+    let middle = root.intermediate("middle");
+    let found = verdict(&authenticator, certificate(&middle, true)).unwrap().unwrap();
+    assert_eq!(found.method, AuthnMethod::PodCertificate);
+    let claiming = root.build_intermediate("claiming").extension(
+        POD_IDENTITY,
+        true,
+        identity_of_pod().to_der().unwrap(),
+    );
+    let error = verdict(&authenticator, certificate(&claiming.issue_ca(), true)).unwrap_err().to_string();
+    assert!(error.contains("unhandled critical extension"), "{error}");
+}
+
 /// Where no pods authenticate by certificates, the extension means nothing, as at kube-apiserver.
 #[test]
 fn without_a_ca_of_pods_the_extension_means_nothing() {
