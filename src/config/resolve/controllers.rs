@@ -164,14 +164,6 @@ impl ConfigResolver<'_> {
         let of_signers = of_signers.chain(pod_signers.iter().map(PodSignerSettings::published));
         let published = self.published(given, &names, of_signers.collect(), serving);
         let election = election?;
-        let has_crl =
-            |signer: &PodSignerSettings| signer.records.as_ref().is_some_and(|records| records.crl.is_some());
-        if election.is_some() && pod_signers.iter().any(has_crl) {
-            self.warnings.push(format!(
-                "{profiles} has a crlFile, which the leader alone writes: replicas on several machines need one directory for it \
-                 and for indexFile, or the next leader loses revocations"
-            ));
-        }
         let controllers =
             ControllerSettings { names, signers, pod_signers, signing_duration, published, log, election };
         Some((controllers, authorities))

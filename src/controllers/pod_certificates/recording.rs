@@ -135,7 +135,6 @@ pub(super) async fn record(
     if let (Some(gate), Some(records)) = (gate, &signer.records) {
         let pod = indexed(request);
         // First: an event about the pod may come before the next instruction.
-        // threat: revoked-pod-certificate
         if records.crl.is_some() {
             recording.pods.track(&pod);
         }

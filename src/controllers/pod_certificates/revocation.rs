@@ -129,6 +129,7 @@ impl<'a> Deletions<'a> {
 }
 
 /// Revokes the certificates of deleted pods, for ever.
+// threat: revoked-pod-certificate
 pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infallible {
     let signers = signers(context);
     if signers.is_empty() {

@@ -9,11 +9,11 @@ use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::profile::SignerName;
 use portcullis_tools::certs::signer_records::{INDEX_EXTENSION, SignerCrl, SignerRecords};
 
-use crate::config::claims::Claims;
 use crate::config::error::ConfigError;
 use crate::config::flags::PodSignerKeys;
 use crate::config::resolve::ConfigResolver;
 use crate::config::sections::MergedSection;
+use crate::config::separate_cluster::Claims;
 use crate::controllers::settings::PodSignerSettings;
 
 /// The shortest lifetime of a CRL, and the longest: a consumer may use a list until its end.

@@ -39,7 +39,6 @@ impl<'a> Brake<'a> {
     }
 
     /// Whether the pods that a list lacks must not be revoked now.
-    // threat: mass-revocation
     pub(super) async fn holds(&mut self, context: &ControllerContext, known: usize, missing: usize) -> bool {
         let (cluster, controller) = (&*context.cluster, CONTROLLER.alias());
         if known < MIN_PODS || missing.saturating_mul(2) <= known {
