@@ -9,6 +9,7 @@ mod audit;
 mod checks;
 mod decision;
 mod objects;
+mod recording;
 mod request;
 mod revocation;
 pub(crate) mod rules;
@@ -24,7 +25,6 @@ use std::time::Duration;
 
 use aws_lc_rs::rand;
 use portcullis_pki::issuance::pod::Jitter;
-use portcullis_system::clock::UnixTime;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -37,14 +37,13 @@ use super::expiration::ExpirationGauges;
 use super::problems::error_message;
 use super::queue::{AttemptOutcome, RetryPolicy};
 use super::request_feed::{RequestFeed, RequestKey};
-use super::settings::{ControllerName, PodSignerSettings, SigningLog};
-use super::signing_log::{LogAttempt, LogDetails, LogVerdict};
+use super::settings::{ControllerName, PodSignerSettings};
 use super::worker::{WORKERS, work};
 use audit::PodAuditLine;
 use decision::{PodCertificate, PodDecision, Refusal, decide};
 use objects::ReadObject;
+use recording::Recording;
 use request::{MANIFEST, PodRequest, PodRequestSummary, RESOURCE};
-use revocation::TrackedPods;
 
 const CONTROLLER: ControllerName = ControllerName::PodCertificateSigning;
 /// The wait before the versions are read again after one is gone.
@@ -56,10 +55,10 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let ends = signers.iter().map(|signer| (signer.name.as_str(), signer.authority.not_after()));
     let _expirations = ExpirationGauges::show(&context, ends);
     let permits = Arc::new(Semaphore::new(WORKERS));
-    let pods = Arc::new(TrackedPods::default());
+    let recording = Recording::new(signers);
     tokio::select! {
-        never = sign_all(&context, &permits, &pods) => never,
-        never = revocation::run(&context, &pods) => never,
+        never = sign_all(&context, &permits, &recording) => never,
+        never = revocation::run(&context, &recording.pods) => never,
     }
 }
 
@@ -67,14 +66,14 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
 async fn sign_all(
     context: &ControllerContext,
     permits: &Arc<Semaphore>,
-    pods: &Arc<TrackedPods>,
+    recording: &Recording,
 ) -> Infallible {
     loop {
         // An upgrade of the API server may end a version.
         let version = served::version(context).await;
         let absent = Notify::new();
         tokio::select! {
-            never = sign(context, version, (permits, pods), &absent) => match never {},
+            never = sign(context, version, (permits, recording), &absent) => match never {},
             () = absent.notified() => {}
         }
         // An API server that announces the requests and does not serve them must not be asked in a loop.
@@ -86,7 +85,7 @@ async fn sign_all(
 async fn sign(
     context: &ControllerContext,
     version: ApiVersion,
-    shared: (&Arc<Semaphore>, &Arc<TrackedPods>),
+    shared: (&Arc<Semaphore>, &Recording),
     absent: &Notify,
 ) -> Infallible {
     let forgotten = AtomicU64::new(0);
@@ -116,7 +115,7 @@ async fn sign(
 async fn handle(
     context: &ControllerContext,
     version: ApiVersion,
-    (permits, pods): (&Arc<Semaphore>, &Arc<TrackedPods>),
+    (permits, recording): (&Arc<Semaphore>, &Recording),
     key: RequestKey,
 ) -> AttemptOutcome {
     let request = match read_pending(context, version, &key).await {
@@ -127,6 +126,9 @@ async fn handle(
     let Some(signer) = signers.iter().find(|signer| signer.name.as_str() == request.spec.signer_name) else {
         return AttemptOutcome::Done;
     };
+    if !recording.admits(signer) {
+        return AttemptOutcome::Retry;
+    }
     let with_namespace = signer.profile.identity.is_some() || signer.rules.uses_namespace();
     let objects = objects::read_objects(context, &request, with_namespace).await;
     let objects = match objects {
@@ -136,19 +138,16 @@ async fn handle(
     read_works(context, "the objects of a request");
     let Ok(permit) = Arc::clone(permits).acquire_owned().await else { return AttemptOutcome::Retry };
     let Some(jitters) = jitters() else { return AttemptOutcome::Retry };
-    let (signer, now): (PodSignerSettings, _) = (signer.clone(), context.clock.now());
-    let (checked, cluster) = (Arc::clone(&request), Arc::clone(&context.cluster));
-    let (log, pods) = (context.settings.log.clone(), Arc::clone(pods));
+    let (signing, now): (PodSignerSettings, _) = (signer.clone(), context.clock.now());
+    let checked = Arc::clone(&request);
     // Expressions take time, and the key may be in an HSM. Only this future writes: once it is dropped, the signature is
     // lost.
     let deciding = spawn_blocking(move || {
-        let decision = decide(&checked, &objects, &signer, now, jitters);
-        let logged = log.and_then(|log| append(&log, &cluster, &checked, &decision, now));
-        let recorded = revocation::record(&pods, &checked, &signer, &decision, now);
+        let decision = decide(&checked, &objects, &signing, now, jitters);
         drop(permit);
-        (decision, logged, recorded)
+        decision
     });
-    let Ok((decision, logged, recorded)) = deciding.await else {
+    let Ok(decision) = deciding.await else {
         context.metrics.panics.inc();
         error!(cluster = &*context.cluster, request = &*key.name, "signing panicked");
         return AttemptOutcome::Retry;
@@ -157,12 +156,9 @@ async fn handle(
         // The replica is stopping: the next leader signs the request.
         return AttemptOutcome::Retry;
     }
-    let decision = match logged.map_or(LogVerdict::Issue, |attempt| attempt.verdict(context, CONTROLLER)) {
-        LogVerdict::Issue => decision,
-        LogVerdict::Retry => return AttemptOutcome::Retry,
-        LogVerdict::Refuse(problem) => PodDecision::Refused(Refusal::failed("CertificateTooLarge", problem)),
-    };
-    if !revocation::permits(context, &request.spec.signer_name, recorded) {
+    let recorded = recording::record(context, recording, signer, (&request, decision), now).await;
+    let Some(decision) = recorded else { return AttemptOutcome::Retry };
+    if context.writes.is_closed() {
         return AttemptOutcome::Retry;
     }
     match decision {
@@ -174,26 +170,6 @@ async fn handle(
         PodDecision::Refused(refusal) => refuse(context, version, &request, &refusal).await,
         PodDecision::Issued(certificate) => issue(context, version, &key, &request, &certificate).await,
     }
-}
-
-/// Logs the certificate, if there is one. Blocks.
-fn append(
-    log: &SigningLog,
-    cluster: &str,
-    request: &PodRequest,
-    decision: &PodDecision,
-    now: UnixTime,
-) -> Option<LogAttempt> {
-    let PodDecision::Issued(certificate) = decision else { return None };
-    let (metadata, spec) = (&request.metadata, &request.spec);
-    let details = LogDetails {
-        cluster,
-        signer_name: &spec.signer_name,
-        request: &format!("{}/{}", metadata.namespace, metadata.name),
-        uid: &metadata.uid,
-        requester: &format!("system:serviceaccount:{}:{}", metadata.namespace, spec.service_account_name),
-    };
-    Some(log.append(certificate.issued.der(), &details, now))
 }
 
 async fn refuse(

@@ -170,7 +170,12 @@ impl ConfigResolver<'_> {
             let own = &given.values.controller_manager;
             let own = (!own.is_empty()).then(|| given.below("controllerManager", own));
             let layers = [controller_template.clone(), own, Some(flags.controllers.layer())];
-            let running = self.section(layers).and_then(|given| self.controllers(&given));
+            let running = self.section(layers).and_then(|given| {
+                let running = self.controllers(&given)?;
+                let key = given.key("pod-signer-profiles");
+                self.claim_records(&running.0.pod_signers, &key, &mut claims);
+                Some(running)
+            });
             let name = self.cluster_name(&given, &mut claims);
             let routes = self.routes(&given, several, &mut claims);
             self.inputs.set_credential_user(name.clone().map(CredentialUser::Cluster));
@@ -277,7 +282,13 @@ impl ConfigResolver<'_> {
     }
 
     /// Reports an error if another cluster has the same value.
-    fn claim(&mut self, kind: &'static str, value: &str, key: String, claims: &mut Claims) -> Option<()> {
+    pub(super) fn claim(
+        &mut self,
+        kind: &'static str,
+        value: &str,
+        key: String,
+        claims: &mut Claims,
+    ) -> Option<()> {
         let Some(first) = claims.get(&(kind, value.to_owned())) else {
             claims.insert((kind, value.to_owned()), key);
             return Some(());

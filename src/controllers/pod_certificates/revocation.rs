@@ -3,31 +3,36 @@
 //! The index of a signer is the record: a certificate is in it, with the UID of its pod, before the API server gets the
 //! certificate. This task follows the pods of the cluster, and keeps in memory only those with certificates. A restart reads
 //! the index, and compares it with the list of pods. A list may be older than a pod, so a pod that it lacks is read once more;
-//! the event of a deletion is certain. Runs on the leader alone. A failed write is repeated until it works.
+//! the event of a deletion is certain. Runs on the leader alone. A failed write is repeated until it works. Each signer has its
+//! own loop: its files never delay the CRLs of the others, and reading pods delays no CRL.
+
+mod brake;
 
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 use portcullis_tools::certs::signer_records::{
-    CrlOutcome, IndexedPod, RecordedCertificate, SignerRecordsError,
+    CrlOutcome, IndexedPod, IndexedPods, RecordOwner, RevocationOutcome, SignerRecords, SignerRecordsError,
 };
 use serde::Deserialize;
+use tokio::sync::{Notify, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, sleep_until};
-use tracing::{debug, error, info};
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, error, info, warn};
 
-use super::decision::PodDecision;
-use super::request::{MANIFEST, PodRequest};
+use super::request::MANIFEST;
 use super::{CONTROLLER, ControllerContext, PodSignerSettings};
 use crate::backend::follow::{FollowError, FollowEvent, FollowedResource, Follower};
 use crate::controllers::problems::error_message;
 use crate::controllers::request_feed::POLICY;
+use brake::Brake;
 
 /// How long deletions are gathered before a CRL is signed.
 const GATHERING_INTERVAL: Duration = Duration::from_secs(1);
@@ -37,8 +42,15 @@ const CHECK_INTERVAL: Duration = Duration::from_mins(10);
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
 /// The wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-const CAUSE: &str = "podcertificaterequest-signing revokes certificates";
+/// How long work on files may take before the log says so.
+const SLOW_INTERVAL: Duration = Duration::from_mins(1);
+/// The pods that are read at a time, and how long each may take.
+const CONCURRENT_READS: usize = 8;
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+const CAUSE: &str = "podcertificaterequest-signing revokes certificates of";
+const FOREIGN_CAUSE: &str = "podcertificaterequest-signing finds foreign certificates of";
 const FOLLOW_CAUSE: &str = "podcertificaterequest-signing follows pods";
+const READ_CAUSE: &str = "podcertificaterequest-signing reads pods that a list lacks";
 
 /// The pods with certificates that a CRL may have to list, by their UIDs.
 #[derive(Debug, Default)]
@@ -52,17 +64,18 @@ struct PodName {
 }
 
 impl TrackedPods {
-    fn track(&self, pod: &IndexedPod) {
+    /// Returns whether the pod is new.
+    pub(super) fn track(&self, pod: &IndexedPod) -> bool {
         let name = PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
-        lock(&self.0).insert(pod.uid.clone(), name);
+        lock(&self.0).insert(pod.uid.clone(), name).is_none()
     }
 
     fn contains(&self, uid: &str) -> bool {
         lock(&self.0).contains_key(uid)
     }
 
-    fn forget(&self, uids: &HashSet<String>) {
-        lock(&self.0).retain(|uid, _| !uids.contains(uid));
+    fn forget(&self, is_done: impl Fn(&str) -> bool) {
+        lock(&self.0).retain(|uid, _| !is_done(uid));
     }
 
     fn all(&self) -> HashMap<String, PodName> {
@@ -70,90 +83,253 @@ impl TrackedPods {
     }
 }
 
-/// Records a certificate that was signed, if its signer has an index. Blocks. The pod is tracked first: an event about it may
-/// come before the next instruction.
-// threat: revoked-pod-certificate
-pub(super) fn record(
-    pods: &TrackedPods,
-    request: &PodRequest,
-    signer: &PodSignerSettings,
-    decision: &PodDecision,
-    now: UnixTime,
-) -> Result<(), SignerRecordsError> {
-    let (PodDecision::Issued(certificate), Some(records)) = (decision, &signer.records) else {
-        return Ok(());
-    };
-    let (namespace, spec) = (&request.metadata.namespace, &request.spec);
-    let pod = IndexedPod {
-        namespace: namespace.clone(),
-        name: spec.pod_name.clone(),
-        uid: spec.pod_uid.clone(),
-        service_account: spec.service_account_name.clone(),
-        node: spec.node_name.clone(),
-    };
-    if records.crl.is_some() {
-        pods.track(&pod);
-    }
-    let recorded = RecordedCertificate {
-        issued: &certificate.issued,
-        alt_names: certificate.names.alt_names(),
-        signer: &spec.signer_name,
-        pod: &pod,
-    };
-    records.record(recorded, &signer.authority, now)
+/// The pods that are gone, for each signer that has not revoked their certificates yet.
+struct Deletions<'a> {
+    pods: &'a TrackedPods,
+    pending: Mutex<Vec<HashSet<String>>>,
+    wakers: Vec<Notify>,
 }
 
-/// Whether a certificate may be issued: it is in the index, or needs not be. Logs a failure once.
-pub(super) fn permits(
-    context: &ControllerContext,
-    signer: &str,
-    recorded: Result<(), SignerRecordsError>,
-) -> bool {
-    let (cluster, controller) = (&*context.cluster, CONTROLLER.alias());
-    let cause = format!("{controller} records certificates of {signer}");
-    match recorded {
-        Ok(()) => {
-            context.problems.ends(&cause);
-            return true;
-        }
-        Err(problem) if context.problems.begins(&cause) => {
-            error!(cluster, controller, signer, "no certificate is issued, will retry: index: {problem}");
-        }
-        Err(problem) => debug!(cluster, controller, signer, "index: {problem}"),
+impl<'a> Deletions<'a> {
+    fn new(pods: &'a TrackedPods, signers: usize) -> Self {
+        let wakers = std::iter::repeat_with(Notify::new).take(signers).collect();
+        Self { pods, pending: Mutex::new(vec![HashSet::new(); signers]), wakers }
     }
-    false
+
+    fn add(&self, uid: &str) {
+        for signer in lock(&self.pending).iter_mut() {
+            signer.insert(uid.to_owned());
+        }
+        self.wakers.iter().for_each(Notify::notify_one);
+    }
+
+    fn of(&self, signer: usize) -> HashSet<String> {
+        lock(&self.pending).get(signer).cloned().unwrap_or_default()
+    }
+
+    /// The signer has revoked the certificates of these pods. Those that no signer needs are forgotten.
+    fn revoked(&self, signer: usize, uids: &HashSet<String>) {
+        if uids.is_empty() {
+            return;
+        }
+        let mut pending = lock(&self.pending);
+        if let Some(own) = pending.get_mut(signer) {
+            own.retain(|uid| !uids.contains(uid));
+        }
+        let is_needed = |uid: &str| pending.iter().any(|signer| signer.contains(uid));
+        self.pods.forget(|uid| uids.contains(uid) && !is_needed(uid));
+    }
+
+    async fn wait(&self, signer: usize) {
+        match self.wakers.get(signer) {
+            Some(waker) => waker.notified().await,
+            None => std::future::pending().await,
+        }
+    }
 }
 
 /// Revokes the certificates of deleted pods, for ever.
+// threat: revoked-pod-certificate
 pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infallible {
     let signers = signers(context);
     if signers.is_empty() {
         return std::future::pending().await;
     }
-    let has_crl =
-        |signer: &PodSignerSettings| signer.records.as_ref().is_some_and(|records| records.crl.is_some());
-    let follows_pods = signers.iter().any(has_crl);
-    let revoker = Revoker { context, pods, signers };
-    while !follows_pods {
-        // There are indexes alone.
-        let retry = revoker.write(&mut HashSet::new(), true).await;
-        sleep(if retry.is_ok() { PRUNE_INTERVAL } else { RETRY_INTERVAL }).await;
+    let deletions = Deletions::new(pods, signers.len());
+    let (loads, loaded) = watch::channel(0);
+    let revoker = |(index, (signer, records))| SignerRevoker {
+        context,
+        deletions: &deletions,
+        loads: &loads,
+        index,
+        signer,
+        records,
+    };
+    let revokers: Vec<SignerRevoker<'_>> = signers.into_iter().enumerate().map(revoker).collect();
+    let with_crl: Vec<&SignerRecords> =
+        revokers.iter().filter(|revoker| revoker.has_crl()).map(|revoker| &revoker.records).collect();
+    let keeping = join_all(revokers.iter().map(SignerRevoker::keep));
+    let following = async {
+        match with_crl.first() {
+            Some(first) => {
+                let follower = PodFollower { context, deletions: &deletions, brake: Brake::new(first) };
+                follower.follow(loaded, with_crl.len()).await
+            }
+            // There are indexes alone.
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = keeping => std::future::pending().await,
+        never = following => never,
     }
-    while !revoker.load().await {
-        sleep(RETRY_INTERVAL).await;
-    }
-    revoker.follow().await
 }
 
 /// The signers with an index, one for each CA.
-fn signers(context: &ControllerContext) -> Vec<PodSignerSettings> {
-    let mut signers: Vec<PodSignerSettings> = Vec::new();
-    for signer in context.settings.pod_signers.iter().filter(|signer| signer.records.is_some()) {
-        if !signers.iter().any(|known| known.records == signer.records) {
-            signers.push(signer.clone());
+fn signers(context: &ControllerContext) -> Vec<(PodSignerSettings, SignerRecords)> {
+    let mut signers: Vec<(PodSignerSettings, SignerRecords)> = Vec::new();
+    for signer in &context.settings.pod_signers {
+        if let Some(records) = &signer.records
+            && !signers.iter().any(|(_, known)| known == records)
+        {
+            signers.push((signer.clone(), records.clone()));
         }
     }
     signers
+}
+
+/// A CRL or a record could not be written; the log has the reason.
+struct Unwritten;
+
+/// Revokes the certificates of one signer, and those of the other signers of its CA.
+struct SignerRevoker<'a> {
+    context: &'a ControllerContext,
+    deletions: &'a Deletions<'a>,
+    /// Counts the first attempts to read an index, and the later ones that have found pods.
+    loads: &'a watch::Sender<usize>,
+    index: usize,
+    signer: PodSignerSettings,
+    records: SignerRecords,
+}
+
+impl SignerRevoker<'_> {
+    fn has_crl(&self) -> bool {
+        self.records.crl.is_some()
+    }
+
+    /// Keeps the record and the CRL.
+    async fn keep(&self) -> Infallible {
+        let mut is_loaded = !self.has_crl() || self.load(true).await;
+        // At once: the CRL may be due, or absent.
+        let mut prune_due = Instant::now();
+        loop {
+            let prunes = Instant::now() >= prune_due;
+            let is_written = self.write(prunes).await.is_ok();
+            if is_written && prunes {
+                prune_due = Instant::now() + PRUNE_INTERVAL;
+            }
+            if !is_written || !is_loaded {
+                sleep(RETRY_INTERVAL).await;
+                is_loaded = is_loaded || self.load(false).await;
+                continue;
+            }
+            self.context.problems.ends(&self.cause(CAUSE));
+            tokio::select! {
+                () = sleep(CHECK_INTERVAL) => {}
+                () = self.deletions.wait(self.index) => sleep(GATHERING_INTERVAL).await,
+            }
+        }
+    }
+
+    /// Reads the index. Returns whether all of it could be read.
+    async fn load(&self, is_first: bool) -> bool {
+        let (now, records) = (self.context.clock.now(), self.records.clone());
+        let found = self.blocking(move |owner| records.pods(owner, now)).await;
+        let (mut has_new, mut is_complete) = (false, false);
+        match found {
+            Ok(IndexedPods { pods, foreign, problem }) => {
+                for pod in &pods {
+                    has_new |= self.deletions.pods.track(pod);
+                }
+                self.found_foreign(foreign);
+                match problem {
+                    Some(problem) => self.failed(&problem),
+                    None => is_complete = true,
+                }
+            }
+            Err(problem) => self.failed(&problem),
+        }
+        if is_first || has_new {
+            self.loads.send_modify(|loads| *loads += 1);
+        }
+        is_complete
+    }
+
+    /// Revokes the certificates of pods that are gone, and writes the CRL if it is due. `prunes`: drops old lines, too.
+    async fn write(&self, prunes: bool) -> Result<(), Unwritten> {
+        let (now, records, gone) =
+            (self.context.clock.now(), self.records.clone(), self.deletions.of(self.index));
+        let uids = gone.clone();
+        let written = self.blocking(move |owner| {
+            let outcome = records.revoke(owner, &uids, now)?;
+            // The CRL was written before.
+            let pruned = if prunes { records.prune(now) } else { Ok(()) };
+            Ok((outcome, pruned))
+        });
+        let (outcome, pruned) = written.await.map_err(|problem| {
+            self.failed(&problem);
+            Unwritten
+        })?;
+        let (crl, problem) = match outcome {
+            Some(RevocationOutcome { crl, problem }) => (Some(crl), problem),
+            None => (None, None),
+        };
+        self.written(crl);
+        if problem.is_none() {
+            self.deletions.revoked(self.index, &gone);
+        }
+        match problem.or(pruned.err()) {
+            Some(problem) => {
+                self.failed(&problem);
+                Err(Unwritten)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn cause(&self, cause: &str) -> String {
+        format!("{cause} {}", self.signer.name.as_str())
+    }
+
+    fn written(&self, crl: Option<CrlOutcome>) {
+        let Some(CrlOutcome { revoked, entries, is_written: true }) = crl else { return };
+        let (cluster, signer) = (&*self.context.cluster, self.signer.name.as_str());
+        info!(cluster, signer, revoked, entries, "CRL written");
+    }
+
+    fn failed(&self, problem: &SignerRecordsError) {
+        let (cluster, controller) = (&*self.context.cluster, CONTROLLER.alias());
+        let signer = self.signer.name.as_str();
+        if self.context.problems.begins(&self.cause(CAUSE)) {
+            error!(
+                cluster,
+                controller, signer, "cannot revoke certificates of deleted pods, will retry: {problem}"
+            );
+        } else {
+            debug!(cluster, controller, signer, "cannot revoke certificates: {problem}");
+        }
+    }
+
+    fn found_foreign(&self, certificates: usize) {
+        if certificates > 0 && self.context.problems.begins(&self.cause(FOREIGN_CAUSE)) {
+            let (cluster, signer) = (&*self.context.cluster, self.signer.name.as_str());
+            warn!(
+                cluster,
+                signer,
+                certificates,
+                index = %self.records.index.display(),
+                "the index has certificates of another cluster or of another key of the CA: they are not revoked with their pods"
+            );
+        }
+    }
+
+    /// Runs what blocks on another thread, one at a time for each signer. Logs that it takes long, and goes on waiting.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(RecordOwner<'_>) -> Result<T, SignerRecordsError> + Send + 'static,
+    ) -> Result<T, SignerRecordsError> {
+        let (cluster, authority) = (Arc::clone(&self.context.cluster), Arc::clone(&self.signer.authority));
+        let mut working =
+            spawn_blocking(move || work(RecordOwner { cluster: &cluster, authority: &authority }));
+        loop {
+            if let Ok(done) = timeout(SLOW_INTERVAL, &mut working).await {
+                return done.unwrap_or_else(|error| Err(SignerRecordsError::of(&error)));
+            }
+            let index = self.records.index.display();
+            let slow = format!("{index}: the file system has not answered for {} s", SLOW_INTERVAL.as_secs());
+            self.failed(&SignerRecordsError::of(&slow));
+        }
+    }
 }
 
 /// Metadata of a pod.
@@ -169,92 +345,68 @@ struct FollowedMetadata {
     uid: String,
 }
 
-/// A CRL or a record could not be written; the log has the reason.
-struct Unwritten;
-
-struct Revoker<'a> {
+/// Finds the pods that are gone.
+struct PodFollower<'a> {
     context: &'a ControllerContext,
-    pods: &'a TrackedPods,
-    signers: Vec<PodSignerSettings>,
+    deletions: &'a Deletions<'a>,
+    brake: Brake<'a>,
 }
 
-impl Revoker<'_> {
-    /// Reads the indexes. Returns whether all could be read.
-    async fn load(&self) -> bool {
-        let now = self.context.clock.now();
-        let mut is_complete = true;
-        for signer in &self.signers {
-            let Some(records) = signer.records.clone().filter(|records| records.crl.is_some()) else {
-                continue;
-            };
-            match blocking(move || records.pods(now)).await {
-                Ok(found) => found.iter().for_each(|pod| self.pods.track(pod)),
-                Err(problem) => {
-                    self.failed(signer, &problem);
-                    is_complete = false;
-                }
-            }
-        }
-        is_complete
-    }
-
-    /// Follows the pods.
-    async fn follow(&self) -> Infallible {
+impl PodFollower<'_> {
+    /// Follows the pods, once each of the indexes was read or has failed.
+    async fn follow(mut self, mut loaded: watch::Receiver<usize>, indexes: usize) -> Infallible {
+        // An index that cannot be read in this time does not delay the others: its pods are looked for later.
+        drop(timeout(RETRY_INTERVAL, loaded.wait_for(|loads| *loads >= indexes)).await);
+        loaded.mark_unchanged();
         let resource = FollowedResource {
             path: "/api/v1/pods".to_owned(),
             is_metadata: true,
             ..FollowedResource::default()
         };
         let mut follower = Follower::new(self.context.client.clone(), resource, POLICY);
-        let mut missing: HashMap<String, PodName> = HashMap::new();
-        let mut gone: HashSet<String> = HashSet::new();
-        // At once: the CRL may be due, or absent.
-        let (mut due, mut prune_due) = (Instant::now(), Instant::now());
+        let (mut known, mut missing) = (0, HashMap::new());
         loop {
             // Only one page of a cluster is in memory at a time.
             let turn = if follower.is_listing() { self.context.lists.acquire().await.ok() } else { None };
             let event = tokio::select! {
                 event = follower.next::<FollowedPod>() => event,
-                () = sleep_until(due) => {
-                    drop(turn);
-                    let prunes = Instant::now() >= prune_due;
-                    due = Instant::now() + match self.write(&mut gone, prunes).await {
-                        Ok(()) if prunes => {
-                            prune_due = Instant::now() + PRUNE_INTERVAL;
-                            CHECK_INTERVAL
-                        }
-                        Ok(()) => CHECK_INTERVAL,
-                        Err(Unwritten) => RETRY_INTERVAL,
-                    };
+                Ok(()) = loaded.changed() => {
+                    follower.list_again();
+                    continue;
+                }
+                () = self.brake.released() => {
+                    follower.list_again();
                     continue;
                 }
             };
             drop(turn);
-            let before = gone.len();
             match event {
                 // Pods of certificates that are signed from now on may be newer than the list.
-                Ok(FollowEvent::ListBegins) => missing = self.pods.all(),
+                Ok(FollowEvent::ListBegins) => {
+                    missing = self.deletions.pods.all();
+                    known = missing.len();
+                }
                 Ok(FollowEvent::Page(page)) => {
                     for pod in page {
                         missing.remove(&pod.metadata.uid);
                     }
                 }
                 Ok(FollowEvent::Listed { .. }) => {
-                    for (uid, name) in std::mem::take(&mut missing) {
-                        match self.is_gone(&uid, &name).await {
-                            Ok(true) => {
-                                gone.insert(uid);
-                            }
-                            Ok(false) => {}
-                            Err(problem) => {
-                                self.cannot_follow(&problem);
-                                follower.list_again();
-                            }
+                    let missing = std::mem::take(&mut missing);
+                    if self.brake.holds(self.context, known, missing.len()).await {
+                        continue;
+                    }
+                    match self.confirm(missing).await {
+                        Ok(()) => drop(self.context.problems.ends(READ_CAUSE)),
+                        Err(problem) => {
+                            self.cannot_follow(READ_CAUSE, &problem);
+                            follower.list_again();
+                            sleep(RETRY_INTERVAL).await;
                         }
                     }
                 }
-                Ok(FollowEvent::Deleted(pod)) if self.pods.contains(&pod.metadata.uid) => {
-                    gone.insert(pod.metadata.uid);
+                Ok(FollowEvent::Deleted(pod)) if self.deletions.pods.contains(&pod.metadata.uid) => {
+                    self.deletions.add(&pod.metadata.uid);
                 }
                 // It may have been the end of a pod.
                 Ok(FollowEvent::Skipped) => follower.list_again(),
@@ -262,83 +414,43 @@ impl Revoker<'_> {
                 Err(FollowError::Expired) => {}
                 Err(error) => {
                     let problem = error.of_request().map_or_else(|| error.to_string(), error_message);
-                    self.cannot_follow(&problem);
+                    self.cannot_follow(FOLLOW_CAUSE, &problem);
                 }
             }
             if !follower.is_failing() {
                 self.context.problems.ends(FOLLOW_CAUSE);
             }
-            if before == 0 && !gone.is_empty() {
-                due = due.min(Instant::now() + GATHERING_INTERVAL);
+        }
+    }
+
+    /// Reads the pods that a list lacks, and adds those that are gone. Ends with the first error: the rest would fail, too.
+    async fn confirm(&self, missing: HashMap<String, PodName>) -> Result<(), String> {
+        let reads = stream::iter(missing).map(async |(uid, name)| {
+            let is_gone = self.is_gone(&uid, &name).await?;
+            Ok::<_, String>(is_gone.then_some(uid))
+        });
+        let mut reads = std::pin::pin!(reads.buffer_unordered(CONCURRENT_READS));
+        while let Some(gone) = reads.next().await {
+            if let Some(uid) = gone? {
+                self.deletions.add(&uid);
             }
         }
+        Ok(())
     }
 
     /// Whether a pod that a list lacks does not exist. The list may come from a cache that is behind.
     async fn is_gone(&self, uid: &str, name: &PodName) -> Result<bool, String> {
         let api = Api::<Pod>::namespaced(self.context.client.clone(), &name.namespace);
-        match api.get_metadata_opt(&name.name).await {
-            Ok(found) => Ok(found.is_none_or(|found| found.metadata.uid.as_deref() != Some(uid))),
-            Err(error) => Err(error_message(&error)),
+        match timeout(READ_TIMEOUT, api.get_metadata_opt(&name.name)).await {
+            Ok(Ok(found)) => Ok(found.is_none_or(|found| found.metadata.uid.as_deref() != Some(uid))),
+            Ok(Err(error)) => Err(error_message(&error)),
+            Err(_) => Err(format!("no response within {} s", READ_TIMEOUT.as_secs())),
         }
     }
 
-    /// Revokes the certificates of these pods, and writes the CRLs that are due. `prunes`: drops old lines, too.
-    async fn write(&self, gone: &mut HashSet<String>, prunes: bool) -> Result<(), Unwritten> {
-        let now = self.context.clock.now();
-        let mut is_complete = true;
-        for signer in &self.signers {
-            let (Some(records), authority) = (signer.records.clone(), Arc::clone(&signer.authority)) else {
-                continue;
-            };
-            let pods = gone.clone();
-            let written = blocking(move || {
-                let outcome = records.revoke(&authority, &pods, now)?;
-                if prunes {
-                    // The CRL was written before.
-                    records.prune(now)?;
-                }
-                Ok(outcome)
-            });
-            match written.await {
-                Ok(outcome) => self.written(signer, outcome),
-                Err(problem) => {
-                    self.failed(signer, &problem);
-                    is_complete = false;
-                }
-            }
-        }
-        if !is_complete {
-            return Err(Unwritten);
-        }
-        self.context.problems.ends(CAUSE);
-        self.pods.forget(gone);
-        gone.clear();
-        Ok(())
-    }
-
-    fn written(&self, signer: &PodSignerSettings, outcome: Option<CrlOutcome>) {
-        let Some(CrlOutcome { revoked, entries, is_written: true }) = outcome else { return };
-        let (cluster, signer) = (&*self.context.cluster, signer.name.as_str());
-        info!(cluster, signer, revoked, entries, "CRL written");
-    }
-
-    fn failed(&self, signer: &PodSignerSettings, problem: &SignerRecordsError) {
-        let (cluster, controller, signer) =
-            (&*self.context.cluster, CONTROLLER.alias(), signer.name.as_str());
-        if self.context.problems.begins(CAUSE) {
-            error!(
-                cluster,
-                controller, signer, "cannot revoke certificates of deleted pods, will retry: {problem}"
-            );
-        } else {
-            debug!(cluster, controller, signer, "cannot revoke certificates: {problem}");
-        }
-    }
-
-    fn cannot_follow(&self, problem: &str) {
+    fn cannot_follow(&self, cause: &str, problem: &str) {
         let (cluster, controller) = (&*self.context.cluster, CONTROLLER.alias());
-        if self.context.problems.begins(FOLLOW_CAUSE) {
+        if self.context.problems.begins(cause) {
             error!(
                 cluster,
                 controller,
@@ -349,11 +461,4 @@ impl Revoker<'_> {
             debug!(cluster, controller, "cannot follow pods: {problem}");
         }
     }
-}
-
-/// Runs what blocks on another thread.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, SignerRecordsError> + Send + 'static,
-) -> Result<T, SignerRecordsError> {
-    spawn_blocking(work).await.unwrap_or_else(|error| Err(SignerRecordsError::of(&error)))
 }

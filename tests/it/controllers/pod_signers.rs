@@ -181,6 +181,31 @@ fn the_keys_of_identities_and_records_are_checked_together() {
             "is less than 1h",
         ),
         (
+            "a long life",
+            "  podIdentity: Critical\n  indexFile: a.index.jsonl\n  crlFile: a.crl\n  crlLifetime: 721h\n",
+            "is more than 720h",
+        ),
+        (
+            "a CRL in the place of the record",
+            "  podIdentity: Critical\n  indexFile: a.index.jsonl\n  crlFile: ./a.revoked.jsonl\n",
+            "signers[0].crlFile: is the file of the index or of one beside it",
+        ),
+        (
+            "two CAs with one file in two spellings",
+            "  podIdentity: Critical
+  indexFile: a.index.jsonl
+  crlFile: a.crl
+- signerName: example.com/b
+  certFile: others.crt
+  keyFile: others.key
+  usages: [client auth]
+  podIdentity: Critical
+  indexFile: b.index.jsonl
+  crlFile: workload/../a.crl
+",
+            "example.com/api signs with another CA, and has the same files",
+        ),
+        (
             "two signers of a CA",
             "  podIdentity: Critical
   indexFile: a.index.jsonl

@@ -211,6 +211,40 @@ fn a_ca_of_pods_is_no_other_ca_of_its_cluster() {
     assert_eq!(two.resolve("", [&signs_pods("a-ca"), &signs_pods("b-ca")]), Ok(()));
 }
 
+/// Each would find the pods of the other missing, and revoke their certificates.
+#[test]
+fn signers_of_two_clusters_do_not_share_the_files_of_their_certificates() {
+    let two = TwoTenants::new();
+    let directory = two.pki.directory.path().to_owned();
+    std::fs::create_dir(directory.join("shared")).unwrap();
+    std::os::unix::fs::symlink("shared", directory.join("link")).unwrap();
+    let mut keep = |ca: &str, keys: &str| {
+        let pods = std::fs::read_to_string(directory.join(format!("pods-by-{ca}.yaml"))).unwrap();
+        two.pki.write(&format!("pods-by-{ca}-kept.yaml"), pods + keys);
+    };
+    keep("a-ca", "  indexFile: shared/pods.index.jsonl\n  crlFile: shared/a.crl\n");
+    for (keys, expected) in [
+        ("  indexFile: shared/b.index.jsonl\n  crlFile: shared/b.crl\n", None),
+        ("  indexFile: shared/pods.index.jsonl\n", Some("pods.index.jsonl")),
+        ("  indexFile: ./link/pods.index.jsonl\n", Some("pods.index.jsonl")),
+        ("  indexFile: shared/b.index.jsonl\n  crlFile: link/a.crl\n", Some("a.crl")),
+    ] {
+        keep("b-ca", keys);
+        let result = two.resolve("", [&signs_pods("a-ca-kept"), &signs_pods("b-ca-kept")]);
+        let Some(expected) = expected else {
+            assert_eq!(result, Ok(()));
+            continue;
+        };
+        let errors = result.expect_err(keys);
+        assert!(
+            errors.contains(&format!(
+                "shared/{expected}\" is already used by clusters[0].controllerManager.podSignerProfiles"
+            )),
+            "{keys}: {errors}"
+        );
+    }
+}
+
 #[test]
 fn signing_authorities_that_only_their_own_cluster_trusts_are_accepted() {
     let two = TwoTenants::new();

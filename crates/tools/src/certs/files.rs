@@ -228,6 +228,20 @@ impl PlacedFile {
     }
 }
 
+/// Replaces a record by what is kept of it, or creates it. Unlike [`NewFiles`], keeps no copy of the old one in memory: records may
+/// be larger than the files that [`input_file`] reads. Complete before it gets its name.
+pub(super) fn replace_record(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let path = resolve(path)?;
+    let metadata = match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        metadata => Some(metadata.map_err(at(&path))?),
+    };
+    let replaced = metadata.as_ref().map(|metadata| (metadata, SECRET_MODE_MASK));
+    NewFile::written(&path, content, replaced)?.name(&path, true).map_err(at(&path))?;
+    let directory = directory_of(&path);
+    platform::sync_directory(directory).map_err(at(directory))
+}
+
 /// A file with its content, before it gets its name.
 struct WrittenFile {
     path: PathBuf,

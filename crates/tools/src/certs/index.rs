@@ -3,7 +3,7 @@
 //! never lacks one.
 
 use std::fs::TryLockError;
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::record_file::{RecordFile, RecordFileError};
 /// How long a command waits while another one has the index locked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Upper bound of a line: a request has at most 64 KiB.
-const MAX_LINE: u64 = 256 * 1024;
+/// How long a process that serves others waits.
+const SERVICE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,12 @@ pub(super) struct IndexEntry {
     /// The pod that has the certificate, if it was signed for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) pod: Option<IndexedPod>,
+    /// The cluster of the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cluster: Option<String>,
+    /// SHA-256 of the public key of the CA, for the certificates of pods: it stays when the certificate of the CA is renewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) issuer_key_sha256: Option<String>,
 }
 
 /// The pod that has a certificate.
@@ -119,7 +125,16 @@ impl IssuanceIndex {
 
     /// Locks the index while a command works with it.
     pub(super) fn lock(&self) -> Result<RecordFile, IndexError> {
-        self.locked(LOCK_TIMEOUT)
+        self.locked(LOCK_TIMEOUT, true)
+    }
+
+    /// The same for a process that serves others: it waits less, prints nothing, and removes the part of a line that a writer left
+    /// when it was stopped. Its certificate was never handed out.
+    pub(super) fn lock_in_service(&self) -> Result<RecordFile, IndexError> {
+        let mut file = self.locked(SERVICE_TIMEOUT, false)?;
+        let is_entry = |line: &[u8]| serde_json::from_slice::<IndexEntry>(line).is_ok();
+        file.drop_torn_line(is_entry).map_err(|source| self.failed(source))?;
+        Ok(file)
     }
 
     /// Appends a line per entry, and syncs the file.
@@ -128,18 +143,23 @@ impl IssuanceIndex {
     }
 
     fn record_within(&self, entries: &[IndexEntry], timeout: Duration) -> Result<(), IndexError> {
+        let mut file = self.locked(timeout, true)?;
+        self.append_to(&mut file, entries)
+    }
+
+    /// The same with the locked file.
+    pub(super) fn append_to(&self, file: &mut RecordFile, entries: &[IndexEntry]) -> Result<(), IndexError> {
         let failed = |source| self.failed(source);
-        let mut file = self.locked(timeout)?;
-        let mut lines = if self.ends_well(&mut file)? { String::new() } else { "\n".to_owned() };
+        let mut lines = if self.ends_well(file)? { String::new() } else { "\n".to_owned() };
         for entry in entries {
             lines += &serde_json::to_string(entry).map_err(|error| failed(error.into()))?;
             lines.push('\n');
         }
-        file.file.write_all(lines.as_bytes()).and_then(|()| file.sync()).map_err(failed)
+        file.append_with(|file| file.write_all(lines.as_bytes())).map_err(failed)
     }
 
-    /// Opens the file with an exclusive lock.
-    fn locked(&self, timeout: Duration) -> Result<RecordFile, IndexError> {
+    /// Opens the file with an exclusive lock. `announces`: prints that it waits.
+    fn locked(&self, timeout: Duration, announces: bool) -> Result<RecordFile, IndexError> {
         let failed = |source| self.failed(source);
         let mut waited = Duration::ZERO;
         loop {
@@ -154,7 +174,7 @@ impl IssuanceIndex {
                 }
                 Err(TryLockError::WouldBlock) => {}
             }
-            if waited.is_zero() {
+            if announces && waited.is_zero() {
                 print_error(&format!(
                     "{}: waiting for another command that has locked it",
                     self.path.display()
@@ -168,12 +188,7 @@ impl IssuanceIndex {
     /// Whether the last line ends in a line feed; fails if it is not an entry. Earlier lines were checked when they
     /// were last.
     fn ends_well(&self, file: &mut RecordFile) -> Result<bool, IndexError> {
-        let file = &mut file.file;
-        let mut tail = Vec::new();
-        let length = file.seek(SeekFrom::End(0)).map_err(|source| self.failed(source))?;
-        file.seek(SeekFrom::Start(length.saturating_sub(MAX_LINE)))
-            .and_then(|_| file.take(MAX_LINE).read_to_end(&mut tail))
-            .map_err(|source| self.failed(source))?;
+        let tail = file.tail().map_err(|source| self.failed(source))?;
         let is_ended = tail.last().is_none_or(|last| *last == b'\n');
         let last = tail.trim_ascii_end().rsplit(|octet| *octet == b'\n').next().unwrap_or_default();
         if !last.is_empty() && serde_json::from_slice::<IndexEntry>(last).is_err() {
@@ -189,16 +204,29 @@ impl IssuanceIndex {
 
     /// All entries, oldest first; empty if the file does not exist.
     pub(super) fn read(&self) -> Result<Vec<IndexEntry>, IndexError> {
+        match self.read_readable()? {
+            (entries, None) => Ok(entries),
+            (_, Some(damaged)) => Err(damaged),
+        }
+    }
+
+    /// All entries that can be read, and the error for the first line that is none.
+    pub(super) fn read_readable(&self) -> Result<(Vec<IndexEntry>, Option<IndexError>), IndexError> {
         let text = RecordFile::read(&self.path)?.unwrap_or_default();
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let entries = lines.map(|(number, line)| {
-            serde_json::from_str(line).map_err(|error| IndexError::Damaged {
-                path: self.path.clone(),
-                line: number + 1,
-                problem: error.to_string(),
-            })
-        });
-        entries.collect()
+        let (mut entries, mut damaged) = (Vec::new(), None);
+        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match serde_json::from_str(line) {
+                Ok(entry) => entries.push(entry),
+                Err(error) => {
+                    damaged.get_or_insert_with(|| IndexError::Damaged {
+                        path: self.path.clone(),
+                        line: number + 1,
+                        problem: error.to_string(),
+                    });
+                }
+            }
+        }
+        Ok((entries, damaged))
     }
 }
 
@@ -216,6 +244,8 @@ impl IndexEntry {
             sha256: "00".to_owned(),
             issuer_sha256: Some(issuer_sha256.to_owned()),
             pod: None,
+            cluster: None,
+            issuer_key_sha256: None,
         }
     }
 }
@@ -277,7 +307,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
-        let held = index.locked(SOON).unwrap();
+        let held = index.locked(SOON, false).unwrap();
         let error = index.record_within(&[entry("02")], Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("ca.index.jsonl: another command has locked it"), "{error}");
         drop(held);
@@ -291,7 +321,7 @@ mod tests {
         let index = IssuanceIndex::beside(&directory.path().join("ca.crt"));
         index.record(&[entry("01")]).unwrap();
         // The lock is on the file that an editor replaced.
-        let held = index.locked(SOON).unwrap();
+        let held = index.locked(SOON, false).unwrap();
         std::fs::copy(index.path(), directory.path().join("new")).unwrap();
         std::fs::rename(directory.path().join("new"), index.path()).unwrap();
         index.record_within(&[entry("02")], SOON).unwrap();

@@ -172,5 +172,7 @@ pub(super) fn entry(plan: &CaPlan, certificate: &Certificate, root: &[u8], now: 
         sha256: fingerprint(&certificate.der),
         issuer_sha256: Some(fingerprint(root)),
         pod: None,
+        cluster: None,
+        issuer_key_sha256: None,
     }
 }

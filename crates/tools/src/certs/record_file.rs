@@ -4,7 +4,7 @@
 // threat: planted-link, endless-file
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use portcullis_system::platform;
@@ -13,6 +13,8 @@ use super::link::{LinkError, resolve};
 
 /// More than half a million certificates.
 const MAX_SIZE: u64 = 256 << 20;
+/// Upper bound of a line: a request has at most 64 KiB.
+const MAX_LINE: u64 = 256 * 1024;
 
 /// Why a record is not opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +83,44 @@ impl RecordFile {
         platform::is_at(&self.file, &self.path)
     }
 
+    /// Appends what `write` writes, and syncs the file. If that fails, such as on a full disk, takes back what was written: a part
+    /// of a line would make the record unreadable. The caller holds the lock.
+    pub(super) fn append_with(&mut self, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+        let length = self.file.metadata()?.len();
+        let written = write(&mut self.file).and_then(|()| self.sync());
+        if written.is_err() {
+            // Best effort: the error is reported, and the next writer finds the part of a line.
+            drop(self.file.set_len(length).and_then(|()| self.file.sync_all()));
+        }
+        written
+    }
+
+    /// The end of the file: at most `MAX_LINE` octets.
+    pub(super) fn tail(&mut self) -> io::Result<Vec<u8>> {
+        let mut tail = Vec::new();
+        let length = self.file.seek(SeekFrom::End(0))?;
+        self.file.seek(SeekFrom::Start(length.saturating_sub(MAX_LINE)))?;
+        self.file.by_ref().take(MAX_LINE).read_to_end(&mut tail)?;
+        Ok(tail)
+    }
+
+    /// Removes a last line that has no line feed and that `is_entry` refuses: its writer was stopped before its end, and so has
+    /// reported no success. Returns whether there was one. The caller holds the lock.
+    pub(super) fn drop_torn_line(&mut self, is_entry: impl FnOnce(&[u8]) -> bool) -> io::Result<bool> {
+        let length = self.file.metadata()?.len();
+        let tail = self.tail()?;
+        let last = tail.rsplit(|octet| *octet == b'\n').next().unwrap_or_default();
+        let last_length = u64::try_from(last.len()).unwrap_or(u64::MAX);
+        // A longer line was written by no program of ours.
+        let has_begin = last.len() < tail.len() || last_length == length;
+        if last.is_empty() || !has_begin || is_entry(last) {
+            return Ok(false);
+        }
+        self.file.set_len(length.saturating_sub(last_length))?;
+        self.file.sync_all()?;
+        Ok(true)
+    }
+
     /// Writes the file to disk, and its entry in the directory: the first line creates it.
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_all()?;
@@ -101,6 +141,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> RecordFileError {
 #[cfg(unix)]
 mod tests {
     use std::fs;
+    use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
     use rustix::fs::{CWD, Mode, mkfifoat};
@@ -138,6 +179,31 @@ mod tests {
         for error in errors(&path) {
             assert!(error.ends_with("record: is larger than 256 MiB"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_part_of_a_line_is_taken_back_and_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record");
+        fs::write(&path, "one\n").unwrap();
+        let mut record = RecordFile::append(&path).unwrap();
+        let full_disk = |file: &mut File| {
+            file.write_all(b"two\nthr")?;
+            Err(io::Error::other("no space left"))
+        };
+        assert_eq!(record.append_with(full_disk).unwrap_err().to_string(), "no space left");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\n");
+        record.append_with(|file| file.write_all(b"two\nthr")).unwrap();
+        assert!(!record.drop_torn_line(|line| line == b"thr").unwrap(), "an editor dropped the line feed");
+        assert!(record.drop_torn_line(|_| false).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\ntwo\n");
+        assert!(!record.drop_torn_line(|_| false).unwrap(), "a whole line is not removed");
+        fs::write(&path, "on").unwrap();
+        assert!(RecordFile::append(&path).unwrap().drop_torn_line(|_| false).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "");
+        // Longer than any line.
+        fs::write(&path, vec![b'a'; 300 * 1024]).unwrap();
+        assert!(!RecordFile::append(&path).unwrap().drop_torn_line(|_| false).unwrap());
     }
 
     #[test]

@@ -125,8 +125,19 @@ impl RevocationRecords {
             lines += &serde_json::to_string(record).map_err(|error| about(&error))?;
             lines.push('\n');
         }
-        let written = file.file.write_all(lines.as_bytes()).and_then(|()| file.sync());
-        written.map_err(|error| about(&error))
+        file.append_with(|file| file.write_all(lines.as_bytes())).map_err(|error| about(&error))
+    }
+
+    /// Removes the part of a line that a writer left when it was stopped: it has then reported no revocation. The caller holds the
+    /// lock of the CA's index.
+    pub(super) fn drop_torn_line(&self) -> Result<(), CommandError> {
+        let Self(path) = self;
+        if RecordFile::read(path)?.is_none_or(|text| text.is_empty() || text.ends_with('\n')) {
+            return Ok(());
+        }
+        let is_record = |line: &[u8]| serde_json::from_slice::<RevocationRecord>(line).is_ok();
+        let dropped = RecordFile::append(path)?.drop_torn_line(is_record);
+        dropped.map(drop).map_err(|error| CommandError::about(path.display(), error))
     }
 }
 

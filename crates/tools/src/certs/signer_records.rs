@@ -14,15 +14,19 @@ use portcullis_pki::issuance::alt_names::AltNames;
 use portcullis_pki::issuance::authority::CertificateAuthority;
 use portcullis_pki::issuance::issue::IssuedCertificate;
 use portcullis_pki::revocation::deny_list::octets;
+use portcullis_pki::x509::CaBundle;
+use portcullis_pki::x509::certificate::Certificate;
 use portcullis_system::clock::UnixTime;
 
-use super::files::NewFiles;
+use super::files::{NewFiles, replace_record};
 use super::fingerprint;
 pub use super::index::IndexedPod;
 use super::index::{IndexEntry, IssuanceIndex};
+use super::link;
 use super::revocation_list::{self, ExistingCrl};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::signing::in_words;
+use crate::certs::named_file;
 
 /// The end of the name of an index.
 pub const INDEX_EXTENSION: &str = ".index.jsonl";
@@ -65,6 +69,36 @@ pub struct RecordedCertificate<'a> {
     pub pod: &'a IndexedPod,
 }
 
+/// A CA, and the cluster for whose pods it signs. Lines of other CAs and of other clusters in an index count for nothing: the pods
+/// of another cluster are missing here.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordOwner<'a> {
+    /// The name of the cluster.
+    pub cluster: &'a str,
+    /// The CA.
+    pub authority: &'a CertificateAuthority,
+}
+
+/// The pods in an index.
+#[derive(Debug)]
+pub struct IndexedPods {
+    /// Those with certificates that are valid and not revoked.
+    pub pods: HashSet<IndexedPod>,
+    /// The valid certificates of other CAs and of other clusters.
+    pub foreign: usize,
+    /// Why lines could not be read.
+    pub problem: Option<SignerRecordsError>,
+}
+
+/// What a revocation has done, and what it has not.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RevocationOutcome {
+    /// What became of the CRL.
+    pub crl: CrlOutcome,
+    /// Why certificates of these pods may be missing in it.
+    pub problem: Option<SignerRecordsError>,
+}
+
 /// What became of a CRL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CrlOutcome {
@@ -102,18 +136,65 @@ impl SignerRecords {
     }
 
     fn revocations(&self) -> RevocationRecords {
-        let name = self.index.to_string_lossy();
-        RevocationRecords::at(PathBuf::from(format!(
-            "{}.revoked.jsonl",
-            name.trim_end_matches(INDEX_EXTENSION)
-        )))
+        RevocationRecords::at(self.beside(".revoked.jsonl"))
+    }
+
+    /// The file beside the index of the same name and another extension.
+    fn beside(&self, extension: &str) -> PathBuf {
+        let name = self.index.file_name().unwrap_or_default().to_string_lossy();
+        let name = name.strip_suffix(INDEX_EXTENSION).unwrap_or(&name);
+        self.index.with_file_name(format!("{name}{extension}"))
+    }
+
+    /// The file that exists while the revocation of many certificates at once is held back, until the operator deletes it.
+    pub fn hold_file(&self) -> PathBuf {
+        self.beside(".held")
+    }
+
+    /// Creates the file, unless it exists.
+    pub fn hold(&self, reason: &str) -> Result<(), SignerRecordsError> {
+        let file = self.hold_file();
+        if file.try_exists().map_err(|error| about(&file, error))? {
+            return Ok(());
+        }
+        let mut files = NewFiles::new(false);
+        files.stage(&file, reason.as_bytes()).map_err(failed)?;
+        files.commit().map(drop).map_err(failed)
+    }
+
+    /// Whether the file exists.
+    pub fn is_held(&self) -> Result<bool, SignerRecordsError> {
+        let file = self.hold_file();
+        file.try_exists().map_err(|error| about(&file, error))
+    }
+
+    /// Removes the file: there is nothing to hold back.
+    pub fn release(&self) -> Result<(), SignerRecordsError> {
+        let file = self.hold_file();
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(about(&file, error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The files that it writes, by their absolute paths without symbolic links.
+    pub fn resolved_files(&self) -> Result<Vec<PathBuf>, SignerRecordsError> {
+        let crl = self.crl.iter().map(|crl| crl.file.clone());
+        let files = [self.index.clone(), self.revocations().path().to_owned(), self.hold_file()];
+        let files = files.into_iter().chain(crl);
+        files
+            .map(|file| {
+                let absolute = std::path::absolute(&file).map_err(|error| about(&file, error))?;
+                link::resolve(&absolute).map_err(failed)
+            })
+            .collect()
     }
 
     /// Records a certificate, and syncs the file. If that fails, the certificate must not be handed out.
     pub fn record(
         &self,
         certificate: RecordedCertificate<'_>,
-        authority: &CertificateAuthority,
+        owner: RecordOwner<'_>,
         now: UnixTime,
     ) -> Result<(), SignerRecordsError> {
         let RecordedCertificate { issued, alt_names, signer, pod } = certificate;
@@ -125,118 +206,229 @@ impl SignerRecords {
             issued_at: time::format_since_epoch(now),
             not_after: time::format_since_epoch(issued.not_after()),
             sha256: fingerprint(issued.der()),
-            issuer_sha256: Some(fingerprint(&authority.certificate().der)),
+            issuer_sha256: Some(fingerprint(&owner.authority.certificate().der)),
             pod: Some(pod.clone()),
+            cluster: Some(owner.cluster.to_owned()),
+            issuer_key_sha256: Some(fingerprint(&owner.authority.certificate().spki)),
         };
-        if std::fs::metadata(&self.index).is_ok_and(|metadata| metadata.len() > MAX_INDEX) {
+        let index = self.issuance();
+        let mut file = index.lock_in_service().map_err(failed)?;
+        if file.file.metadata().map_err(|error| about(&self.index, error))?.len() > MAX_INDEX {
             let problem =
                 format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
             return Err(about(&self.index, problem));
         }
-        self.issuance().record(&[entry]).map_err(failed)
+        index.append_to(&mut file, &[entry]).map_err(failed)
     }
 
     /// The pods with certificates that are valid at `now` and not revoked.
-    pub fn pods(&self, now: UnixTime) -> Result<HashSet<IndexedPod>, SignerRecordsError> {
-        let revoked = self.revoked_certificates()?;
-        let entries = self.issuance().read().map_err(failed)?;
-        let live = entries.into_iter().filter(|entry| !has_ended(&entry.not_after, Duration::ZERO, now));
-        Ok(live.filter(|entry| !revoked.contains(&entry.sha256)).filter_map(|entry| entry.pod).collect())
+    pub fn pods(&self, owner: RecordOwner<'_>, now: UnixTime) -> Result<IndexedPods, SignerRecordsError> {
+        let index = self.issuance();
+        let _locked = index.lock_in_service().map_err(failed)?;
+        let known = self.known_records()?;
+        let revoked: HashSet<&str> = known.iter().map(|record| record.sha256.as_str()).collect();
+        let issuers = self.issuers(owner);
+        let (entries, damaged) = index.read_readable().map_err(failed)?;
+        let (mut pods, mut foreign) = (HashSet::new(), 0);
+        for entry in entries {
+            if has_ended(&entry.not_after, Duration::ZERO, now) || revoked.contains(entry.sha256.as_str()) {
+                continue;
+            }
+            let is_own = issuers.have_issued(&entry);
+            match entry.pod {
+                Some(pod) if is_own => drop(pods.insert(pod)),
+                Some(_) => foreign += 1,
+                None => {}
+            }
+        }
+        Ok(IndexedPods { pods, foreign, problem: damaged.map(failed) })
     }
 
     /// Revokes the certificates of pods that are gone, by their UIDs, and writes the CRL. Without pods, writes it only if it is
-    /// due, or does not have all that is revoked.
+    /// due, or does not have all that is revoked. What can be done is done: an index that cannot be read does not let a CRL
+    /// become stale.
     // threat: revoked-pod-certificate
     pub fn revoke(
         &self,
-        authority: &CertificateAuthority,
+        owner: RecordOwner<'_>,
         gone: &HashSet<String>,
         now: UnixTime,
-    ) -> Result<Option<CrlOutcome>, SignerRecordsError> {
+    ) -> Result<Option<RevocationOutcome>, SignerRecordsError> {
         let Some(crl) = &self.crl else { return Ok(None) };
         let index = self.issuance();
-        let _locked = index.lock().map_err(failed)?;
+        let locked = index.lock_in_service();
         let records = self.revocations();
-        let mut known = records.read().map_err(failed)?;
-        // Before anything is recorded: a file of another CA is an error that the operator must end.
-        let existing = self.existing(crl, authority)?;
-        let revoked_before: HashSet<&str> = known.iter().map(|record| record.sha256.as_str()).collect();
-        let of_gone = |entry: &IndexEntry| {
-            let is_gone = entry.pod.as_ref().is_some_and(|pod| gone.contains(&pod.uid));
-            is_gone
-                && !revoked_before.contains(entry.sha256.as_str())
-                && !has_ended(&entry.not_after, Duration::ZERO, now)
+        let issuers = self.issuers(owner);
+        let (mut known, new, mut problem) = match &locked {
+            Ok(_) => {
+                let known = self.known_records()?;
+                let (new, problem) = self.to_revoke(&issuers, gone, &known, now);
+                (known, new, problem)
+            }
+            Err(error) => (records.read().map_err(failed)?, Vec::new(), Some(failed(error))),
         };
-        let new: Vec<RevocationRecord> = if gone.is_empty() {
-            Vec::new()
-        } else {
-            let entries = index.read().map_err(failed)?;
-            entries.iter().filter(|entry| of_gone(entry)).map(|entry| of_deleted_pod(entry, now)).collect()
+        // Before the CRL is looked at: it may be one that the operator must move away, and what is recorded is in the next.
+        let revoked = match records.append(&new) {
+            Ok(()) => new.len(),
+            Err(error) => {
+                problem = Some(failed(error));
+                0
+            }
         };
-        records.append(&new).map_err(failed)?;
-        let revoked = new.len();
         known.extend(new);
+        let existing = self.existing(crl, &issuers)?;
         let (ended, listed): (Vec<_>, Vec<_>) =
             known.iter().partition(|record| has_ended(&record.not_after, CRL_RETENTION, now));
         let serials = |records: &[&RevocationRecord]| -> HashSet<Vec<u8>> {
             records.iter().filter_map(|record| octets(&record.serial)).collect()
         };
         let (ended, expected) = (serials(&ended), serials(&listed));
-        if existing.as_ref().is_some_and(|existing| is_current(existing, crl, [&ended, &expected], now)) {
-            return Ok(Some(CrlOutcome { revoked, entries: expected.len(), is_written: false }));
+        let is_by_current_key =
+            |existing: &ExistingCrl| existing.crl.check_signature_from(owner.authority.certificate()).is_ok();
+        let is_current = |existing: &ExistingCrl| {
+            is_by_current_key(existing) && is_current(existing, crl, [&ended, &expected], now)
+        };
+        if existing.as_ref().is_some_and(is_current) {
+            let crl = CrlOutcome { revoked, entries: expected.len(), is_written: false };
+            return Ok(Some(RevocationOutcome { crl, problem }));
         }
         let keeps =
             |entry: &portcullis_pki::x509::crl::RevokedEntry| !ended.contains::<[u8]>(entry.serial.as_ref());
-        let signed = revocation_list::sign(authority, existing.as_ref(), keeps, &listed, (now, crl.lifetime));
+        let signed =
+            revocation_list::sign(owner.authority, existing.as_ref(), keeps, &listed, (now, crl.lifetime));
         let signed = signed.map_err(|problem| about(&crl.file, problem))?;
         let mut files = NewFiles::new(true);
         files.stage_public(&crl.file, &signed.content).map_err(failed)?;
         files.commit().map_err(failed)?;
-        Ok(Some(CrlOutcome { revoked, entries: signed.entries, is_written: true }))
+        let crl = CrlOutcome { revoked, entries: signed.entries, is_written: true };
+        Ok(Some(RevocationOutcome { crl, problem }))
     }
 
-    /// Drops the lines of certificates that have ended a day ago. The CRL must have been written since: what it has and no
-    /// record names stays in it for ever.
+    /// What is to be recorded as revoked, and why that may not be all.
+    fn to_revoke(
+        &self,
+        issuers: &KnownIssuers<'_>,
+        gone: &HashSet<String>,
+        known: &[RevocationRecord],
+        now: UnixTime,
+    ) -> (Vec<RevocationRecord>, Option<SignerRecordsError>) {
+        if gone.is_empty() {
+            return (Vec::new(), None);
+        }
+        let (entries, problem) = match self.issuance().read_readable() {
+            Ok((entries, damaged)) => (entries, damaged.map(failed)),
+            Err(error) => return (Vec::new(), Some(failed(error))),
+        };
+        let revoked_before: HashSet<&str> = known.iter().map(|record| record.sha256.as_str()).collect();
+        let of_gone = |entry: &&IndexEntry| {
+            let is_gone = entry.pod.as_ref().is_some_and(|pod| gone.contains(&pod.uid));
+            is_gone
+                && issuers.have_issued(entry)
+                && !revoked_before.contains(entry.sha256.as_str())
+                && !has_ended(&entry.not_after, Duration::ZERO, now)
+        };
+        (entries.iter().filter(of_gone).map(|entry| of_deleted_pod(entry, now)).collect(), problem)
+    }
+
+    /// Drops the lines of certificates that have ended a day ago, and of an index that is half full those of certificates that are
+    /// recorded as revoked. The CRL must have been written since: what it has and no record names stays in it for ever.
     pub fn prune(&self, now: UnixTime) -> Result<(), SignerRecordsError> {
         let index = self.issuance();
-        let _locked = index.lock().map_err(failed)?;
+        let locked = index.lock_in_service().map_err(failed)?;
+        let is_half_full = locked.file.metadata().is_ok_and(|metadata| metadata.len() > MAX_INDEX / 2);
         let records = self.revocations();
-        let mut files = NewFiles::new(true);
+        let known = self.known_records()?;
         let is_old = |not_after: &str| has_ended(not_after, RETENTION, now);
+        if known.iter().any(|record| is_old(&record.not_after)) {
+            let kept = lines(known.iter().filter(|record| !is_old(&record.not_after)))?;
+            replace_record(records.path(), kept.as_bytes()).map_err(failed)?;
+        }
+        let revoked: HashSet<&str> = known.iter().map(|record| record.sha256.as_str()).collect();
+        let is_dropped = |entry: &IndexEntry| {
+            is_old(&entry.not_after) || is_half_full && revoked.contains(entry.sha256.as_str())
+        };
         let entries = index.read().map_err(failed)?;
-        if entries.iter().any(|entry| is_old(&entry.not_after)) {
-            let kept = lines(entries.iter().filter(|entry| !is_old(&entry.not_after)))?;
-            files.stage(&self.index, kept.as_bytes()).map_err(failed)?;
+        if entries.iter().any(is_dropped) {
+            let kept = lines(entries.iter().filter(|entry| !is_dropped(entry)))?;
+            // Last: the lock is on the file that loses its name.
+            replace_record(&self.index, kept.as_bytes()).map_err(failed)?;
         }
-        let revocations = records.read().map_err(failed)?;
-        if revocations.iter().any(|record| is_old(&record.not_after)) {
-            let kept = lines(revocations.iter().filter(|record| !is_old(&record.not_after)))?;
-            files.stage(records.path(), kept.as_bytes()).map_err(failed)?;
-        }
-        files.commit().map(drop).map_err(failed)
+        Ok(())
     }
 
-    fn revoked_certificates(&self) -> Result<HashSet<String>, SignerRecordsError> {
-        let records = self.revocations().read().map_err(failed)?;
-        Ok(records.into_iter().map(|record| record.sha256).collect())
+    /// What is recorded as revoked. The caller holds the lock.
+    fn known_records(&self) -> Result<Vec<RevocationRecord>, SignerRecordsError> {
+        let records = self.revocations();
+        records.drop_torn_line().map_err(failed)?;
+        records.read().map_err(failed)
     }
 
-    /// The CRL that there is. It must be of this CA.
+    /// The certificates of the CA: the current one, and those of its former keys in `NAME.bundle.crt`, where `renew-ca --new-key`
+    /// leaves them.
+    fn issuers<'a>(&self, owner: RecordOwner<'a>) -> KnownIssuers<'a> {
+        let bundle = named_file::read_if_present(&self.beside(".bundle.crt")).ok().flatten();
+        let bundle = bundle.and_then(|pem| CaBundle::from_pem(&pem).ok());
+        let all = bundle.iter().flat_map(|bundle| bundle.certificates());
+        let name = &owner.authority.certificate().raw_subject;
+        KnownIssuers::new(owner, all.filter(|other| other.raw_subject == *name).cloned().collect())
+    }
+
+    /// The CRL that there is. A key of this CA must have signed it.
     fn existing(
         &self,
         crl: &SignerCrl,
-        authority: &CertificateAuthority,
+        issuers: &KnownIssuers<'_>,
     ) -> Result<Option<ExistingCrl>, SignerRecordsError> {
         let existing = ExistingCrl::read(&crl.file).map_err(|problem| about(&crl.file, problem))?;
-        let of_other = existing.as_ref().filter(|existing| {
-            let certificate = authority.certificate();
-            existing.crl.issuer != certificate.raw_subject
-                || existing.crl.check_signature_from(certificate).is_err()
-        });
-        match of_other {
-            Some(_) => Err(about(&crl.file, "a CRL of another CA, by its signature; give another crlFile")),
-            None => Ok(existing),
+        if existing.as_ref().is_none_or(|existing| issuers.have_signed(existing)) {
+            return Ok(existing);
         }
+        Err(about(
+            &crl.file,
+            format!(
+                "a CRL of another CA, by its signature; give another crlFile. If a former key of this CA has signed it, put the \
+                 certificate of that key into {}, or move the CRL away: the next one has all that {} records",
+                self.beside(".bundle.crt").display(),
+                self.revocations().path().display()
+            ),
+        ))
+    }
+}
+
+/// The certificates of a CA.
+struct KnownIssuers<'a> {
+    owner: RecordOwner<'a>,
+    former: Vec<Certificate>,
+    /// The fingerprints of the key and of the certificate of each.
+    prints: Vec<[String; 2]>,
+}
+
+impl<'a> KnownIssuers<'a> {
+    fn new(owner: RecordOwner<'a>, former: Vec<Certificate>) -> Self {
+        let all = std::iter::once(owner.authority.certificate()).chain(&former);
+        let prints = all.map(|ca| [fingerprint(&ca.spki), fingerprint(&ca.der)]).collect();
+        Self { owner, former, prints }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Certificate> {
+        std::iter::once(self.owner.authority.certificate()).chain(&self.former)
+    }
+
+    /// Whether a key of the CA has signed the certificate, for the cluster.
+    fn have_issued(&self, entry: &IndexEntry) -> bool {
+        let is_issuer = |[key, certificate]: &[String; 2]| match &entry.issuer_key_sha256 {
+            Some(known) => known == key,
+            None => entry.issuer_sha256.as_ref() == Some(certificate),
+        };
+        entry.cluster.as_ref().is_none_or(|cluster| cluster == self.owner.cluster)
+            && self.prints.iter().any(is_issuer)
+    }
+
+    fn have_signed(&self, existing: &ExistingCrl) -> bool {
+        let is_signer = |ca: &Certificate| {
+            existing.crl.issuer == ca.raw_subject && existing.crl.check_signature_from(ca).is_ok()
+        };
+        self.all().any(is_signer)
     }
 }
 

@@ -207,6 +207,8 @@ impl SignedCertificate {
             sha256: report.sha256.clone(),
             issuer_sha256: Some(hex(issuing.authority.fingerprint())),
             pod: None,
+            cluster: None,
+            issuer_key_sha256: None,
         })?;
         report.log_index = log.append(self.issued.der(), &report.profile, now)?;
         files.commit()?;

@@ -14,6 +14,8 @@ use tokio::time::sleep;
 
 use super::running::{POD, V1, cluster, condition, context, path, run_for, serve};
 use super::*;
+use crate::controllers::ControllerContext;
+use crate::controllers::settings::ControllerSettings;
 use crate::controllers::testing::{BEGINNING, FakeCluster};
 
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
@@ -128,4 +130,189 @@ async fn a_certificate_that_cannot_be_recorded_is_not_issued() {
     let expected = json!({"namespace": "a", "name": "web-0", "uid": "uid-of-pod", "serviceAccount": "web", "node": "n1"});
     assert_eq!(line["pod"], expected);
     assert_eq!(line["profile"], SIGNER);
+}
+
+/// A signer of another name, with files of its own.
+fn renamed(signer: PodSignerSettings, name: &str) -> PodSignerSettings {
+    PodSignerSettings { name: name.parse().unwrap(), ..signer }
+}
+
+fn with_signers(cluster: &FakeCluster, signers: Vec<PodSignerSettings>) -> ControllerContext {
+    let mut context = context(cluster, signers[0].clone());
+    let settings = ControllerSettings::clone(&context.settings);
+    context.settings = Arc::new(ControllerSettings { pod_signers: signers, ..settings });
+    context
+}
+
+/// One signer has more requests than there are workers, and another process has its index locked.
+#[tokio::test]
+async fn an_index_that_is_locked_stops_no_other_signer() {
+    const OTHER: &str = "example.com/other";
+    let (bad, good, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), cluster());
+    let signers = vec![signer_with_crl(&bad), renamed(signer_with_crl(&good), OTHER)];
+    let mut both = pod();
+    both["spec"]["volumes"][1]["projected"]["sources"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"podCertificate": {"signerName": OTHER}}));
+    cluster.put(POD, both);
+    serve(&cluster, V1);
+    let index = std::fs::File::create(bad.path().join("pods.index.jsonl")).unwrap();
+    index.lock().unwrap();
+    let context = with_signers(&cluster, signers);
+    for number in 0..10 {
+        cluster.put(&path(V1, &format!("bad-{number}")), pod_request());
+    }
+    let adding = async {
+        sleep(SECONDS(1)).await;
+        let mut request = pod_request();
+        request["spec"]["signerName"] = json!(OTHER);
+        cluster.put(&path(V1, "good"), request);
+        sleep(SECONDS(8)).await;
+        assert_eq!(listed(good.path()), Some(0), "the CRL of the other signer");
+        // The pause after the failure has not ended.
+        drop(index);
+    };
+    tokio::join!(run_for(&context, SECONDS(10)), adding);
+    assert_eq!(condition(&cluster, &path(V1, "good")), "Issued Issued");
+    assert_eq!(condition(&cluster, &path(V1, "bad-0")), " ");
+    assert_eq!(std::fs::read_to_string(good.path().join("pods.index.jsonl")).unwrap().lines().count(), 1);
+}
+
+/// An index that cannot be read at the start is read later, and its pods are compared with the list then.
+#[tokio::test]
+async fn an_index_that_cannot_be_read_at_first_stops_no_other_crl_and_is_read_later() {
+    const OTHER: &str = "example.com/other";
+    let (bad, good, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), cluster());
+    let signers = vec![signer_with_crl(&bad), renamed(signer_with_crl(&good), OTHER)];
+    issue(&cluster, &signers[0]).await;
+    let (index, away) = (bad.path().join("pods.index.jsonl"), bad.path().join("away"));
+    std::fs::rename(&index, &away).unwrap();
+    std::fs::create_dir(&index).unwrap();
+    cluster.remove(POD);
+    let context = with_signers(&cluster, signers);
+    let mending = async {
+        sleep(SECONDS(3)).await;
+        assert_eq!(listed(good.path()), Some(0));
+        std::fs::remove_dir(&index).unwrap();
+        std::fs::rename(&away, &index).unwrap();
+    };
+    tokio::join!(run_for(&context, SECONDS(15)), mending);
+    assert_eq!(listed(bad.path()), Some(1));
+}
+
+/// The certificate log only grows: what cannot be recorded in the index must not be added to it again and again.
+#[tokio::test]
+async fn a_certificate_that_cannot_be_recorded_is_not_logged() {
+    let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let signer = signer_with_crl(&directory);
+    serve(&cluster, V1);
+    for number in 0..10 {
+        cluster.put(&path(V1, &format!("req-{number}")), pod_request());
+    }
+    let index = directory.path().join("pods.index.jsonl");
+    std::fs::create_dir(&index).unwrap();
+    let log = directory.path().join("log");
+    portcullis_tlog::certificate_log::create(&log, "example.com/log").unwrap();
+    let opened = Arc::new(portcullis_tlog::CertificateLog::open(&log).unwrap());
+    let mut context = context(&cluster, signer);
+    let settings = ControllerSettings::clone(&context.settings);
+    let policy = crate::controllers::signing_log::LogFailurePolicy::Fail;
+    let logging = Some(crate::controllers::settings::SigningLog::new(Arc::clone(&opened), policy));
+    context.settings = Arc::new(ControllerSettings { log: logging, ..settings });
+    run_for(&context, SECONDS(3)).await;
+    let logged = || {
+        let (mut entries, directory) = (0, portcullis_tlog::LogDirectory::new(&log));
+        portcullis_tlog::verify::verified(&directory, opened.verifier(), |_, _| {
+            entries += 1;
+            Ok(())
+        })
+        .unwrap();
+        entries
+    };
+    assert_eq!(logged(), 0);
+    // The other way round: a log that cannot be written adds one attempt after each pause to the index.
+    std::fs::remove_dir(&index).unwrap();
+    std::fs::rename(log.join("tile"), log.join("gone")).ok();
+    std::fs::write(log.join("tile"), "no directory").unwrap();
+    run_for(&context, SECONDS(3)).await;
+    let lines = std::fs::read_to_string(&index).unwrap().lines().count();
+    assert!((1..=5).contains(&lines), "{lines} lines");
+}
+
+/// 120 pods with certificates, of which the cluster has none: as with the kubeconfig of another cluster.
+#[tokio::test]
+async fn most_pods_missing_at_once_are_held_back_until_the_operator_releases_them() {
+    let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let signer = signer_with_crl(&directory);
+    issue(&cluster, &signer).await;
+    let index = directory.path().join("pods.index.jsonl");
+    let line: Value =
+        serde_json::from_str(std::fs::read_to_string(&index).unwrap().lines().next().unwrap()).unwrap();
+    let many: String = (0..120)
+        .map(|number| {
+            let mut line = line.clone();
+            line["pod"]["uid"] = json!(format!("uid-{number}"));
+            line["sha256"] = json!(format!("{number:064x}"));
+            line["serial"] = json!(format!("{:032x}", number + 1));
+            format!("{line}\n")
+        })
+        .collect();
+    std::fs::write(&index, many).unwrap();
+    let held = directory.path().join("pods.held");
+    let context = context(&cluster, signer);
+    let releasing = async {
+        sleep(SECONDS(4)).await;
+        assert_eq!(listed(directory.path()), Some(0));
+        let text = std::fs::read_to_string(&held).unwrap();
+        assert_eq!(text, "120 of 120 pods with certificates are missing in cluster c\n");
+        std::fs::remove_file(&held).unwrap();
+    };
+    tokio::join!(run_for(&context, SECONDS(20)), releasing);
+    assert_eq!(listed(directory.path()), Some(120));
+    assert!(!held.exists());
+}
+
+/// A pod that cannot be read delays no CRL, and the rest is not asked for.
+#[tokio::test]
+async fn reads_that_fail_end_with_the_first_and_delay_no_crl() {
+    let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let signer = signer_with_crl(&directory);
+    issue(&cluster, &signer).await;
+    let index = directory.path().join("pods.index.jsonl");
+    let line: Value =
+        serde_json::from_str(std::fs::read_to_string(&index).unwrap().lines().next().unwrap()).unwrap();
+    let many: String = (0..90)
+        .map(|number| {
+            let mut line = line.clone();
+            line["pod"]["uid"] = json!(format!("uid-{number}"));
+            line["pod"]["name"] = json!(format!("gone-{number}"));
+            format!("{line}\n")
+        })
+        .collect();
+    std::fs::write(&index, many).unwrap();
+    let mut context = context(&cluster, signer);
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (client, count) = (context.client.clone(), Arc::clone(&asked));
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (client, count) = (client.clone(), Arc::clone(&count));
+        async move {
+            if request.uri().path().contains("/pods/gone-") {
+                let first = count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+                sleep(SECONDS(if first { 3 } else { 60 })).await;
+                let status = json!({"kind": "Status", "status": "Failure", "code": 500, "message": "no"});
+                let body = kube::client::Body::from(status.to_string().into_bytes());
+                return Ok(http::Response::builder().status(500).body(body).unwrap());
+            }
+            client.send(request).await
+        }
+    });
+    context.client = kube::Client::new(service, "default");
+    let looking = async {
+        sleep(SECONDS(2)).await;
+        assert_eq!(listed(directory.path()), Some(0), "written while the pods are read");
+    };
+    tokio::join!(run_for(&context, SECONDS(6)), looking);
+    let asked = asked.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(asked <= 9, "{asked} reads");
 }

@@ -62,18 +62,24 @@ impl Bed {
         Self { directory, authority: authority(), records }
     }
 
+    fn owner(&self) -> RecordOwner<'_> {
+        RecordOwner { cluster: "c", authority: &self.authority }
+    }
+
     /// Issues a certificate to a pod; returns its serial number.
     fn issue(&self, pod: &IndexedPod, now: UnixTime) -> String {
         let (issued, names) = certificate(&self.authority, now);
         let alt_names = names.alt_names();
         let certificate = RecordedCertificate { issued: &issued, alt_names, signer: "example.com/pods", pod };
-        self.records.record(certificate, &self.authority, now).unwrap();
+        self.records.record(certificate, self.owner(), now).unwrap();
         issued.serial_hex().trim_start_matches('0').to_owned()
     }
 
     fn revoke(&self, uids: &[&str], now: UnixTime) -> CrlOutcome {
         let gone = uids.iter().map(|uid| (*uid).to_owned()).collect();
-        self.records.revoke(&self.authority, &gone, now).unwrap().unwrap()
+        let outcome = self.records.revoke(self.owner(), &gone, now).unwrap().unwrap();
+        assert_eq!(outcome.problem, None);
+        outcome.crl
     }
 
     fn crl(&self) -> Crl {
@@ -94,7 +100,9 @@ impl Bed {
     }
 
     fn names(&self, now: UnixTime) -> Vec<String> {
-        let mut names: Vec<_> = self.records.pods(now).unwrap().into_iter().map(|pod| pod.uid).collect();
+        let IndexedPods { pods, problem, .. } = self.records.pods(self.owner(), now).unwrap();
+        assert_eq!(problem, None);
+        let mut names: Vec<_> = pods.into_iter().map(|pod| pod.uid).collect();
         names.sort();
         names
     }
@@ -137,8 +145,8 @@ fn the_crl_is_signed_again_at_half_of_its_life_and_its_number_grows() {
     assert!(!bed.revoke(&[], NOW + 11 * HOUR).is_written);
     assert!(bed.revoke(&[], NOW + 13 * HOUR).is_written);
     assert!(bed.crl().number > first.number);
-    let outcome = bed.records.revoke(&bed.authority, &HashSet::new(), NOW).unwrap().unwrap();
-    assert!(!outcome.is_written, "the clock was set back");
+    let outcome = bed.records.revoke(bed.owner(), &HashSet::new(), NOW).unwrap().unwrap();
+    assert!(!outcome.crl.is_written, "the clock was set back");
     std::fs::remove_file(bed.directory.path().join("pods.crl")).unwrap();
     assert!(bed.revoke(&[], NOW + 13 * HOUR).is_written, "it was lost");
 }
@@ -181,31 +189,188 @@ fn what_certs_revoke_has_recorded_or_listed_stays() {
     assert_eq!(bed.listed().len(), 1);
 }
 
+/// The last entry of the index is copied with these changes, as another writer of the file would add it.
+fn add_foreign(bed: &Bed, change: impl FnOnce(&mut IndexEntry)) {
+    let mut entry = bed.records.issuance().read().unwrap().pop().unwrap();
+    entry.sha256 = "00".to_owned();
+    entry.serial = "77".to_owned();
+    change(&mut entry);
+    bed.records.issuance().record(&[entry]).unwrap();
+}
+
 #[test]
-fn the_crl_of_another_ca_is_not_replaced_and_nothing_is_recorded() {
+fn lines_of_another_ca_and_of_another_cluster_count_for_nothing() {
+    let bed = Bed::new();
+    let own = bed.issue(&pod("web", "u1"), NOW);
+    add_foreign(&bed, |entry| entry.cluster = Some("other".to_owned()));
+    add_foreign(&bed, |entry| entry.issuer_key_sha256 = Some("01".to_owned()));
+    add_foreign(&bed, |entry| {
+        entry.issuer_key_sha256 = None;
+        entry.issuer_sha256 = Some("01".to_owned());
+    });
+    let found = bed.records.pods(bed.owner(), NOW).unwrap();
+    assert_eq!((found.pods.len(), found.foreign), (1, 3));
+    // The UID is that of the lines of the others, too.
+    assert_eq!(bed.revoke(&["u1"], NOW).revoked, 1);
+    assert_eq!(bed.listed(), [own]);
+    // Each cluster revokes its own certificates alone.
+    let owner = RecordOwner { cluster: "other", ..bed.owner() };
+    let outcome = bed.records.revoke(owner, &["u1".to_owned()].into(), NOW).unwrap().unwrap();
+    assert_eq!(outcome.crl.revoked, 1, "its own line");
+}
+
+#[test]
+fn the_crl_of_another_ca_is_not_replaced_and_the_revocation_is_recorded() {
     let bed = Bed::new();
     bed.issue(&pod("web", "u1"), NOW);
     bed.revoke(&[], NOW);
     let other = Bed { authority: authority(), ..bed };
-    let error = other.records.revoke(&other.authority, &["u1".to_owned()].into(), NOW).unwrap_err();
-    assert!(
-        error.to_string().ends_with("a CRL of another CA, by its signature; give another crlFile"),
-        "{error}"
-    );
-    assert_eq!(other.lines("pods.revoked.jsonl"), 0);
+    let before = std::fs::read(other.directory.path().join("pods.crl")).unwrap();
+    let serial = other.issue(&pod("web", "u2"), NOW);
+    let error = other.records.revoke(other.owner(), &["u2".to_owned()].into(), NOW).unwrap_err().to_string();
+    assert!(error.contains("a CRL of another CA, by its signature; give another crlFile"), "{error}");
+    assert!(error.contains("pods.revoked.jsonl records"), "{error}");
+    assert_eq!(std::fs::read(other.directory.path().join("pods.crl")).unwrap(), before);
+    assert_eq!(other.lines("pods.revoked.jsonl"), 1);
+    // The operator moves it away.
+    std::fs::remove_file(other.directory.path().join("pods.crl")).unwrap();
+    assert_eq!(other.revoke(&["u2"], NOW).revoked, 0);
+    assert_eq!(other.listed(), [serial]);
 }
 
 #[test]
-fn a_damaged_index_refuses_certificates_and_revokes_nothing_silently() {
+fn a_new_key_of_the_ca_goes_on_with_the_records_of_the_former_one() {
+    let bed = Bed::new();
+    let first = bed.issue(&pod("web", "u1"), NOW);
+    let second = bed.issue(&pod("web", "u2"), NOW);
+    bed.revoke(&["u1"], NOW);
+    let bundle = encode_pem("CERTIFICATE", &bed.authority.certificate().der);
+    let renewed = Bed { authority: authority(), ..bed };
+    renewed.records.revoke(renewed.owner(), &HashSet::new(), NOW).unwrap_err();
+    std::fs::write(renewed.directory.path().join("pods.bundle.crt"), bundle).unwrap();
+    assert_eq!(renewed.names(NOW), ["u2"]);
+    let outcome = renewed.revoke(&[], NOW);
+    assert!(outcome.is_written, "by the new key, although it was not due");
+    // The test bed verifies the signature by the new key.
+    assert_eq!(renewed.listed(), [first.clone()]);
+    renewed.revoke(&["u2"], NOW);
+    assert_eq!(renewed.listed(), sorted(vec![first, second]));
+}
+
+#[test]
+fn a_part_of_a_line_stops_neither_certificates_nor_revocations() {
+    let bed = Bed::new();
+    bed.issue(&pod("web", "u1"), NOW);
+    let tear = |file: &str| {
+        let path = bed.directory.path().join(file);
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        std::fs::write(&path, format!("{text}{{\"serial\":")).unwrap();
+    };
+    tear("pods.index.jsonl");
+    bed.issue(&pod("web", "u2"), NOW);
+    assert_eq!(bed.names(NOW), ["u1", "u2"]);
+    tear("pods.index.jsonl");
+    tear("pods.revoked.jsonl");
+    assert_eq!(bed.revoke(&["u1"], NOW).revoked, 1);
+    tear("pods.revoked.jsonl");
+    assert_eq!(bed.names(NOW), ["u2"]);
+    assert_eq!((bed.lines("pods.index.jsonl"), bed.lines("pods.revoked.jsonl")), (2, 1));
+}
+
+#[test]
+fn a_damaged_index_refuses_certificates_and_the_others_are_revoked() {
     let bed = Bed::new();
     bed.issue(&pod("web", "u1"), NOW);
     let text = std::fs::read_to_string(&bed.records.index).unwrap();
-    std::fs::write(&bed.records.index, format!("{text}{{\"serial\":")).unwrap();
+    // A whole line, which no writer was stopped in.
+    std::fs::write(&bed.records.index, format!("{text}{{\"serial\":\n")).unwrap();
     let (issued, names) = certificate(&bed.authority, NOW);
     let (one, alt_names) = (pod("web", "u2"), names.alt_names());
     let certificate = RecordedCertificate { issued: &issued, alt_names, signer: "s", pod: &one };
-    let error = bed.records.record(certificate, &bed.authority, NOW).unwrap_err().to_string();
+    let error = bed.records.record(certificate, bed.owner(), NOW).unwrap_err().to_string();
     assert!(error.contains("line 2 is not an entry"), "{error}");
-    bed.records.pods(NOW).unwrap_err();
-    bed.records.revoke(&bed.authority, &["u1".to_owned()].into(), NOW).unwrap_err();
+    let found = bed.records.pods(bed.owner(), NOW).unwrap();
+    assert_eq!(found.pods.len(), 1);
+    assert!(found.problem.unwrap().to_string().contains("line 2 is not an entry"));
+    let outcome = bed.records.revoke(bed.owner(), &["u1".to_owned()].into(), NOW).unwrap().unwrap();
+    assert_eq!(outcome.crl, CrlOutcome { revoked: 1, entries: 1, is_written: true });
+    assert!(outcome.problem.unwrap().to_string().contains("line 2 is not an entry"));
+    assert_eq!(bed.listed().len(), 1);
+    bed.records.prune(NOW + 49 * HOUR).unwrap_err();
+    assert_eq!(bed.lines("pods.index.jsonl"), 2, "nothing is dropped");
+}
+
+#[test]
+fn the_crl_stays_fresh_without_its_index() {
+    let bed = Bed::new();
+    let serial = bed.issue(&pod("web", "u1"), NOW);
+    bed.revoke(&["u1"], NOW);
+    std::fs::remove_file(&bed.records.index).unwrap();
+    std::fs::create_dir(&bed.records.index).unwrap();
+    let outcome = bed.records.revoke(bed.owner(), &HashSet::new(), NOW + 13 * HOUR).unwrap().unwrap();
+    assert!(outcome.crl.is_written && outcome.problem.is_some());
+    assert_eq!(bed.listed(), [serial]);
+}
+
+/// Larger than the files that are read elsewhere.
+#[test]
+fn a_large_index_loses_its_old_lines() {
+    let bed = Bed::new();
+    bed.issue(&pod("web", "u1"), NOW);
+    let line = std::fs::read_to_string(&bed.records.index).unwrap();
+    let count = (17 << 20) / line.len() + 1;
+    std::fs::write(&bed.records.index, line.repeat(count)).unwrap();
+    std::fs::set_permissions(&bed.records.index, std::os::unix::fs::PermissionsExt::from_mode(0o640))
+        .unwrap();
+    bed.issue(&pod("web", "u2"), NOW + 48 * HOUR);
+    bed.records.prune(NOW + 49 * HOUR).unwrap();
+    assert_eq!(bed.names(NOW + 49 * HOUR), ["u2"]);
+    assert_eq!(bed.lines("pods.index.jsonl"), 1);
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(&bed.records.index).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o640);
+    // The other record, too: it is read up to the same size.
+    bed.revoke(&["u2"], NOW + 49 * HOUR);
+    let revoked = bed.directory.path().join("pods.revoked.jsonl");
+    let line = std::fs::read_to_string(&revoked).unwrap();
+    std::fs::write(&revoked, line.repeat((17 << 20) / line.len() + 1)).unwrap();
+    bed.records.prune(NOW + 98 * HOUR).unwrap();
+    assert_eq!(bed.lines("pods.revoked.jsonl"), 0);
+}
+
+#[test]
+fn a_half_full_index_loses_the_lines_of_revoked_certificates() {
+    let bed = Bed::new();
+    bed.issue(&pod("web", "u1"), NOW);
+    bed.issue(&pod("web", "u2"), NOW);
+    bed.revoke(&["u1"], NOW);
+    bed.records.prune(NOW).unwrap();
+    assert_eq!(bed.lines("pods.index.jsonl"), 2);
+    let text = std::fs::read_to_string(&bed.records.index).unwrap();
+    let first = text.lines().next().unwrap();
+    let count = usize::try_from(MAX_INDEX / 2).unwrap() / (first.len() + 1);
+    std::fs::write(&bed.records.index, format!("{}{text}", format!("{first}\n").repeat(count))).unwrap();
+    bed.records.prune(NOW).unwrap();
+    assert_eq!(bed.lines("pods.index.jsonl"), 1);
+    assert_eq!(bed.names(NOW), ["u2"]);
+    assert_eq!(bed.revoke(&["u1"], NOW).entries, 1);
+}
+
+#[test]
+fn files_are_compared_by_their_paths_without_links() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::create_dir(path("real")).unwrap();
+    std::os::unix::fs::symlink("real", path("link")).unwrap();
+    let files = |at: &str| {
+        let crl = Some(SignerCrl { file: path(at).join("pods.crl"), lifetime: HOUR });
+        SignerRecords { index: path(at).join("pods.index.jsonl"), crl }.resolved_files().unwrap()
+    };
+    let root = directory.path().canonicalize().unwrap().join("real");
+    let expected =
+        ["pods.index.jsonl", "pods.revoked.jsonl", "pods.held", "pods.crl"].map(|name| root.join(name));
+    for at in ["real", "link", "./link/../real"] {
+        assert_eq!(files(at), expected, "{at}");
+    }
 }
