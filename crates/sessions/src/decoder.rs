@@ -77,10 +77,17 @@ pub struct ByteCounts {
 #[derive(Debug)]
 pub struct Decoder {
     transport: Transport,
-    unreadable: [bool; 2],
+    unreadable: UnreadableSides,
     wire: ByteCounts,
     content: ByteCounts,
     connections: u64,
+}
+
+/// The sides whose bytes are only counted.
+#[derive(Debug, Clone, Copy, Default)]
+struct UnreadableSides {
+    client: bool,
+    server: bool,
 }
 
 #[derive(Debug)]
@@ -150,7 +157,7 @@ impl Decoder {
         };
         Self {
             transport,
-            unreadable: [false; 2],
+            unreadable: UnreadableSides::default(),
             wire: ByteCounts::default(),
             content: ByteCounts::default(),
             connections: 0,
@@ -196,7 +203,10 @@ impl Decoder {
             Transport::Unknown => Err("the protocol of the stream is not known"),
         };
         if let Err(why) = read {
-            self.unreadable[usize::from(from == Side::Server)] = true;
+            match from {
+                Side::Client => self.unreadable.client = true,
+                Side::Server => self.unreadable.server = true,
+            }
             events(SessionEvent::Unreadable { from, why });
         }
     }
@@ -227,7 +237,7 @@ impl Decoder {
 
     /// Whether the bytes of this side are only counted.
     pub fn is_unreadable(&self, side: Side) -> bool {
-        let [client, server] = self.unreadable;
+        let UnreadableSides { client, server } = self.unreadable;
         if side == Side::Client { client } else { server }
     }
 

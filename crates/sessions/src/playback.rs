@@ -186,13 +186,10 @@ fn is_safe_sequence(parameters: &str, last: char) -> bool {
     }
     match last {
         'm' => true,
-        // The cursor: up, down, forward, back, lines, column, row, position, tabs.
-        'A'..='I' | 'Z' | '`' | 'a' | 'd' | 'e' | 'f' => count <= 2,
-        // Erase, insert, delete, repeat.
-        '@' | 'J' | 'K' | 'L' | 'M' | 'P' | 'X' | 'b' => count == 1,
-        // Scroll. With more parameters the second one tracks the mouse.
-        'S' | 'T' => count == 1,
-        'r' => count <= 2,
+        // The cursor: up, down, forward, back, lines, column, row, position, tabs. The margins.
+        'A'..='I' | 'Z' | '`' | 'a' | 'd' | 'e' | 'f' | 'r' => count <= 2,
+        // Erase, insert, delete, repeat. Scroll: with more parameters `T` tracks the mouse.
+        '@' | 'J' | 'K' | 'L' | 'M' | 'P' | 'X' | 'b' | 'S' | 'T' => count == 1,
         // With parameters they are other functions.
         's' | 'u' => numbers.is_empty(),
         // Insert mode.

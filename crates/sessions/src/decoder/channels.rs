@@ -146,7 +146,7 @@ impl Messages {
             (Side::Server, ERROR) => self.status.read(bytes, events),
             // Both sides ignore messages of other channels.
             _ if offset == 0 => {
-                events(SessionEvent::Skipped { from, why: "a message of a channel without a meaning" })
+                events(SessionEvent::Skipped { from, why: "a message of a channel without a meaning" });
             }
             _ => {}
         }

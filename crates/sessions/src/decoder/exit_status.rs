@@ -25,7 +25,8 @@ pub(super) struct ExitStatusReader {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Status {
-    status: String,
+    #[serde(rename = "status")]
+    outcome: String,
     message: String,
     reason: String,
     details: Option<Details>,
@@ -97,14 +98,14 @@ impl ExitStatusReader {
 /// Reads a status as client-go does.
 // client-go: tools/remotecommand/v4.go, errorDecoderV4
 fn event(status: &Status) -> SessionEvent<'static> {
-    if status.status == "Success" {
+    if status.outcome == "Success" {
         return SessionEvent::Exit { code: 0 };
     }
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let mut codes = causes.filter(|cause| cause.reason == "ExitCode");
     let code = codes.next().and_then(|cause| cause.message.parse().ok());
     match code {
-        Some(code) if status.status == "Failure" && status.reason == "NonZeroExitCode" => {
+        Some(code) if status.outcome == "Failure" && status.reason == "NonZeroExitCode" => {
             SessionEvent::Exit { code }
         }
         _ => SessionEvent::Failed { message: shortened(&status.message) },

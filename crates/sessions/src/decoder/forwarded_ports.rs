@@ -34,7 +34,7 @@ impl ForwardedPorts {
         bytes: &[u8],
         events: &mut dyn FnMut(SessionEvent<'_>),
     ) {
-        if channel % 2 != 0 {
+        if !channel.is_multiple_of(2) {
             return;
         }
         let Some(port) = self.ports.get_mut(usize::from(channel / 2)) else { return };

@@ -84,7 +84,7 @@ impl PairReader {
             Expected::Text { remaining } => {
                 *remaining -= 1;
                 let is_complete = *remaining == 0;
-                let text = if self.strings % 2 == 0 { &mut self.name } else { &mut self.value };
+                let text = if self.strings.is_multiple_of(2) { &mut self.name } else { &mut self.value };
                 if text.len() < MAX_KEPT {
                     text.push(byte);
                 }

@@ -106,7 +106,7 @@ impl Streams {
                     (Side::Client, Purpose::Stdin) => events(SessionEvent::Input(bytes)),
                     (Side::Client, Purpose::Resize) => self.sizes.read(bytes, events),
                     (Side::Server, Purpose::Output(channel)) => {
-                        events(SessionEvent::Output { channel, bytes })
+                        events(SessionEvent::Output { channel, bytes });
                     }
                     (Side::Server, Purpose::Error) => self.status.read(bytes, events),
                     (_, Purpose::Connection(_)) => {
@@ -120,7 +120,7 @@ impl Streams {
                 let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
                 match (from, stream.purpose) {
                     (Side::Client, Purpose::Stdin) if !stream.client_ended => {
-                        events(SessionEvent::InputEnded)
+                        events(SessionEvent::InputEnded);
                     }
                     (Side::Server, Purpose::Error) => self.status.end(events),
                     _ => {}

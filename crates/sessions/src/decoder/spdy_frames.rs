@@ -107,17 +107,20 @@ enum FrameHead {
 impl FrameHead {
     /// The frame that begins so; `None` while its head is not complete.
     fn parse(bytes: &[u8]) -> Result<Option<Self>, &'static str> {
-        let Some((&[a, b, c, d, flags, e, f, g], fixed)) = bytes.split_first_chunk::<HEAD>() else {
+        let Some((head, fixed)) = bytes.split_first_chunk::<HEAD>() else {
             return Ok(None);
         };
-        let length = usize::try_from(u32::from_be_bytes([0, e, f, g])).unwrap_or(usize::MAX);
-        let is_last = flags & 1 != 0;
-        if a & 0x80 == 0 {
-            let stream = u32::from_be_bytes([a, b, c, d]);
+        // A control bit and the stream, or the control bit, the version and the type; then flags, and the length.
+        let head = u64::from_be_bytes(*head);
+        let [stream, length] =
+            [head >> 32, head & 0xff_ffff].map(|part| u32::try_from(part).unwrap_or_default());
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let (kind, is_last) = (stream & 0xffff, head & 0x100_0000 != 0);
+        if stream & 0x8000_0000 == 0 {
             let frame = OpenFrame { payload: Payload::Data, stream, is_last, remaining: length };
             return Ok(Some(Self::Payload(frame)));
         }
-        let (expected, payload) = match u16::from_be_bytes([c, d]) {
+        let (expected, payload) = match kind {
             // SYN_STREAM: stream, associated stream, priority and slot, headers.
             1 => (10, Some(Payload::SynStream)),
             // SYN_REPLY and HEADERS: stream, headers.
@@ -139,7 +142,7 @@ impl FrameHead {
         let first = fixed.first_chunk().copied().map_or(0, u32::from_be_bytes);
         let stream = first & 0x7fff_ffff;
         let remaining = length - expected;
-        Ok(Some(match (payload, d) {
+        Ok(Some(match (payload, kind) {
             (Some(Payload::Ignored), _) => {
                 if usize::try_from(first).ok().and_then(|count| count.checked_mul(8)) != Some(remaining) {
                     return Err(WRONG_LENGTH);

@@ -40,10 +40,10 @@ fn note(seen: &mut Vec<Seen>, event: SessionEvent<'_>) {
     match (seen.last_mut(), event) {
         (Some(Seen::Input(before)), Seen::Input(bytes)) => before.extend(bytes),
         (Some(Seen::Output(channel, before)), Seen::Output(now, bytes)) if *channel == now => {
-            before.extend(bytes)
+            before.extend(bytes);
         }
         (Some(Seen::Forwarded(from, before)), Seen::Forwarded(now, bytes)) if *from == now => {
-            *before += bytes
+            *before += bytes;
         }
         (_, event) => seen.push(event),
     }

@@ -63,7 +63,7 @@ impl FrameReader {
                 frame.remaining -= u64::try_from(length).unwrap_or_default();
                 match frame.kind {
                     FrameKind::Data { .. } => {
-                        frame.unmask(payload, &mut |bytes| parts(FramePart::Data(bytes)))
+                        frame.unmask(payload, &mut |bytes| parts(FramePart::Data(bytes)));
                     }
                     FrameKind::Close => {
                         let code = &mut self.close_code;

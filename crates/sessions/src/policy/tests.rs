@@ -14,7 +14,7 @@ fn problems(document: &Value) -> Vec<String> {
             vec![problem]
         }
         Err(SessionPolicyError::Fields(errors)) => {
-            errors.iter().for_each(|error| assert!(!error.fix.is_empty(), "{error}"));
+            assert!(errors.iter().all(|error| !error.fix.is_empty()), "{errors:?}");
             errors.iter().map(ToString::to_string).collect()
         }
     }
@@ -113,7 +113,7 @@ fn the_first_rule_that_matches_decides() {
         SessionDecision {
             level: RecordingLevel::InputAndOutput,
             required: true,
-            max_duration: Some(Duration::from_secs(3600)),
+            max_duration: Some(Duration::from_hours(1)),
             idle_timeout: Some(Duration::from_secs(90)),
             max_sessions_per_user: Some(3),
         }

@@ -65,8 +65,7 @@ impl AsciicastWriter {
                 self.text(elapsed, 'i', &joined, &mut out);
             }
             // Players cannot show a terminal without columns or rows.
-            SessionEvent::Resize { columns: 0, .. } | SessionEvent::Resize { rows: 0, .. } => {}
-            SessionEvent::Resize { columns, rows } => {
+            SessionEvent::Resize { columns, rows } if *columns > 0 && *rows > 0 => {
                 let size = Some((*columns, *rows));
                 if !self.has_header {
                     self.size = size;
@@ -80,12 +79,13 @@ impl AsciicastWriter {
                 self.event(elapsed, 'x', &code.to_string(), &mut out);
             }
             SessionEvent::Failed { message } => {
-                self.event(elapsed, 'm', &format!("failed: {message}"), &mut out)
+                self.event(elapsed, 'm', &format!("failed: {message}"), &mut out);
             }
             SessionEvent::Skipped { why, .. } | SessionEvent::Unreadable { why, .. } => {
                 self.event(elapsed, 'm', &format!("not recorded: {why}"), &mut out);
             }
-            SessionEvent::InputEnded
+            SessionEvent::Resize { .. }
+            | SessionEvent::InputEnded
             | SessionEvent::ConnectionOpened { .. }
             | SessionEvent::Forwarded { .. }
             | SessionEvent::ConnectionClosed { .. }

@@ -76,10 +76,10 @@ impl ChannelLogWriter {
                 push_line(now, "stdinEnd", "null", &mut out);
             }
             SessionEvent::Output { channel: OutputChannel::Stdout, bytes } => {
-                self.stdout.push(now, bytes, &mut out)
+                self.stdout.push(now, bytes, &mut out);
             }
             SessionEvent::Output { channel: OutputChannel::Stderr, bytes } => {
-                self.stderr.push(now, bytes, &mut out)
+                self.stderr.push(now, bytes, &mut out);
             }
             SessionEvent::Resize { columns, rows } => {
                 push_line(now, "resize", &format!("[{columns}, {rows}]"), &mut out);
@@ -145,7 +145,7 @@ impl Chunks {
             Ok("") => {}
             Ok(text) => push_line(now, self.code, &json_string(text), out),
             Err(_) => {
-                push_line(now, self.code, &format!("{{\"base64\": \"{}\"}}", STANDARD.encode(chunk)), out)
+                push_line(now, self.code, &format!("{{\"base64\": \"{}\"}}", STANDARD.encode(chunk)), out);
             }
         }
     }

@@ -57,7 +57,7 @@ fn session() -> Vec<(u64, SessionEvent<'static>)> {
 
 #[test]
 fn a_session_with_a_terminal_is_an_asciicast() {
-    let expected = r##"{"version": 3, "term": {"cols":100,"rows":30}, "timestamp": 1504467315, "title": "pod \"a\""}
+    let expected = r#"{"version": 3, "term": {"cols":100,"rows":30}, "timestamp": 1504467315, "title": "pod \"a\""}
 [0.248000, "o", "$ \u001b[1mé\r\n"]
 [1.001000, "i", "ls\r"]
 [0.251000, "r", "65535x1"]
@@ -68,7 +68,7 @@ fn a_session_with_a_terminal_is_an_asciicast() {
 # 1 bytes are not UTF-8: e6
 [0.200000, "o", "�"]
 [0.000000, "x", "3"]
-"##;
+"#;
     assert_eq!(terminal(&session()), expected);
 }
 

@@ -150,15 +150,20 @@ fn a_killed_writer_loses_at_most_its_last_part() {
     assert!(Recorded::new().store.sessions().unwrap().is_empty());
 }
 
+/// A change of an ended session, and the problems that it makes.
+type Change<'a> = (&'a str, &'a dyn Fn(&Recorded), &'a [&'a str]);
+
 #[test]
 fn a_change_shows() {
     let replace = |recorded: &Recorded, object: &str, content: &[u8]| {
-        fs::write(recorded.path(object), content).unwrap()
+        fs::write(recorded.path(object), content).unwrap();
     };
     let remove = |recorded: &Recorded, objects: &[&str]| {
-        objects.iter().for_each(|object| fs::remove_file(recorded.path(object)).unwrap());
+        for object in objects {
+            fs::remove_file(recorded.path(object)).unwrap();
+        }
     };
-    let changes: [(&str, &dyn Fn(&Recorded), &[&str]); 15] = [
+    let changes: [Change<'_>; 15] = [
         ("a changed part", &|r| replace(r, "000001.cast", b"0123456780"), &["000001.cast was changed"]),
         ("a longer part", &|r| replace(r, "000001.cast", b"01234567890"), &["000001.cast was changed"]),
         (
@@ -191,7 +196,7 @@ fn a_change_shows() {
                         "000002.cast",
                         "000002.link",
                     ],
-                )
+                );
             },
             &["000000.cast is missing"],
         ),

@@ -83,15 +83,21 @@ fn connections_to_ports_by_channels_are_counted() {
 fn bytes_are_counted_with_and_without_frames() {
     let mut decoder = Decoder::new(StreamProtocol::Spdy(ProtocolVersion::TextErrors), PORTS);
     let sent = spdy_ports();
-    sent.iter().for_each(|(from, bytes)| decoder.push(*from, bytes, &mut |_| ()));
+    count(&mut decoder, &sent);
     let wire = |side| sent.iter().filter(|(from, _)| *from == side).map(|(_, bytes)| length(bytes)).sum();
     assert_eq!(decoder.wire_bytes(), ByteCounts { client: wire(Client), server: wire(Server) });
     assert_eq!(decoder.content_bytes(), ByteCounts { client: 18, server: 19 });
     assert_eq!(decoder.connections(), 3);
 
     let mut decoder = Decoder::new(V5, EXEC);
-    channels(70_000).iter().for_each(|(from, bytes)| decoder.push(*from, bytes, &mut |_| ()));
+    count(&mut decoder, &channels(70_000));
     assert_eq!(decoder.content_bytes(), ByteCounts { client: 6, server: 70_017 });
+}
+
+fn count(decoder: &mut Decoder, sent: &[Sent]) {
+    for (from, bytes) in sent {
+        decoder.push(*from, bytes, &mut |_| ());
+    }
 }
 
 /// Kubernetes' servers take each frame for a message.

@@ -25,11 +25,11 @@ pub(super) mod websocket {
         match payload.len() {
             short @ ..=125 => bytes.push(mask_bit | u8::try_from(short).unwrap()),
             middle @ ..=65_535 => {
-                bytes.push(mask_bit | 126);
+                bytes.push(mask_bit | 0x7e);
                 bytes.extend(u16::try_from(middle).unwrap().to_be_bytes());
             }
             long => {
-                bytes.push(mask_bit | 127);
+                bytes.push(mask_bit | 0x7f);
                 bytes.extend(u64::try_from(long).unwrap().to_be_bytes());
             }
         }
@@ -147,8 +147,8 @@ pub(super) fn spdy_session() -> Vec<Sent> {
         data(Client, 3, true, ""),
         data(Server, 5, true, "end"),
         control(Client, 4, 0, &[0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 16, 0]),
-        data(Server, 1, false, &EXIT_7[..30]),
-        data(Server, 1, true, &EXIT_7[30..]),
+        data(Server, 1, false, &EXIT_7.as_bytes()[..30]),
+        data(Server, 1, true, &EXIT_7.as_bytes()[30..]),
         control(Server, 7, 0, &[0, 0, 0, 9, 0, 0, 0, 0]),
     ]);
     sent
