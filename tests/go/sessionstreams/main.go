@@ -19,6 +19,7 @@ import (
 	"time"
 
 	apihttpstream "k8s.io/apimachinery/pkg/util/httpstream"
+	upgrades "k8s.io/apimachinery/pkg/util/proxy"
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 	"k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/rest"
@@ -160,18 +161,23 @@ func (q *question) serveWebSocket(w http.ResponseWriter, req *http.Request) {
 }
 
 func (q *question) serve(stdin io.Reader, stdout, stderr, status io.WriteCloser, resize io.Reader) {
+	// The channels of a WebSocket wait for each other.
+	var resized sync.WaitGroup
 	if len(q.Sizes) > 0 {
-		decoder := json.NewDecoder(resize)
-		for range q.Sizes {
-			var size client.TerminalSize
-			if err := decoder.Decode(&size); err != nil {
-				panic(err)
+		resized.Go(func() {
+			decoder := json.NewDecoder(resize)
+			for range q.Sizes {
+				var size client.TerminalSize
+				if err := decoder.Decode(&size); err != nil {
+					panic(err)
+				}
 			}
-		}
+		})
 	}
 	if _, err := io.Copy(io.Discard, stdin); err != nil {
 		panic(err)
 	}
+	resized.Wait()
 	// In pieces, as a process writes.
 	for piece := range chunks(q.Stdout) {
 		stdout.Write(piece)
@@ -265,12 +271,17 @@ func (q *question) forward(dialer apihttpstream.Dialer, a *answer) error {
 }
 
 func (q *question) run() (a answer) {
+	// As kube-apiserver does: the tunnel ends there, and the kubelet speaks SPDY.
+	kubelet := httptest.NewServer(http.HandlerFunc(servePorts))
+	defer kubelet.Close()
+	location, _ := url.Parse(kubelet.URL)
+	tunnel := proxy.NewTunnelingHandler(upgrades.NewUpgradeAwareHandler(location, http.DefaultTransport, false, true, nil))
 	record := &recorder{heads: map[bool]*bytes.Buffer{true: {}, false: {}}}
 	handler := map[string]http.Handler{
 		"spdy":        http.HandlerFunc(q.serveSPDY),
 		"websocket":   http.HandlerFunc(q.serveWebSocket),
 		"portforward": http.HandlerFunc(servePorts),
-		"tunnel":      proxy.NewTunnelingHandler(http.HandlerFunc(servePorts)),
+		"tunnel":      tunnel,
 	}[q.Protocol]
 	server := httptest.NewUnstartedServer(handler)
 	record.Listener = server.Listener
@@ -313,6 +324,7 @@ func (q *question) run() (a answer) {
 		a.Error = err.Error()
 	}
 	server.CloseClientConnections()
+	kubelet.CloseClientConnections()
 	record.lock.Lock()
 	defer record.lock.Unlock()
 	a.Sent = record.sent
