@@ -12,8 +12,8 @@
 //! After each object its link is written, `session.link`, `000000.link`, …: a line of JSON with the object's name, size and
 //! SHA-256, and with the hash of the link ([`chain`]). `cat NAME/*.cast` is the recording.
 //!
-//! A hash chain shows a change of some objects. Someone who can write all of them can make a new chain: only a copy of
-//! [`SessionWriter::head`] at another place, such as the audit log, shows that.
+//! A hash chain shows a change of some objects. With access to all of them a new chain can be made, which only a copy of
+//! [`SessionWriter::head`] at another place shows, such as in the audit log.
 
 pub mod chain;
 mod directory;
