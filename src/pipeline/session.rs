@@ -141,8 +141,12 @@ impl SessionObserver {
             end: None,
             outcome: SessionOutcome::default(),
         };
-        let _open = self.metrics.sessions.opened(self.kind);
-        ObservedSession { observer: self, started: Instant::now(), _open, state: Mutex::new(state) }
+        ObservedSession {
+            _open: self.metrics.sessions.opened(self.kind),
+            observer: self,
+            started: Instant::now(),
+            state: Mutex::new(state),
+        }
     }
 }
 

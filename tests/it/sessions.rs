@@ -88,8 +88,8 @@ impl Audited {
     async fn annotations(&self, stage: &str) -> Map<String, Value> {
         let found = || {
             let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            events.into_iter().find(|event| event["stage"] == stage && event["requestURI"] != "/readyz")
+            let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            events.find(|event| event["stage"] == stage && event["requestURI"] != "/readyz")
         };
         until("the event", || found().is_some()).await;
         let annotations = found().unwrap()["annotations"].as_object().cloned().unwrap_or_default();

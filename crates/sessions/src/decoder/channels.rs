@@ -86,7 +86,7 @@ impl Messages {
         let message = if from == Side::Client { &mut self.client } else { &mut self.server };
         match part {
             FramePart::Begin { continues } => {
-                if from == Side::Client || !continues {
+                if !continues {
                     *message = Message::default();
                 }
             }
@@ -109,6 +109,7 @@ impl Messages {
                 }
             }
             FramePart::End { is_last } => {
+                // Each frame of a client is a message.
                 if from == Side::Client || is_last {
                     let message = std::mem::take(message);
                     self.end(from, &message, events);

@@ -1,6 +1,8 @@
 //! The resize channel: JSON values one after another, each with the size of the client's terminal.
 
-use serde_json::{Map, Value};
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use super::event::{SessionEvent, Side};
 
@@ -39,15 +41,12 @@ impl TerminalSizeReader {
 
     fn try_value(&mut self, events: &mut dyn FnMut(SessionEvent<'_>)) {
         self.braces += 1;
-        match serde_json::from_slice::<Map<String, Value>>(&self.text) {
-            Ok(size) => match (part(&size, "width"), part(&size, "height")) {
-                (Some(columns), Some(rows)) => {
-                    self.text.clear();
-                    self.braces = 0;
-                    events(SessionEvent::Resize { columns, rows });
-                }
-                _ => self.fail(events),
-            },
+        match serde_json::from_slice(&self.text) {
+            Ok(TerminalSize { columns, rows }) => {
+                self.text.clear();
+                self.braces = 0;
+                events(SessionEvent::Resize { columns, rows });
+            }
             // The brace ends an inner value.
             Err(error) if error.is_eof() && self.braces < MAX_BRACES => {}
             Err(_) => self.fail(events),
@@ -68,11 +67,40 @@ impl TerminalSizeReader {
     }
 }
 
-/// A part of the size, as `encoding/json` reads it: names in any case, of a repeated one the last, and zero if there is none.
-fn part(size: &Map<String, Value>, name: &str) -> Option<u16> {
-    let mut values = size.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value);
-    match values.next_back() {
-        None | Some(Value::Null) => Some(0),
-        Some(value) => value.as_u64().and_then(|value| u16::try_from(value).ok()),
+/// The size of a terminal, as `encoding/json` reads it: names in any case, of a repeated one the last, and zero if there is none.
+#[derive(Debug, Default)]
+struct TerminalSize {
+    columns: u16,
+    rows: u16,
+}
+
+impl<'de> Deserialize<'de> for TerminalSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(TerminalSizeVisitor)
+    }
+}
+
+struct TerminalSizeVisitor;
+
+impl<'de> Visitor<'de> for TerminalSizeVisitor {
+    type Value = TerminalSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the size of a terminal")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<TerminalSize, M::Error> {
+        let mut size = TerminalSize::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if name.eq_ignore_ascii_case("width") {
+                // `null` leaves what was there.
+                size.columns = map.next_value::<Option<u16>>()?.unwrap_or(size.columns);
+            } else if name.eq_ignore_ascii_case("height") {
+                size.rows = map.next_value::<Option<u16>>()?.unwrap_or(size.rows);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(size)
     }
 }

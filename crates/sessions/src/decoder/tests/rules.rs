@@ -175,6 +175,7 @@ fn terminal_sizes_are_read_as_the_server_reads_them() {
         (r#"{"Width":65536,"Height":2}{"Width":1,"Height":2}"#.into(), vec![skipped.clone()]),
         (r#"{"Width":1,"Height":2}[]{"Width":3,"Height":4}"#.into(), vec![size(1, 2), skipped.clone()]),
         (r#"{"Width":-1}"#.into(), vec![skipped.clone()]),
+        (r#"{"Width":1,"width":5,"WIDTH":null,"Height":2,"x":[1.5,null]}"#.into(), vec![size(5, 2)]),
         (format!("{{\"a\":\"{}\"}}", "}".repeat(100)), vec![skipped.clone()]),
         (format!("{{\"a\":\"{}\"}}", "x".repeat(2000)), vec![skipped.clone()]),
         (r#"{"Width":"#.into(), vec![]),
