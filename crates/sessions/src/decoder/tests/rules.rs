@@ -152,7 +152,7 @@ fn the_error_channel_tells_the_end() {
         (V4, "not JSON".into(), failed("not JSON")),
         (V4, "{".into(), failed("{")),
         (V4, "}".repeat(200), failed(&"}".repeat(200))),
-        (V4, "x".repeat(20_000), failed(&format!("{}…", "x".repeat(1024)))),
+        (V4, "x".repeat(400_000), failed(&format!("{}…", "x".repeat(1024)))),
         (V4, String::new(), vec![]),
         (text, SUCCESS.into(), failed(SUCCESS)),
         (text, "exit status 1".into(), failed("exit status 1")),
