@@ -254,6 +254,27 @@ fn a_part_of_another_session_shows() {
     );
 }
 
+/// The last hash depends on every object and on its name.
+#[test]
+fn the_head_covers_all_that_was_written() {
+    let (first, second) = (ObjectName::Part(0, PartForm::Cast), ObjectName::Part(1, PartForm::Cast));
+    let head = |objects: [(ObjectName, &[u8]); 2]| {
+        objects
+            .iter()
+            .fold(ChainHash::default(), |head, (object, content)| head.next(object, content))
+            .to_hex()
+    };
+    let known = head([(first, b"a"), (second, b"b")]);
+    for other in [
+        [(first, &b"x"[..]), (second, b"b")],
+        [(first, b"a"), (second, b"x")],
+        [(second, b"b"), (first, b"a")],
+        [(first, b"a"), (first, b"b")],
+    ] {
+        assert_ne!(head(other), known);
+    }
+}
+
 #[test]
 fn a_gap_is_one_problem_whatever_its_size() {
     let recorded = Recorded::ended();
