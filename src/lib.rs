@@ -81,6 +81,7 @@
 //! | `crates/openid` | OpenID Connect: tokens, the keys of their issuers, a client of a provider |
 //! | `crates/http` | bodies, hop-by-hop and identity headers, transport, the HTTPS client |
 //! | `crates/limits` | what clients and clusters share, and whose share it is: fair limits, rates, queues, lookups, memory |
+//! | `crates/sessions` | the streams of exec, attach and port-forward decoded; recordings of them, and the rules for both |
 //! | `crates/tlog` | an append-only log of issued certificates, as tiles with signed checkpoints |
 //! | `crates/pki` | X.509 as Go reads it, certificate issuance, bootstrap tokens, keys in tokens |
 //! | `crates/kubernetes` | what must equal Kubernetes: names, strict decoding, selectors, users, `Status`, client-go's texts |

@@ -26,6 +26,7 @@ mod registrar;
 mod requests;
 mod revocation;
 pub(crate) mod service_accounts;
+mod sessions;
 mod token_cache;
 mod token_objects;
 mod traces;
@@ -61,6 +62,7 @@ use requests::RequestMetrics;
 pub(crate) use requests::verb_label;
 use revocation::RevocationMetrics;
 use service_accounts::ServiceAccountMetrics;
+use sessions::SessionMetrics;
 pub(crate) use token_cache::TokenCacheMetrics;
 use token_objects::TokenObjectMetrics;
 use traces::TraceMetrics;
@@ -88,6 +90,7 @@ pub(crate) struct Metrics {
     pub(crate) limits: LimitMetrics,
     /// Revocation.
     pub(crate) revocation: RevocationMetrics,
+    pub(crate) sessions: SessionMetrics,
     pub(crate) connections: ConnectionMetrics,
     pub(crate) backend: BackendMetrics,
     pub(crate) controllers: ControllerMetrics,
@@ -128,6 +131,7 @@ impl Metrics {
             requests: RequestMetrics::new(&registrar)?,
             limits: LimitMetrics::new(&registrar)?,
             revocation: RevocationMetrics::new(&registrar)?,
+            sessions: SessionMetrics::new(&registrar)?,
             connections: ConnectionMetrics::new(&registrar)?,
             backend: BackendMetrics::new(&registrar)?,
             controllers: ControllerMetrics::new(&registrar)?,

@@ -16,6 +16,7 @@ pub(crate) mod health;
 mod post_process;
 mod respond;
 mod scope;
+mod session;
 mod stages;
 mod token_review;
 
@@ -237,7 +238,11 @@ impl Gateway {
         if !is_read {
             scope.write.note_sent();
         }
-        let tunnel = || Tunnel { guard: scope.tunnel_guard(connection), end: scope.tunnel_end(connection) };
+        let tunnel = || Tunnel {
+            guard: scope.tunnel_guard(connection),
+            end: scope.tunnel_end(connection),
+            session: scope.session(&self.metrics),
+        };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
         // A reviewed write is no stream, whatever its header says, and what it has stored is compared.
         let end = if scope.write.is_on_its_way() { None } else { scope.stream_end() };

@@ -34,11 +34,13 @@ use portcullis_kubernetes::status::Form;
 use portcullis_kubernetes::status::render::{self, StatusObject};
 use portcullis_kubernetes::user::EncodedUser;
 use portcullis_limits::budget::BudgetPermit;
+use portcullis_sessions::decoder::SessionKind;
 use portcullis_system::clock::UnixTime;
 use portcullis_system::sync::lock;
 use tokio::time::timeout;
 
 use super::error_map::{Refusal, RefusalResponse};
+use super::session;
 use crate::audit::{ClusterAudit, attributes, event_owner};
 use crate::authz::{AccessRefusal, AllowedAccess};
 use crate::metrics::Metrics;
@@ -84,6 +86,8 @@ pub(super) struct Subject {
     audit: Arc<ClusterAudit>,
     /// The client; `None` if it is not authenticated.
     client: Option<Identity>,
+    /// The kind of session that it opens.
+    session: Option<SessionKind>,
     /// In whose share its events count, and their objects.
     owner: EventOwner,
     decision: Decision,
@@ -165,10 +169,16 @@ impl AuditedRequest {
         if audit.is_one_of_several {
             annotations.insert(CLUSTER.to_owned(), audit.cluster.cluster().to_string());
         }
+        let session = session::kind_of(info);
+        if let Some(kind) = session {
+            let of_session = session::annotations_of_request(kind, request.uri().query());
+            annotations.extend(of_session.map(|(key, value)| (key.to_owned(), value)));
+        }
         let parts = Parts::new(decision, annotations);
         let subject = Subject {
             audit: Arc::clone(audit),
             client: user.cloned(),
+            session,
             owner: event_owner(&audit.cluster, user, facts.peer),
             decision,
             source: Source::of(facts, request),
@@ -204,6 +214,21 @@ impl AuditedRequest {
         for Annotation { key, value, needs_request_level } in annotations {
             if !needs_request_level || parts.level >= Level::Request {
                 parts.annotate(key, value);
+            }
+        }
+    }
+
+    /// The kind of session that the request opens, if it opens one.
+    pub(super) fn session(&self) -> Option<SessionKind> {
+        self.0.session
+    }
+
+    /// Adds the annotations of a session that has ended.
+    pub(super) fn note_session_end<const N: usize>(&self, annotations: [(&str, Option<String>); N]) {
+        let mut parts = self.0.parts();
+        for (key, value) in annotations {
+            if let Some(value) = value {
+                parts.annotate(key, &value);
             }
         }
     }

@@ -42,6 +42,7 @@ use crate::backend::pools::{Attempt, Pools};
 use crate::backend::sharing::{self, SharingClass};
 use crate::pipeline::audit_id::AUDIT_ID;
 use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::session::SessionObserver;
 use crate::request::info::RequestInfo;
 use crate::traces::SpanScope;
 
@@ -78,12 +79,14 @@ pub(super) struct Tunnel {
     pub(super) guard: EndGuard,
     /// Completes when it is to end.
     pub(super) end: BodyEnd,
+    /// Observes the session in it, if that is audited.
+    pub(super) session: Option<SessionObserver>,
 }
 
 impl Tunnel {
     /// For a request that upgrades no connection.
     fn none() -> Self {
-        Self { guard: Box::new(()), end: Box::pin(std::future::pending()) }
+        Self { guard: Box::new(()), end: Box::pin(std::future::pending()), session: None }
     }
 }
 

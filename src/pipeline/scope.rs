@@ -21,6 +21,7 @@ use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use super::finished::WriteInProgress;
 use super::respond::{self, RefusalRenderer};
+use super::session::SessionObserver;
 use super::stages::Impersonated;
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
@@ -167,6 +168,12 @@ impl RequestScope {
     /// What a tunnel holds: it outlives its response.
     pub(super) fn tunnel_guard(&self, connection: &Connection) -> EndGuard {
         Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone(), self.open.clone()))
+    }
+
+    /// Observes the session that a tunnel carries, if it is audited.
+    pub(super) fn session(&self, metrics: &Arc<Metrics>) -> Option<SessionObserver> {
+        let audited = self.audited.as_ref()?;
+        Some(SessionObserver::new(audited.clone(), audited.session()?, Arc::clone(metrics)))
     }
 
     /// Completes when a stream is to end, because its credential is accepted no longer, or its cluster is no longer served.

@@ -85,6 +85,7 @@ mod reload;
 mod revocation;
 mod running_clusters;
 mod service_account_flags;
+mod sessions;
 mod shutting_down;
 mod streaming;
 mod streams;

@@ -4,6 +4,8 @@
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -13,13 +15,15 @@ use hyper_util::rt::TokioIo;
 use portcullis_http::body::{Body, EndGuard};
 use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::transport::Incoming;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf, copy, split};
+use portcullis_sessions::decoder::Side;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf, copy, split};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
 use super::Tunnel;
 use crate::backend::pool::UpgradeConnection;
 use crate::pipeline::forward_error::ForwardError;
+use crate::pipeline::session::{ObservedSession, TunnelEnd};
 
 /// How long one direction may still deliver bytes after the other one has ended.
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -39,7 +43,7 @@ pub(super) async fn tunnel(
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
     let (mut response, permit) = connection.send(request).await?;
-    let Tunnel { guard, end } = tunnel;
+    let Tunnel { guard, end, session } = tunnel;
     let permitted = permit.connection();
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -56,11 +60,17 @@ pub(super) async fn tunnel(
         return Ok(response.map(|body| Body::from_backend(Incoming::Http1(body), guard)));
     }
     let backend = hyper::upgrade::on(&mut response);
+    let session = session.map(|session| session.begin(response.headers()));
     tokio::spawn(async move {
         let _guard = guard;
+        let note_end = |end| {
+            if let Some(session) = &session {
+                session.end(end);
+            }
+        };
         let tunnel = async {
             match tokio::try_join!(client, backend) {
-                Ok((client, backend)) => copy_both_ways(client, backend).await,
+                Ok((client, backend)) => note_end(copy_both_ways(client, backend, session.as_ref()).await),
                 Err(error) => debug!(%error, "the tunnel did not open"),
             }
         };
@@ -68,11 +78,15 @@ pub(super) async fn tunnel(
             tokio::select! {
                 _ = permitted.drive(tunnel) => {}
                 // Both connections close.
-                () = end => {}
+                () = end => note_end(TunnelEnd::Gateway),
             }
         };
         match deadline {
-            Some(deadline) => timeout_at(deadline, tunnel).await.unwrap_or_default(),
+            Some(deadline) => {
+                if timeout_at(deadline, tunnel).await.is_err() {
+                    note_end(TunnelEnd::Deadline);
+                }
+            }
             None => tunnel.await,
         }
     });
@@ -84,34 +98,62 @@ pub(super) async fn tunnel(
 }
 
 /// Copies bytes both ways until either side ends, then drains the other direction for a short time and closes both.
-/// Waiting for both sides would keep a tunnel whose far end is gone.
+/// Waiting for both sides would keep a tunnel whose far end is gone. Returns which one has ended first.
 // apimachinery: pkg/util/proxy/upgradeaware.go, tryUpgrade
-async fn copy_both_ways(client: Upgraded, backend: Upgraded) {
+async fn copy_both_ways(client: Upgraded, backend: Upgraded, session: Option<&ObservedSession>) -> TunnelEnd {
     let (from_client, to_client) = split(TokioIo::new(client));
     let (from_backend, to_backend) = split(TokioIo::new(backend));
-    let mut out = Box::pin(copy_one_way(from_client, to_backend));
-    let mut back = Box::pin(copy_one_way(from_backend, to_client));
-    let ended = tokio::select! {
+    let mut out =
+        Box::pin(copy_one_way(ObservedRead { from: from_client, side: Side::Client, session }, to_backend));
+    let mut back =
+        Box::pin(copy_one_way(ObservedRead { from: from_backend, side: Side::Server, session }, to_client));
+    let (end, ended) = tokio::select! {
         ended = &mut out => {
             timeout(HALF_CLOSE_DRAIN_TIMEOUT, back).await.ok();
-            ended
+            (TunnelEnd::Client, ended)
         }
         ended = &mut back => {
             timeout(HALF_CLOSE_DRAIN_TIMEOUT, out).await.ok();
-            ended
+            (TunnelEnd::Server, ended)
         }
     };
     if let Err(error) = ended {
         debug!(%error, "tunnel ended");
     }
+    end
 }
 
 /// Copies one direction to its end, then shuts down the writer.
-async fn copy_one_way<T>(mut from: ReadHalf<T>, mut to: WriteHalf<T>) -> io::Result<()>
+async fn copy_one_way<T>(mut from: ObservedRead<'_, T>, mut to: WriteHalf<T>) -> io::Result<()>
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
     let copied = copy(&mut from, &mut to).await;
     let ended = to.shutdown().await;
     copied.map(|_| ()).and(ended)
+}
+
+/// Reads one direction, and shows the bytes to the session before they are written to the other side: what answers them is
+/// shown later.
+struct ObservedRead<'a, T> {
+    from: ReadHalf<T>,
+    side: Side,
+    session: Option<&'a ObservedSession>,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.from).poll_read(context, buffer);
+        if let Some(session) = self.session
+            && read.is_ready()
+        {
+            session.push(self.side, buffer.filled().get(before..).unwrap_or_default());
+        }
+        read
+    }
 }

@@ -1,0 +1,139 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn safe(text: &str) -> (String, u64) {
+    let (mut filter, mut safe) = (SafeText::default(), String::new());
+    filter.filter(text, &mut safe);
+    (safe, filter.dropped())
+}
+
+#[test]
+fn text_and_its_layout_pass() {
+    for text in [
+        "plain text\r\n\ttab\x08",
+        "naïve 日本語 🦀 می\u{200c}خواهم",
+        "\x1b[1;31mred\x1b[0m \x1b[38;2;1;2;3mrgb\x1b[m \x1b[4:3mcurly",
+        "\x1b[A\x1b[2B\x1b[10;20H\x1b[5G\x1b[3d\x1b[s\x1b[u\x1b7\x1b8\x1bD\x1bM\x1bE",
+        "\x1b[2J\x1b[K\x1b[1K\x1b[?2K\x1b[3X\x1b[2L\x1b[2M\x1b[4P\x1b[@\x1b[12b",
+        "\x1b[1;24r\x1b[r\x1b[2S\x1b[T\x1b[4h\x1b[4l",
+        "\x1b[?1049h\x1b[?25l\x1b[?7h\x1b[?25;1049l",
+        "\x1b(0lqqk\x1b(B\x1b)0\x0eq\x0f",
+        RESTORE,
+    ] {
+        assert_eq!(safe(text), (text.to_owned(), 0), "{text:?}");
+    }
+}
+
+#[test]
+fn device_control_is_dropped() {
+    for (name, text, expected) in [
+        ("title", "a\x1b]0;title\x07b", "ab"),
+        ("title, ended by ST", "a\x1b]2;title\x1b\\b", "ab"),
+        ("title in C1", "a\u{9d}0;title\u{9c}b", "ab"),
+        ("clipboard", "a\x1b]52;c;cm0gLXJmIC8=\x07b", "ab"),
+        ("hyperlink", "\x1b]8;;http://example.com\x1b\\text\x1b]8;;\x1b\\", "text"),
+        ("a title without an end", "a\x1b]0;title\r\nall\x1b[1mthe rest", "a\x1b[1mthe rest"),
+        ("DCS", "a\x1bP$q\"p\x1b\\b", "ab"),
+        ("DCS is not ended by BEL", "a\x1bPx\x07y\x1b\\b", "ab"),
+        ("DCS in C1", "a\u{90}+q544e\u{9c}b", "ab"),
+        ("APC", "a\x1b_Gi=1;AAAA\x1b\\b", "ab"),
+        ("APC in C1", "a\u{9f}x\u{9c}b", "ab"),
+        ("PM", "a\x1b^x\x1b\\b\u{9e}y\u{9c}c", "abc"),
+        ("SOS", "a\x1bXx\x1b\\b\u{98}y\u{9c}c", "abc"),
+        ("device attributes", "a\x1b[cb\x1b[0cc\x1b[>cd\x1b[=ce\x1bZf", "abcdef"),
+        ("status report", "a\x1b[5nb\x1b[6nc\x1b[?6nd", "abcd"),
+        ("status report in C1", "a\u{9b}6nb", "ab"),
+        ("modes and versions", "a\x1b[?1$pb\x1b[>qc\x1b[xd\x1b[?ue", "abcde"),
+        ("query of a style", "a\x1b[?4mb\x1b[>4;1mc", "abc"),
+        ("answerback", "a\x05b", "ab"),
+        ("window operations", "a\x1b[21tb\x1b[8;1;1tc", "abc"),
+        ("printing", "a\x1b[5ib\x1b[?5ic", "abc"),
+        ("mouse, paste and focus", "a\x1b[?1000hb\x1b[?2004hc\x1b[?1004;25hd", "abcd"),
+        ("mouse tracking", "a\x1b[1;2;3;4;5Tb", "ab"),
+        ("keyboard", "a\x1b[2hb\x1b=c\x1b>d\x1b[>1ue", "abcde"),
+        ("reset", "a\x1bcb\x1b[!pc", "abc"),
+        ("bell", "a\x07b", "ab"),
+        ("marks of direction", "a\u{202e}b\u{2066}c", "abc"),
+        ("a character set", "a\x1b(Ab\x1b%Gc", "abc"),
+        ("a number of five digits", "a\x1b[10000bb", "ab"),
+        ("a cancelled sequence", "a\x1b[3\x18b\x1b]0;x\x1ac", "abc"),
+        ("a sequence in a sequence", "a\x1b[3\x1b[1mb", "a\x1b[1mb"),
+        ("a sequence of screen and tmux: its text is shown elsewhere", "a\x1bkb\x1b\\c", "abc"),
+    ] {
+        let (safe, dropped) = safe(text);
+        assert_eq!(safe, expected, "{name}");
+        assert!(dropped > 0, "{name}");
+    }
+}
+
+#[test]
+fn a_control_character_in_a_sequence_is_obeyed_before_it() {
+    assert_eq!(safe("a\x1b[3\n1mb").0, "a\n\x1b[31mb");
+}
+
+#[test]
+fn c1_forms_of_safe_sequences_pass_in_their_7_bit_form() {
+    assert_eq!(safe("\u{9b}1m\u{85}\u{84}\u{8d}").0, "\x1b[1m\x1bE\x1bD\x1bM");
+}
+
+#[test]
+fn sequences_are_bounded() {
+    let text = format!("a\x1b[{}mb\x1b{}Bc", "1;".repeat(1000), "(".repeat(1000));
+    assert!(!safe(&text).0.contains("1;"));
+    let mut filter = SafeText::default();
+    let mut out = String::new();
+    filter.filter("\x1b]", &mut out);
+    (0..100_000).for_each(|_| filter.filter("title", &mut out));
+    assert_eq!(out, "");
+}
+
+/// Text that is likely to have sequences.
+fn terminal_text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        Just("\x1b"),
+        Just("["),
+        Just("]"),
+        Just("?"),
+        Just("0"),
+        Just("52;"),
+        Just("m"),
+        Just("n"),
+        Just("c"),
+        Just("h"),
+        Just("P"),
+        Just("\\"),
+        Just("\x07"),
+        Just("\u{9b}"),
+        Just("\u{9d}"),
+        Just("\u{9c}"),
+        Just("\u{90}"),
+        Just("("),
+        Just("\x18"),
+        Just("\n"),
+        Just("é"),
+        Just("$"),
+        Just("T"),
+        Just("1049"),
+        Just("q"),
+    ];
+    proptest::collection::vec(piece, 0..60).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_pieces_give_the_same_text(text in terminal_text()) {
+        let (mut filter, mut pieces) = (SafeText::default(), String::new());
+        text.chars().for_each(|c| filter.filter(c.encode_utf8(&mut [0; 4]), &mut pieces));
+        prop_assert_eq!(pieces, safe(&text).0);
+    }
+
+    /// What passes once passes again: the filter leaves no halves that make a sequence together.
+    #[test]
+    fn safe_text_is_safe(text in prop_oneof![terminal_text(), any::<String>()]) {
+        let (once, _) = safe(&text);
+        prop_assert_eq!(safe(&once), (once.clone(), 0));
+        let obeyed = |c| matches!(c, '\u{80}'..='\u{9f}' | '\x07' | '\x05');
+        prop_assert!(!once.chars().any(obeyed));
+    }
+}

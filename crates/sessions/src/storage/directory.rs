@@ -1,0 +1,87 @@
+//! Recordings in a directory, which only its owner can enter.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use portcullis_system::platform::{create_private_directory, open_input, sync_directory};
+
+use super::{MAX_OBJECT, ObjectName, RecordingStore, SessionName};
+
+/// A directory with a directory for each session.
+#[derive(Debug, Clone)]
+pub struct RecordingDirectory {
+    path: PathBuf,
+}
+
+impl RecordingDirectory {
+    /// Opens the directory; creates it if there is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        create_private_directory(path)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    fn session(&self, session: &SessionName) -> PathBuf {
+        self.path.join(session.as_str())
+    }
+
+    /// The directory of a session for writing. The first document creates it.
+    fn writable(&self, session: &SessionName, object: ObjectName) -> io::Result<PathBuf> {
+        let directory = self.session(session);
+        if object == ObjectName::Start && !directory.try_exists()? {
+            create_private_directory(&directory)?;
+            sync_directory(&self.path)?;
+        }
+        // Not a link to another place.
+        if !fs::symlink_metadata(&directory)?.is_dir() {
+            return Err(io::Error::other("is not a directory"));
+        }
+        Ok(directory)
+    }
+}
+
+impl RecordingStore for RecordingDirectory {
+    fn put(&self, session: &SessionName, object: &ObjectName, content: &[u8]) -> io::Result<()> {
+        let directory = self.writable(session, *object)?;
+        // It has the mode 0600.
+        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&directory)?;
+        file.write_all(content)?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(directory.join(object.to_string()))?;
+        sync_directory(&directory)
+    }
+
+    fn get(&self, session: &SessionName, object: &ObjectName) -> io::Result<Option<Vec<u8>>> {
+        let file = match open_input(&self.session(session).join(object.to_string())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("is not a regular file"));
+        }
+        let mut content = Vec::new();
+        let limit = u64::try_from(MAX_OBJECT).unwrap_or(u64::MAX);
+        file.take(limit + 1).read_to_end(&mut content)?;
+        if content.len() > MAX_OBJECT {
+            return Err(io::Error::other("is larger than any object of a recording"));
+        }
+        Ok(Some(content))
+    }
+
+    fn objects(&self, session: &SessionName) -> io::Result<Vec<ObjectName>> {
+        names(&self.session(session), ObjectName::parse)
+    }
+
+    fn sessions(&self) -> io::Result<Vec<SessionName>> {
+        names(&self.path, SessionName::parse)
+    }
+}
+
+fn names<N: Ord>(directory: &Path, parse: impl Fn(&str) -> Option<N>) -> io::Result<Vec<N>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        names.extend(entry?.file_name().to_str().and_then(&parse));
+    }
+    names.sort();
+    Ok(names)
+}

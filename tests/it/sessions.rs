@@ -1,0 +1,229 @@
+//! Sessions in the audit log and the metrics: exec, attach and port-forward, as their streams tell.
+
+use std::path::PathBuf;
+
+use http::{Request, Response, StatusCode};
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
+use serde_json::{Map, Value, json};
+use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, get, in_time, until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::gateway::InProcess as _;
+
+const V5: &str = "v5.channel.k8s.io";
+const SUCCESS: &str = r#"{"metadata":{},"status":"Success"}"#;
+
+/// A gateway in front of a backend that switches to this protocol, sends these bytes once the client has sent something, and ends when
+/// the client does.
+struct Audited {
+    pki: Pki,
+    gateway: Gateway,
+    log: PathBuf,
+    protocol: (&'static str, &'static str),
+    _backend: FakeBackend,
+}
+
+impl Audited {
+    async fn start(protocol: (&'static str, &'static str), sent: Vec<u8>, level: &str) -> Self {
+        let pki = Pki::new();
+        let backend = FakeBackend::start(&pki, H2, move |mut request: Request<hyper::body::Incoming>| {
+            if !request.headers().contains_key("upgrade") {
+                return Box::pin(async { Response::new(empty()) });
+            }
+            let upgrading = hyper::upgrade::on(&mut request);
+            let sent = sent.clone();
+            tokio::spawn(async move {
+                let mut tunnel = TokioIo::new(upgrading.await.unwrap());
+                let mut received = [0; 1024];
+                if tunnel.read(&mut received).await.unwrap_or_default() == 0 {
+                    return;
+                }
+                tunnel.write_all(&sent).await.unwrap();
+                while tunnel.read(&mut received).await.is_ok_and(|count| count > 0) {}
+            });
+            let (upgrade, version) = protocol;
+            let header =
+                if upgrade == "websocket" { "sec-websocket-protocol" } else { "x-stream-protocol-version" };
+            let response = Response::builder()
+                .status(StatusCode::SWITCHING_PROTOCOLS)
+                .header("connection", "Upgrade")
+                .header("upgrade", upgrade)
+                .header(header, version)
+                .body(empty());
+            Box::pin(async { response.unwrap() })
+        })
+        .await;
+        let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": level}]});
+        let policy = pki.write("policy.yaml", policy.to_string());
+        let log = pki.directory.path().join("audit.log");
+        let mut given = flags(&pki, backend.address);
+        given.push(format!("--audit-policy-file={}", policy.display()));
+        given.push(format!("--audit-log-path={}", log.display()));
+        let gateway = Gateway::with(given);
+        gateway.checked().await;
+        Self { pki, gateway, log, protocol, _backend: backend }
+    }
+
+    /// Opens a session of a subresource of the pod.
+    async fn open(&self, subresource: &str) -> TokioIo<Upgraded> {
+        let (upgrade, version) = self.protocol;
+        let header =
+            if upgrade == "websocket" { "sec-websocket-protocol" } else { "x-stream-protocol-version" };
+        let path = format!("/api/v1/namespaces/n/pods/p/{subresource}");
+        let headers = [
+            ("connection", "Upgrade"),
+            ("upgrade", upgrade),
+            (header, version),
+            ("sec-websocket-key", "AAAA"),
+        ];
+        let alice = self.pki.clients.leaf().cn("alice").issue();
+        let mut client = self.gateway.http1(Some(&alice)).await;
+        let response = client.send(get(&path, &headers)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap())
+    }
+
+    /// The annotations about the session in the event of a stage.
+    async fn annotations(&self, stage: &str) -> Map<String, Value> {
+        let found = || {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            events.find(|event| event["stage"] == stage && event["requestURI"] != "/readyz")
+        };
+        until("the event", || found().is_some()).await;
+        let annotations = found().unwrap()["annotations"].as_object().cloned().unwrap_or_default();
+        let of_session = |(key, value): (String, Value)| {
+            Some((key.strip_prefix("audit.portcullis.dev/session-")?.to_owned(), value))
+        };
+        annotations.into_iter().filter_map(of_session).collect()
+    }
+
+    /// As [`Self::annotations`], at the end of the session and without its duration.
+    async fn at_end(&self) -> Value {
+        let mut annotations = self.annotations("ResponseComplete").await;
+        let duration = annotations.remove("duration").expect("a duration");
+        assert!(duration.as_str().unwrap().ends_with('s'), "{duration}");
+        annotations.into()
+    }
+}
+
+/// A message of a channel, of the server.
+fn message(channel: u8, content: &str) -> Vec<u8> {
+    [&[0x82, u8::try_from(content.len() + 1).unwrap(), channel], content.as_bytes()].concat()
+}
+
+/// A message of a channel, of the client. The mask is zero.
+fn masked(channel: u8, content: &str) -> Vec<u8> {
+    let length = 0x80 | u8::try_from(content.len() + 1).unwrap();
+    [&[0x82, length, 0, 0, 0, 0, channel], content.as_bytes()].concat()
+}
+
+async fn exchange(tunnel: &mut TokioIo<Upgraded>, sent: &[u8], expected: &[u8]) {
+    tunnel.write_all(sent).await.unwrap();
+    let mut received = vec![0; expected.len()];
+    in_time(tunnel.read_exact(&mut received)).await.unwrap();
+    assert_eq!(received, expected, "the bytes pass as they are");
+}
+
+#[tokio::test]
+async fn an_exec_has_its_options_and_its_end_in_the_audit_log() {
+    let status = r#"{"status":"Failure","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}"#;
+    let sent = [message(1, "output\n"), message(2, "warning\n"), message(3, status)].concat();
+    let audited = Audited::start(("websocket", V5), sent.clone(), "Metadata").await;
+    let mut tunnel =
+        audited.open("exec?command=sh&command=-c&command=a+%3E+b&container=c&stdin=true&tty=true").await;
+    let request =
+        json!({"command": r#"["sh","-c","a > b"]"#, "container": "c", "stdin": "true", "tty": "true"});
+    assert_eq!(Value::from(audited.annotations("ResponseStarted").await), request);
+    audited.gateway.until_counted("portcullis_sessions{kind=\"exec\"} 1").await;
+    exchange(&mut tunnel, &masked(0, "ls\n"), &sent).await;
+    tunnel.shutdown().await.unwrap();
+    drop(tunnel);
+    let mut expected = request;
+    for (key, value) in
+        [("reason", "exited"), ("exit-code", "7"), ("client-bytes", "3"), ("server-bytes", "15")]
+    {
+        expected[key] = value.into();
+    }
+    assert_eq!(audited.at_end().await, expected);
+    for line in [
+        "portcullis_sessions{kind=\"exec\"} 0",
+        "portcullis_sessions_ended_total{kind=\"exec\",reason=\"exited\"} 1",
+        "portcullis_session_bytes_total{from=\"client\",kind=\"exec\"} 3",
+        "portcullis_session_bytes_total{from=\"server\",kind=\"exec\"} 15",
+    ] {
+        audited.gateway.until_counted(line).await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_its_client_leaves_has_no_exit_code() {
+    let audited = Audited::start(("websocket", V5), message(1, "output"), "Metadata").await;
+    let mut tunnel = audited.open("attach?stdin=false").await;
+    exchange(&mut tunnel, &masked(0, "x"), &message(1, "output")).await;
+    drop(tunnel);
+    let expected = json!({"reason": "client", "client-bytes": "1", "server-bytes": "6"});
+    assert_eq!(audited.at_end().await, expected);
+}
+
+#[tokio::test]
+async fn a_failure_has_the_message_of_the_server() {
+    let status = r#"{"status":"Failure","reason":"InternalError","message":"no such\ncontainer"}"#;
+    let audited = Audited::start(("websocket", "v4.channel.k8s.io"), message(3, status), "Metadata").await;
+    let mut tunnel = audited.open("exec?command=sh").await;
+    exchange(&mut tunnel, &masked(0, ""), &message(3, status)).await;
+    drop(tunnel);
+    let expected = json!({
+        "command": r#"["sh"]"#, "reason": "failed", "message": "no such\u{fffd}container", "client-bytes": "0",
+        "server-bytes": "0",
+    });
+    assert_eq!(audited.at_end().await, expected);
+}
+
+#[tokio::test]
+async fn forwarded_connections_are_counted() {
+    let sent = [message(0, "\u{39}\u{5}"), message(1, "\u{39}\u{5}"), message(0, "answer")].concat();
+    let audited = Audited::start(("websocket", "v4.channel.k8s.io"), sent.clone(), "Metadata").await;
+    let mut tunnel = audited.open("portforward?ports=1337").await;
+    exchange(&mut tunnel, &masked(0, "question"), &sent).await;
+    drop(tunnel);
+    let expected = json!({
+        "reason": "client", "client-bytes": "8", "server-bytes": "6", "connections": "1", "ports": "1337",
+    });
+    assert_eq!(audited.at_end().await, expected);
+    audited
+        .gateway
+        .until_counted("portcullis_sessions_ended_total{kind=\"portforward\",reason=\"client\"} 1")
+        .await;
+}
+
+/// Also bytes that are not of the protocol pass.
+#[tokio::test]
+async fn a_stream_that_cannot_be_decoded_passes_and_is_counted() {
+    let garbage = [0x80, 3, 0, 99, 0, 0, 0, 0, 1, 2, 3];
+    let audited = Audited::start(("SPDY/3.1", "v4.channel.k8s.io"), garbage.to_vec(), "Metadata").await;
+    let mut tunnel = audited.open("exec?command=sh").await;
+    exchange(&mut tunnel, &garbage, &garbage).await;
+    drop(tunnel);
+    let expected = json!({
+        "command": r#"["sh"]"#, "reason": "client", "client-bytes": "11", "server-bytes": "11",
+        "unreadable": "a control frame has an unknown type",
+    });
+    assert_eq!(audited.at_end().await, expected);
+}
+
+#[tokio::test]
+async fn a_session_that_is_not_audited_is_not_decoded() {
+    let sent = message(3, SUCCESS);
+    let audited = Audited::start(("websocket", V5), sent.clone(), "None").await;
+    let mut tunnel = audited.open("exec?command=sh").await;
+    exchange(&mut tunnel, &masked(0, "ls\n"), &sent).await;
+    drop(tunnel);
+    audited
+        .gateway
+        .until_counted_as("portcullis_client_connections{protocol=\"http/1.1\"}", |line| line.ends_with(" 0"))
+        .await;
+    let metrics = audited.gateway.metrics("/metrics").await;
+    assert!(!metrics.contains("portcullis_sessions_ended_total{"), "{metrics}");
+}
