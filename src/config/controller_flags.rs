@@ -200,7 +200,7 @@ pub struct PodSignerKeys {
     /// that `certs revoke` has revoked in the index. Requires indexFile.
     #[arg(long, value_name = "FILE")]
     pub crl_file: Option<PathBuf>,
-    /// The time until the nextUpdate of the CRL, at least one hour. It is signed again after half of it.
+    /// The time until the nextUpdate of the CRL, from 1h to 720h. It is signed again after half of it.
     #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
     pub crl_lifetime: String,
     /// Rules of which each must be true, or the request is denied: a list of expression and message. Without rules,

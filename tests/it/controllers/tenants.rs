@@ -218,7 +218,7 @@ fn signers_of_two_clusters_do_not_share_the_files_of_their_certificates() {
     let directory = two.pki.directory.path().to_owned();
     std::fs::create_dir(directory.join("shared")).unwrap();
     std::os::unix::fs::symlink("shared", directory.join("link")).unwrap();
-    let mut keep = |ca: &str, keys: &str| {
+    let keep = |ca: &str, keys: &str| {
         let pods = std::fs::read_to_string(directory.join(format!("pods-by-{ca}.yaml"))).unwrap();
         two.pki.write(&format!("pods-by-{ca}-kept.yaml"), pods + keys);
     };

@@ -52,6 +52,21 @@ pub(super) async fn run_for(context: &ControllerContext, lasting: Duration) {
     assert!(tokio::time::timeout(lasting, running).await.is_err());
 }
 
+/// Runs the controller until this is true.
+async fn run_until(context: &ControllerContext, is_done: impl Fn() -> bool) {
+    let running = super::super::run(context.clone());
+    let done = async {
+        while !is_done() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let done = tokio::time::timeout(Duration::from_mins(1), done);
+    tokio::select! {
+        never = running => match never {},
+        in_time = done => in_time.expect("within a minute"),
+    }
+}
+
 pub(super) fn condition(cluster: &FakeCluster, path: &str) -> String {
     let object = cluster.get(path).unwrap_or_default();
     let condition = &object["status"]["conditions"][0];
@@ -181,7 +196,7 @@ async fn a_namespace_with_many_requests_does_not_delay_another() {
     let quiet_path = format!("{V1}/namespaces/quiet/podcertificaterequests/r");
     cluster.put(&quiet_path, pod_request());
     let context = context(&cluster, signer());
-    run_for(&context, Duration::from_secs(4)).await;
+    run_until(&context, || cluster.writes().len() >= 301).await;
     // Their pods do not exist in these namespaces.
     let writes = cluster.writes();
     let place = writes.iter().position(|(_, path, _)| *path == quiet_path).unwrap();
