@@ -368,7 +368,7 @@ impl SignerRecords {
     fn issuers<'a>(&self, owner: RecordOwner<'a>) -> KnownIssuers<'a> {
         let bundle = named_file::read_if_present(&self.beside(".bundle.crt")).ok().flatten();
         let bundle = bundle.and_then(|pem| CaBundle::from_pem(&pem).ok());
-        let all = bundle.iter().flat_map(|bundle| bundle.certificates());
+        let all = bundle.iter().flat_map(CaBundle::certificates);
         let name = &owner.authority.certificate().raw_subject;
         KnownIssuers::new(owner, all.filter(|other| other.raw_subject == *name).cloned().collect())
     }
