@@ -20,6 +20,7 @@ const STRICTER: &[(&str, &str)] = &[
     ("a delta CRL", "Go leaves it to its caller"),
     ("an indirect CRL", "Go leaves it to its caller"),
     ("the CRL covers only a part", "Go leaves it to its caller"),
+    ("malformed CRL: issuingDistributionPoint", "Go does not read it"),
     ("the CRL has a critical extension", "Go leaves it to its caller"),
     ("the CRL has the extension", "RFC 5280 section 4.2: an extension appears once"),
     ("the entry for serial number", "negative numbers, removeFromCRL, critical extensions, odd reasons"),

@@ -259,14 +259,12 @@ async fn append(
         drop((permit, certificate));
         attempt
     });
-    match appending.await {
-        Ok(attempt) => Some(attempt),
-        Err(_) => {
-            context.metrics.panics.inc();
-            error!(cluster = &*context.cluster, "logging a certificate panicked");
-            None
-        }
+    let attempt = appending.await.ok();
+    if attempt.is_none() {
+        context.metrics.panics.inc();
+        error!(cluster = &*context.cluster, "logging a certificate panicked");
     }
+    attempt
 }
 
 #[cfg(test)]

@@ -410,8 +410,7 @@ impl PodFollower<'_> {
                 }
                 // It may have been the end of a pod.
                 Ok(FollowEvent::Skipped) => follower.list_again(),
-                Ok(_) => {}
-                Err(FollowError::Expired) => {}
+                Ok(_) | Err(FollowError::Expired) => {}
                 Err(error) => {
                     let problem = error.of_request().map_or_else(|| error.to_string(), error_message);
                     self.cannot_follow(FOLLOW_CAUSE, &problem);

@@ -34,7 +34,9 @@ pub(super) struct ReadRecords {
 
 /// The records of each CA so far: the key of the CA, the name of a signer, its records, and their files.
 #[derive(Default)]
-pub(super) struct RecordsOfAuthorities(Vec<(Vec<u8>, String, Option<SignerRecords>, Vec<PathBuf>)>);
+pub(super) struct RecordsOfAuthorities(Vec<RecordsOfAuthority>);
+
+type RecordsOfAuthority = (Vec<u8>, String, Option<SignerRecords>, Vec<PathBuf>);
 
 impl ConfigResolver<'_> {
     /// The files of a signer, as far as its keys are valid.

@@ -57,7 +57,7 @@ async fn run_until(context: &ControllerContext, is_done: impl Fn() -> bool) {
     let running = super::super::run(context.clone());
     let done = async {
         while !is_done() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            sleep(Duration::from_millis(20)).await;
         }
     };
     let done = tokio::time::timeout(Duration::from_mins(1), done);

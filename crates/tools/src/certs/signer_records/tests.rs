@@ -252,7 +252,7 @@ fn a_new_key_of_the_ca_goes_on_with_the_records_of_the_former_one() {
     let outcome = renewed.revoke(&[], NOW);
     assert!(outcome.is_written, "by the new key, although it was not due");
     // The test bed verifies the signature by the new key.
-    assert_eq!(renewed.listed(), [first.clone()]);
+    assert_eq!(renewed.listed(), std::slice::from_ref(&first));
     renewed.revoke(&["u2"], NOW);
     assert_eq!(renewed.listed(), sorted(vec![first, second]));
 }
