@@ -216,6 +216,9 @@ fn crls_that_do_not_list_all_certificates_are_refused() {
     }
 }
 
+/// The parts of an issuingDistributionPoint, the complete URLs, what the error says of it, and whether it may be complete.
+type LimitCase<'a> = (&'a [&'a [u8]], &'a [&'a str], &'a str, bool);
+
 #[test]
 fn a_crl_with_a_url_is_complete_if_the_operator_says_so() {
     const URL: &[u8] = b"https://ca.example/1.0/crl";
@@ -242,7 +245,7 @@ fn a_crl_with_a_url_is_complete_if_the_operator_says_so() {
     assert!(load(&[&name, &[0x81, 1, 0], &[0x84, 1, 0]], &[url]).is_ok(), "flags that say false");
     let no_name: &[u8] = &[];
     let relative = element(0xa0, &element(0xa1, &[]));
-    let cases: [(&[&[u8]], &[&str], &str, bool); 7] = [
+    let cases: [LimitCase<'_>; 7] = [
         (&[&name], &[], "\"https://ca.example/1.0/crl\"", true),
         (&[&name], &["https://ca.example/1.0/CRL"], "\"https://ca.example/1.0/crl\"", true),
         (&[&name, &[0x81, 1, 0xff]], &[url], "onlyContainsUserCerts", false),

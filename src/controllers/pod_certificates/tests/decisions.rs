@@ -109,6 +109,8 @@ fn with_identity() -> Situation {
     situation
 }
 
+type Edit = fn(&mut Situation);
+
 #[test]
 fn the_identity_of_a_pod_is_that_of_the_objects_and_not_of_the_request() {
     let issued = with_identity().issued().issued;
@@ -128,7 +130,6 @@ fn the_identity_of_a_pod_is_that_of_the_objects_and_not_of_the_request() {
     assert_eq!([pod_name, pod_uid, node_name, node_uid], ["web-0", "uid-of-pod", "n1", "uid-of-node"]);
     assert_eq!(issued.subject().common_name, "system:serviceaccount:a:web");
     assert_eq!(issued.subject().organization, ["system:serviceaccounts", "system:serviceaccounts:a"]);
-    type Edit = fn(&mut Situation);
     let cases: &[(&str, Edit, &str)] = &[
         ("no namespace", |all| all.namespace = None, "Failed InvalidName: the namespace was not read"),
         (
@@ -182,7 +183,6 @@ fn the_rules_of_the_sample_permit_what_they_say() {
 
 #[test]
 fn each_refusal_has_a_reason_and_says_what_to_do() {
-    type Edit = fn(&mut Situation);
     let cases: &[(&str, Edit, &str)] = &[
         ("nothing wrong", |_| {}, "issued"),
         (

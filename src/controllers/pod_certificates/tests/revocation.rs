@@ -66,8 +66,8 @@ async fn the_certificate_of_a_deleted_pod_is_revoked_while_the_controller_runs()
 
 #[tokio::test]
 async fn a_restart_finds_the_pods_that_were_deleted_meanwhile_and_no_others() {
-    for (name, change, expected) in [
-        ("as before", (|_| {}) as fn(&FakeCluster), 0),
+    let cases: [(&str, fn(&FakeCluster), usize); 3] = [
+        ("as before", |_| {}, 0),
         ("deleted", |cluster| cluster.remove(POD), 1),
         (
             "created again",
@@ -78,7 +78,8 @@ async fn a_restart_finds_the_pods_that_were_deleted_meanwhile_and_no_others() {
             },
             1,
         ),
-    ] {
+    ];
+    for (name, change, expected) in cases {
         let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
         let signer = signer_with_crl(&directory);
         issue(&cluster, &signer).await;
@@ -249,16 +250,16 @@ async fn most_pods_missing_at_once_are_held_back_until_the_operator_releases_the
     let index = directory.path().join("pods.index.jsonl");
     let line: Value =
         serde_json::from_str(std::fs::read_to_string(&index).unwrap().lines().next().unwrap()).unwrap();
-    let many: String = (0..120)
+    let many: Vec<String> = (0..120)
         .map(|number| {
             let mut line = line.clone();
             line["pod"]["uid"] = json!(format!("uid-{number}"));
             line["sha256"] = json!(format!("{number:064x}"));
             line["serial"] = json!(format!("{:032x}", number + 1));
-            format!("{line}\n")
+            line.to_string()
         })
         .collect();
-    std::fs::write(&index, many).unwrap();
+    std::fs::write(&index, many.join("\n") + "\n").unwrap();
     let held = directory.path().join("pods.held");
     let context = context(&cluster, signer);
     let releasing = async {
@@ -282,15 +283,15 @@ async fn reads_that_fail_end_with_the_first_and_delay_no_crl() {
     let index = directory.path().join("pods.index.jsonl");
     let line: Value =
         serde_json::from_str(std::fs::read_to_string(&index).unwrap().lines().next().unwrap()).unwrap();
-    let many: String = (0..90)
+    let many: Vec<String> = (0..90)
         .map(|number| {
             let mut line = line.clone();
             line["pod"]["uid"] = json!(format!("uid-{number}"));
             line["pod"]["name"] = json!(format!("gone-{number}"));
-            format!("{line}\n")
+            line.to_string()
         })
         .collect();
-    std::fs::write(&index, many).unwrap();
+    std::fs::write(&index, many.join("\n") + "\n").unwrap();
     let mut context = context(&cluster, signer);
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let (client, count) = (context.client.clone(), Arc::clone(&asked));

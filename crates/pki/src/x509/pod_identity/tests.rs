@@ -114,12 +114,14 @@ fn name(attributes: &[(u8, &str)]) -> Vec<u8> {
     }
 }
 
+/// Types and values of the attributes of a subject.
+type Attributes<'a> = &'a [(u8, &'a str)];
+
 #[test]
 fn the_subject_has_the_name_and_the_groups_of_the_service_account_and_nothing_else() {
     const CN: (u8, &str) = (3, "system:serviceaccount:a:web");
     const GROUPS: [(u8, &str); 2] = [(10, "system:serviceaccounts"), (10, "system:serviceaccounts:a")];
     let (one, other) = (GROUPS[0], GROUPS[1]);
-    type Attributes<'a> = &'a [(u8, &'a str)];
     let cases: &[(&str, Attributes<'_>, bool)] = &[
         ("as signed", &[one, other, CN], true),
         ("in another order", &[CN, other, one], true),
