@@ -428,7 +428,7 @@ mod tests {
         // A request whose certificate does not fit into the log fails: its requester can do something about it.
         let mut params = CertificateParams::default();
         let name = &mut params.distinguished_name;
-        name.push(DnType::StateOrProvinceName, "s".repeat(64_900));
+        name.push(DnType::StateOrProvinceName, "s".repeat(65_150));
         name.push(DnType::OrganizationName, "system:nodes");
         name.push(DnType::CommonName, "system:node:foo");
         let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
