@@ -168,7 +168,9 @@ pub(crate) fn check_user(subject: &Subject) -> Result<(), String> {
 
 /// Fails if a reader would see another user or group than the certificate has.
 pub(crate) fn check_visible(subject: &Subject) -> Result<(), String> {
-    let named = std::iter::once(("common name", &subject.common_name));
+    // Whether there must be one is a matter of the profile.
+    let common_name = Some(&subject.common_name).filter(|name| !name.is_empty());
+    let named = common_name.map(|name| ("common name", name)).into_iter();
     for (field, name) in named.chain(subject.organization.iter().map(|group| ("organization", group))) {
         check_name(name).map_err(|error| format!("subject {field} {name:?}: {error}"))?;
     }

@@ -60,10 +60,10 @@ async fn run_until(context: &ControllerContext, is_done: impl Fn() -> bool) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    let done = tokio::time::timeout(Duration::from_mins(1), done);
+    let done = tokio::time::timeout(Duration::from_mins(5), done);
     tokio::select! {
         never = running => match never {},
-        in_time = done => in_time.expect("within a minute"),
+        in_time = done => in_time.expect("within five minutes"),
     }
 }
 
