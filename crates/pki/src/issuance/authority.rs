@@ -364,6 +364,10 @@ fn fingerprint(bytes: &[u8]) -> CertificateFingerprint {
 }
 
 /// Opens a key; `certificate_key` is the public key of the certificate, which some tokens do not have.
+#[cfg_attr(
+    not(feature = "pkcs11"),
+    expect(unused_variables, reason = "the last two are about keys in tokens alone")
+)]
 fn open(
     source: &AuthorityKeySource,
     pem: &[u8],
@@ -380,12 +384,9 @@ fn open(
             opened => Ok(Box::new(opened?)),
         },
         #[cfg(not(feature = "pkcs11"))]
-        AuthorityKeySource::Pkcs11(_) => {
-            let _only_for_tokens = (certificate_key, absent);
-            Err(PrivateKeyError::Uri(
-                "this build of portcullis has no PKCS#11 support: build it with --features pkcs11".to_owned(),
-            ))
-        }
+        AuthorityKeySource::Pkcs11(_) => Err(PrivateKeyError::Uri(
+            "this build of portcullis has no PKCS#11 support: build it with --features pkcs11".to_owned(),
+        )),
     }
 }
 

@@ -64,9 +64,12 @@ async fn the_certificate_of_a_deleted_pod_is_revoked_while_the_controller_runs()
     assert_eq!(listed(directory.path()), Some(1));
 }
 
+/// What happens between two runs.
+type Change = fn(&FakeCluster);
+
 #[tokio::test]
 async fn a_restart_finds_the_pods_that_were_deleted_meanwhile_and_no_others() {
-    let cases: [(&str, fn(&FakeCluster), usize); 3] = [
+    let cases: [(&str, Change, usize); 3] = [
         ("as before", |_| {}, 0),
         ("deleted", |cluster| cluster.remove(POD), 1),
         (
