@@ -47,7 +47,7 @@ async fn issue(cluster: &FakeCluster, signer: &PodSignerSettings) {
     assert_eq!(condition(cluster, &path(V1, "req-1")), "Issued Issued");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_certificate_of_a_deleted_pod_is_revoked_while_the_controller_runs() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
@@ -67,7 +67,7 @@ async fn the_certificate_of_a_deleted_pod_is_revoked_while_the_controller_runs()
 /// What happens between two runs.
 type Change = fn(&FakeCluster);
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_restart_finds_the_pods_that_were_deleted_meanwhile_and_no_others() {
     let cases: [(&str, Change, usize); 3] = [
         ("as before", |_| {}, 0),
@@ -93,7 +93,7 @@ async fn a_restart_finds_the_pods_that_were_deleted_meanwhile_and_no_others() {
 }
 
 /// A list may be older than the pod.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_a_list_lacks_and_that_exists_keeps_its_certificate() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
@@ -117,7 +117,7 @@ async fn a_pod_that_a_list_lacks_and_that_exists_keeps_its_certificate() {
     assert_eq!(listed(directory.path()), Some(0));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_certificate_that_cannot_be_recorded_is_not_issued() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
@@ -149,7 +149,7 @@ fn with_signers(cluster: &FakeCluster, signers: Vec<PodSignerSettings>) -> Contr
 }
 
 /// One signer has more requests than there are workers, and another process has its index locked.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_index_that_is_locked_stops_no_other_signer() {
     const OTHER: &str = "example.com/other";
     let (bad, good, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), cluster());
@@ -184,7 +184,7 @@ async fn an_index_that_is_locked_stops_no_other_signer() {
 }
 
 /// An index that cannot be read at the start is read later, and its pods are compared with the list then.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_index_that_cannot_be_read_at_first_stops_no_other_crl_and_is_read_later() {
     const OTHER: &str = "example.com/other";
     let (bad, good, cluster) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), cluster());
@@ -206,7 +206,7 @@ async fn an_index_that_cannot_be_read_at_first_stops_no_other_crl_and_is_read_la
 }
 
 /// The certificate log only grows: what cannot be recorded in the index must not be added to it again and again.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_certificate_that_cannot_be_recorded_is_not_logged() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
@@ -245,7 +245,7 @@ async fn a_certificate_that_cannot_be_recorded_is_not_logged() {
 }
 
 /// 120 pods with certificates, of which the cluster has none: as with the kubeconfig of another cluster.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn most_pods_missing_at_once_are_held_back_until_the_operator_releases_them() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
@@ -278,7 +278,7 @@ async fn most_pods_missing_at_once_are_held_back_until_the_operator_releases_the
 }
 
 /// A pod that cannot be read delays no CRL, and the rest is not asked for.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reads_that_fail_end_with_the_first_and_delay_no_crl() {
     let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
     let signer = signer_with_crl(&directory);
