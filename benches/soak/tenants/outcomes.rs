@@ -109,9 +109,19 @@ impl Phase {
 
     /// The time within which this share of the requests of a kind were answered, in thousandths. Failed requests count.
     pub(crate) fn quantile(&self, kind: ClientKind, thousandths: usize) -> Duration {
-        let mut sorted = self.took.get(&kind).cloned().unwrap_or_default();
-        sorted.sort_unstable();
-        let last = sorted.len().saturating_sub(1);
-        sorted.get((sorted.len() * thousandths / 1000).min(last)).copied().unwrap_or_default()
+        quantile(self.took.get(&kind).cloned().unwrap_or_default(), thousandths)
     }
+
+    /// The same of each of these parts of the phase, in their order.
+    pub(crate) fn quantiles(&self, kind: ClientKind, thousandths: usize, parts: usize) -> Vec<Duration> {
+        let took = self.took.get(&kind).map_or(&[][..], Vec::as_slice);
+        let chunks = took.chunks(took.len().div_ceil(parts).max(1));
+        chunks.map(|part| quantile(part.to_vec(), thousandths)).collect()
+    }
+}
+
+fn quantile(mut took: Vec<Duration>, thousandths: usize) -> Duration {
+    took.sort_unstable();
+    let last = took.len().saturating_sub(1);
+    took.get((took.len() * thousandths / 1000).min(last)).copied().unwrap_or_default()
 }

@@ -7,6 +7,8 @@ use super::figures::{BUSY, MAX_FILES_EIGHTHS, MAX_LINES, MAX_LINES_PER_SECOND, M
 use super::gauge::Usage;
 use super::outcomes::{ClientKind, Phase};
 
+/// The parts of an attack whose latencies are shown: it may harm only at its begin.
+const PARTS: usize = 10;
 /// The most reasons of failures that are shown.
 const SHOWN_FAILURES: usize = 4;
 
@@ -122,6 +124,9 @@ impl Row {
         let busy = busy.collect::<Vec<_>>().join(", ");
         detail("gateway", format!("{:.2} cores; threads: {busy}", self.usage.gateway));
         detail("p50, p99", format!("of the {}", slowdown.kind.name()));
+        let parts = self.attacked.quantiles(slowdown.kind, 990, PARTS);
+        let parts = parts.iter().map(|part| format!("{:.1}", part.as_secs_f64() * 1000.0));
+        detail("p99 in tenths of the attack", parts.collect::<Vec<_>>().join(", ") + " ms");
         let slowest = [ClientKind::NewConnection, ClientKind::Probe, ClientKind::MetricsProbe].map(|kind| {
             let [quiet, attacked] = self.both(kind, 1000);
             format!("{} {quiet:.0} / {attacked:.0} ms", kind.name())
