@@ -11,7 +11,8 @@
 //! `--tenants` runs attacks of a tenant, and of a user, beside the clients, probes, reloads and audit of the operator. It
 //! fails if one of these is harmed, or if memory or descriptors exceed the documented figures.
 //!
-//! `--requests` creates many certificate signing requests that stay pending, and measures those of a kubelet.
+//! `--requests` creates many certificate signing requests that stay pending, and measures those of a kubelet;
+//! `--pod-requests` the same with requests of certificates for pods.
 //!
 //! `cargo bench --bench soak -- --seconds 60 --watches 1000 --reloads 100`
 //! `cargo bench --bench soak -- --flood --seconds 60`
@@ -78,22 +79,25 @@ struct Options {
     /// Runs a denial-of-service test instead (default: tokens). Prints the number of calls to the issuer, the webhook
     /// and the API server, and the latency of well-behaved clients.
     #[arg(long, value_enum, num_args = 0..=1, default_missing_value = "tokens")]
-    #[arg(conflicts_with_all = ["watches", "reloads", "output"])]
+    #[arg(group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
     flood: Option<flood::Flood>,
     /// Tests the controllers with this number of pending certificate signing requests instead. Prints changes of the
     /// lease, the time until a kubelet's request is signed, memory, and the latency of other clients.
-    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood"])]
+    #[arg(long, group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
     requests: Option<usize>,
+    /// The same with this number of requests of certificates for pods, half of them for pods that do not exist.
+    #[arg(long, group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
+    pod_requests: Option<usize>,
     /// Tests audit instead, with a log that rotates and a webhook that fails half of the time. Counts the events of each
     /// request.
-    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests"])]
+    #[arg(long, group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
     audit: bool,
     /// Tests three real API servers behind two gateways instead, each of which is terminated, killed and stopped in turn.
-    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests", "audit"])]
+    #[arg(long, group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
     replicas: bool,
     /// Tests the isolation of tenants instead: one attack after another, each for `--seconds`. Prints what the operator's
     /// clients, probes, reloads and audit notice of it.
-    #[arg(long, conflicts_with_all = ["watches", "reloads", "output", "flood", "requests", "audit", "replicas"])]
+    #[arg(long, group = "test", conflicts_with_all = ["watches", "reloads", "output"])]
     tenants: bool,
     /// The attacks (default: all).
     #[arg(long, value_enum, value_name = "ATTACK", value_delimiter = ',', requires = "tenants")]
@@ -134,7 +138,10 @@ async fn main() -> ExitCode {
         return flood::run(flood, options.seconds).await;
     }
     if let Some(pending) = options.requests {
-        return requests::run(pending).await;
+        return requests::run::<requests::SigningRequests>(pending).await;
+    }
+    if let Some(pending) = options.pod_requests {
+        return requests::run::<requests::PodRequests>(pending).await;
     }
     if options.audit {
         return audit::run(options.seconds).await;

@@ -21,6 +21,9 @@ use crate::waiting::until;
 
 /// The path of certificate signing requests.
 pub const CSRS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+/// The path of requests of certificates for pods, of all namespaces.
+pub const POD_REQUESTS: &str = "/apis/certificates.k8s.io/v1/podcertificaterequests";
+const CERTIFICATES: &str = "/apis/certificates.k8s.io/v1";
 /// The path of leases.
 pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/kube-system/events";
@@ -56,9 +59,30 @@ pub struct FakeCluster {
 /// Access reviews refuse requesters whose names have this prefix.
 pub const STRANGER: &str = "stranger";
 
+/// Whether the path is that of an object that a request for a pod names: a pod, a service account or a node.
+fn is_of_pods(path: &str) -> bool {
+    let mut segments = path.strip_prefix("/api/v1/").unwrap_or_default().split('/');
+    match (segments.next(), segments.next(), segments.next()) {
+        (Some("nodes"), Some(_), None) => true,
+        (Some("namespaces"), Some(_), Some(resource)) => ["pods", "serviceaccounts"].contains(&resource),
+        _ => false,
+    }
+}
+
 /// The collection, the path of the object in it, and the subresource.
 fn place(path: &str) -> Option<(&'static str, Option<String>, String)> {
-    let collection = [CSRS, LEASES, EVENTS].into_iter().find(|collection| path.starts_with(collection))?;
+    let within = path.strip_prefix(CERTIFICATES).and_then(|rest| rest.strip_prefix("/namespaces/"));
+    if let Some((namespace, rest)) = within.and_then(|rest| rest.split_once('/')) {
+        let name = rest.strip_prefix("podcertificaterequests/")?;
+        let (name, subresource) = name.split_once('/').unwrap_or((name, ""));
+        return Some((
+            POD_REQUESTS,
+            Some(format!("{POD_REQUESTS}/{namespace}/{name}")),
+            subresource.to_owned(),
+        ));
+    }
+    let collection =
+        [CSRS, POD_REQUESTS, LEASES, EVENTS].into_iter().find(|collection| path.starts_with(collection))?;
     let rest = path.strip_prefix(collection)?.trim_start_matches('/');
     let (name, subresource) = rest.split_once('/').unwrap_or((rest, ""));
     let object = (!name.is_empty()).then(|| format!("{collection}/{name}"));
@@ -89,7 +113,8 @@ impl FakeCluster {
         let cluster = Arc::clone(self);
         let say = move |request: &Request<Incoming>| {
             let path = request.uri().path();
-            if path == REVIEWS || place(path).is_some() { None } else { self_check::answer(request) }
+            let is_served = path == REVIEWS || path == CERTIFICATES || place(path).is_some();
+            if is_served { None } else { self_check::answer(request) }
         };
         let answer = move |request| -> ResponseFuture { Box::pin(Arc::clone(&cluster).answer(request)) };
         FakeBackend::with_self_check(pki, H2, say, answer).await
@@ -108,8 +133,15 @@ impl FakeCluster {
             value["status"] = json!({"allowed": !is_strangers && self.allows.load(Ordering::SeqCst)});
             return respond(StatusCode::CREATED, &value);
         }
+        if path == CERTIFICATES {
+            return respond(StatusCode::OK, &json!({"resources": [{"name": "podcertificaterequests"}]}));
+        }
         let Some((collection, object, subresource)) = place(path) else {
-            return Response::new(full("ok"));
+            return match self.get(path) {
+                Some(object) => respond(StatusCode::OK, &object),
+                None if is_of_pods(path) => failure(StatusCode::NOT_FOUND, "NotFound"),
+                None => Response::new(full("ok")),
+            };
         };
         if collection == LEASES && self.slow.load(Ordering::SeqCst) {
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
@@ -267,7 +299,7 @@ impl FakeCluster {
         if metadata["uid"].is_null() {
             metadata["uid"] = json!(format!("uid-{}", state.revision));
         }
-        if collection != CSRS {
+        if [LEASES, EVENTS].contains(&collection) {
             metadata["namespace"] = json!("kube-system");
         }
         state.objects.insert(object, value.clone());
@@ -294,6 +326,22 @@ impl FakeCluster {
             "spec": spec, "status": status,
         });
         self.put(CSRS, format!("{CSRS}/{name}"), object, "ADDED");
+    }
+
+    /// Adds a request for a pod.
+    pub fn pod_request(&self, namespace: &str, name: &str, spec: &Value) {
+        let object = json!({
+            "apiVersion": "certificates.k8s.io/v1", "kind": "PodCertificateRequest",
+            "metadata": {"namespace": namespace, "name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": spec, "status": {},
+        });
+        self.put(POD_REQUESTS, format!("{POD_REQUESTS}/{namespace}/{name}"), object, "ADDED");
+    }
+
+    /// Adds an object that controllers read and do not watch: a pod, a service account or a node.
+    pub fn unwatched(&self, path: &str, object: Value) {
+        assert!(is_of_pods(path), "{path}");
+        self.state().objects.insert(path.to_owned(), object);
     }
 
     /// Lets the next write of a request fail with a conflict.
