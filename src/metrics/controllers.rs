@@ -37,6 +37,8 @@ pub(crate) struct ControllerMetrics {
     pub(crate) authority_expiration: IntGaugeVec,
     /// Whether a signer's key in a token can be used, by cluster and signer.
     pub(crate) token_keys: IntGaugeVec,
+    /// The size of an index of certificates for pods, by cluster and signer.
+    pub(crate) index_size: IntGaugeVec,
 }
 
 impl ControllerMetrics {
@@ -111,6 +113,11 @@ impl ControllerMetrics {
             token_keys: registrar.gauges(
                 "portcullis_signer_token_key_available",
                 "Whether the key of a signer in a PKCS#11 token could be used when it was last tried.",
+                &signer,
+            )?,
+            index_size: registrar.gauges(
+                "portcullis_signer_index_bytes",
+                "Size of the index of a signer of certificates for pods, of at most 64 MiB.",
                 &signer,
             )?,
         })

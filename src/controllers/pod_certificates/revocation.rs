@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::request::MANIFEST;
+use super::shares::IndexShares;
 use super::{CONTROLLER, ControllerContext, PodSignerSettings};
 use crate::backend::follow::{FollowError, FollowEvent, FollowedResource, Follower};
 use crate::controllers::problems::error_message;
@@ -38,7 +39,7 @@ use brake::Brake;
 const GATHERING_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the CRL is looked at: whether it is due, or has entries that have ended, or lacks what `certs revoke` has revoked.
 const CHECK_INTERVAL: Duration = Duration::from_mins(10);
-/// How often lines of certificates that ended long ago are dropped.
+/// How often lines of certificates that ended long ago are dropped, and the index is measured.
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
 /// The wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -130,7 +131,7 @@ impl<'a> Deletions<'a> {
 
 /// Revokes the certificates of deleted pods, for ever.
 // threat: revoked-pod-certificate
-pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infallible {
+pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods, shares: &IndexShares) -> Infallible {
     let signers = signers(context);
     if signers.is_empty() {
         return std::future::pending().await;
@@ -140,6 +141,7 @@ pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infa
     let revoker = |(index, (signer, records))| SignerRevoker {
         context,
         deletions: &deletions,
+        shares,
         loads: &loads,
         index,
         signer,
@@ -185,6 +187,7 @@ struct Unwritten;
 struct SignerRevoker<'a> {
     context: &'a ControllerContext,
     deletions: &'a Deletions<'a>,
+    shares: &'a IndexShares,
     /// Counts the first attempts to read an index, and the later ones that have found pods.
     loads: &'a watch::Sender<usize>,
     index: usize,
@@ -201,10 +204,14 @@ impl SignerRevoker<'_> {
     async fn keep(&self) -> Infallible {
         let mut is_loaded = !self.has_crl() || self.load(true).await;
         // At once: the CRL may be due, or absent.
-        let mut prune_due = Instant::now();
+        let (mut prune_due, mut measure_due) = (Instant::now(), Instant::now());
         loop {
             let prunes = Instant::now() >= prune_due;
             let is_written = self.write(prunes).await.is_ok();
+            if Instant::now() >= measure_due {
+                self.measure().await;
+                measure_due = Instant::now() + PRUNE_INTERVAL;
+            }
             if is_written && prunes {
                 prune_due = Instant::now() + PRUNE_INTERVAL;
             }
@@ -218,6 +225,16 @@ impl SignerRevoker<'_> {
                 () = sleep(CHECK_INTERVAL) => {}
                 () = self.deletions.wait(self.index) => sleep(GATHERING_INTERVAL).await,
             }
+        }
+    }
+
+    /// Measures what the namespaces have of the index.
+    async fn measure(&self) {
+        let records = self.records.clone();
+        match self.blocking(move |_| records.sizes()).await {
+            Ok(sizes) => self.shares.measured(&self.records.index, sizes),
+            // The next certificate cannot be recorded either, and the log says why.
+            Err(problem) => debug!(cluster = &*self.context.cluster, "cannot measure the index: {problem}"),
         }
     }
 

@@ -5,6 +5,8 @@
 //! with the pod that has it, so that a restart can find the certificates of pods that are gone. Unlike for other CAs, lines
 //! of certificates that ended long ago are dropped, because pods renew theirs for ever. All functions block.
 
+mod sizes;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,10 +25,12 @@ use super::fingerprint;
 pub use super::index::IndexedPod;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::link;
+use super::record_file::RecordFile;
 use super::revocation_list::{self, ExistingCrl};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::signing::in_words;
 use crate::certs::named_file;
+pub use sizes::IndexSizes;
 
 /// The end of the name of an index.
 pub const INDEX_EXTENSION: &str = ".index.jsonl";
@@ -190,13 +194,14 @@ impl SignerRecords {
             .collect()
     }
 
-    /// Records a certificate, and syncs the file. If that fails, the certificate must not be handed out.
+    /// Records a certificate, and syncs the file. Returns the size of its line in bytes. If that fails, the certificate must not be
+    /// handed out.
     pub fn record(
         &self,
         certificate: RecordedCertificate<'_>,
         owner: RecordOwner<'_>,
         now: UnixTime,
-    ) -> Result<(), SignerRecordsError> {
+    ) -> Result<u64, SignerRecordsError> {
         let RecordedCertificate { issued, alt_names, signer, pod } = certificate;
         let entry = IndexEntry {
             serial: issued.serial_hex(),
@@ -213,12 +218,24 @@ impl SignerRecords {
         };
         let index = self.issuance();
         let mut file = index.lock_in_service().map_err(failed)?;
-        if file.file.metadata().map_err(|error| about(&self.index, error))?.len() > MAX_INDEX {
+        let size = |file: &RecordFile| {
+            file.file.metadata().map(|metadata| metadata.len()).map_err(|error| about(&self.index, error))
+        };
+        let before = size(&file)?;
+        if before > MAX_INDEX {
             let problem =
                 format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
             return Err(about(&self.index, problem));
         }
-        index.append_to(&mut file, &[entry]).map_err(failed)
+        index.append_to(&mut file, &[entry]).map_err(failed)?;
+        Ok(size(&file)?.saturating_sub(before))
+    }
+
+    /// What the namespaces have of the index.
+    pub fn sizes(&self) -> Result<IndexSizes, SignerRecordsError> {
+        let _locked = self.issuance().lock_in_service().map_err(failed)?;
+        let text = RecordFile::read(&self.index).map_err(failed)?;
+        Ok(IndexSizes::of(&text.unwrap_or_default()))
     }
 
     /// The pods with certificates that are valid at `now` and not revoked.

@@ -244,6 +244,46 @@ async fn a_certificate_that_cannot_be_recorded_is_not_logged() {
     assert!((1..=5).contains(&lines), "{lines} lines");
 }
 
+/// The pods of one namespace have half of the index.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_fills_the_index_gets_no_more_and_the_others_do() {
+    let (directory, cluster) = (tempfile::tempdir().unwrap(), cluster());
+    let signer = signer_with_crl(&directory);
+    issue(&cluster, &signer).await;
+    let index = directory.path().join("pods.index.jsonl");
+    let own = std::fs::read_to_string(&index).unwrap();
+    let mut large: Value = serde_json::from_str(&own).unwrap();
+    large["pod"]["namespace"] = json!("flood");
+    large["subject"] = json!("x".repeat(1 << 20));
+    std::fs::write(&index, own + &format!("{large}\n").repeat(32)).unwrap();
+    let mut elsewhere = pod();
+    elsewhere["metadata"]["namespace"] = json!("flood");
+    cluster.put("/api/v1/namespaces/flood/pods/web-0", elsewhere);
+    cluster.put("/api/v1/namespaces/flood/serviceaccounts/web", service_account());
+    let context = context(&cluster, signer);
+    let gauge = || context.metrics.controllers.index_size.with_label_values(&["c", SIGNER]).get();
+    let measuring = async {
+        sleep(SECONDS(1)).await;
+        for namespace in ["flood", "a"] {
+            let mut request = pod_request();
+            request["metadata"]["namespace"] = json!(namespace);
+            cluster.put(&format!("{V1}/namespaces/{namespace}/podcertificaterequests/next"), request);
+        }
+        sleep(SECONDS(8)).await;
+        assert!((32 << 20..33 << 20).contains(&gauge()), "{}", gauge());
+    };
+    tokio::join!(run_for(&context, SECONDS(10)), measuring);
+    assert_eq!(condition(&cluster, &path(V1, "next")), "Issued Issued");
+    let refused = format!("{V1}/namespaces/flood/podcertificaterequests/next");
+    assert_eq!(condition(&cluster, &refused), " ");
+    // Its certificates have ended, or the operator has made room.
+    let text = std::fs::read_to_string(&index).unwrap();
+    let kept = text.lines().filter(|line| !line.contains("\"flood\"")).map(|line| line.to_owned() + "\n");
+    std::fs::write(&index, kept.collect::<String>()).unwrap();
+    run_for(&context, SECONDS(10)).await;
+    assert_eq!(condition(&cluster, &refused), "Issued Issued");
+}
+
 /// 120 pods with certificates, of which the cluster has none: as with the kubeconfig of another cluster.
 #[tokio::test(start_paused = true)]
 async fn most_pods_missing_at_once_are_held_back_until_the_operator_releases_them() {
