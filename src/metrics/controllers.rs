@@ -37,8 +37,8 @@ pub(crate) struct ControllerMetrics {
     pub(crate) authority_expiration: IntGaugeVec,
     /// Whether a signer's key in a token can be used, by cluster and signer.
     pub(crate) token_keys: IntGaugeVec,
-    /// The size of an index of certificates for pods, by cluster and signer.
-    pub(crate) index_size: IntGaugeVec,
+    /// The size of a record of certificates for pods, by cluster, signer and record.
+    pub(crate) record_size: IntGaugeVec,
 }
 
 impl ControllerMetrics {
@@ -115,10 +115,10 @@ impl ControllerMetrics {
                 "Whether the key of a signer in a PKCS#11 token could be used when it was last tried.",
                 &signer,
             )?,
-            index_size: registrar.gauges(
-                "portcullis_signer_index_bytes",
-                "Size of the index of a signer of certificates for pods, of at most 64 MiB.",
-                &signer,
+            record_size: registrar.gauges(
+                "portcullis_signer_record_bytes",
+                "Size of a record of a signer of certificates for pods: index, of at most 64 MiB, or revoked, of 32 MiB.",
+                &["cluster", "signer", "record"],
             )?,
         })
     }

@@ -23,7 +23,7 @@ use tracing::{debug, error};
 use super::decision::{PodCertificate, PodDecision, Refusal};
 use super::request::PodRequest;
 use super::revocation::TrackedPods;
-use super::shares::IndexShares;
+use super::shares::RecordShares;
 use super::{CONTROLLER, ControllerContext, PodSignerSettings};
 use crate::controllers::settings::SigningLog;
 use crate::controllers::signing_log::{LogAttempt, LogDetails, LogVerdict};
@@ -38,7 +38,7 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The records of a cluster's signers.
 pub(super) struct Recording {
     pub(super) pods: TrackedPods,
-    pub(super) shares: IndexShares,
+    pub(super) shares: RecordShares,
     gates: HashMap<PathBuf, IndexGate>,
     /// Appends to the certificate log.
     logging: Arc<Semaphore>,
@@ -50,7 +50,7 @@ impl Recording {
         let gates = records.map(|records| (records.index.clone(), IndexGate::default())).collect();
         Self {
             pods: TrackedPods::default(),
-            shares: IndexShares::new(context),
+            shares: RecordShares::new(context),
             gates,
             logging: Arc::new(Semaphore::new(WORKERS)),
         }
