@@ -55,12 +55,12 @@ impl Inflater {
             if status == Status::StreamEnd {
                 return Err("the stream of header blocks has ended");
             }
-            if given < PIECE && (rest.is_empty() || taken == 0) {
-                return if rest.is_empty() {
-                    Ok(())
-                } else {
-                    Err("the header blocks cannot be decompressed")
-                };
+            if given < PIECE && rest.is_empty() {
+                return Ok(());
+            }
+            // A call may give what is left of the one before, and take nothing.
+            if given == 0 && taken == 0 {
+                return Err("the header blocks cannot be decompressed");
             }
         }
     }
