@@ -256,7 +256,10 @@ impl UnverifiedChain {
             }
             Err(error) => {
                 let (from, until) = unchanged_span(now, parsed.iter().chain(authorities.certificates()));
-                ChainVerdict { verdict: Err(error), leaf: Some(identifier(leaf)), from, until }
+                let is_stranger = matches!(error, VerifyError::UnknownAuthority(_));
+                let is_bad_pod = !is_stranger && leaf.extensions.pod_identity.is_some();
+                let leaf = RefusedLeaf { identifier: identifier(leaf), is_bad_pod };
+                ChainVerdict { verdict: Err(error), leaf: Some(leaf), from, until }
             }
         }
     }
@@ -292,8 +295,8 @@ fn identifier(leaf: &Certificate) -> String {
 /// A verdict and the time span in which another verification would return the same.
 struct ChainVerdict {
     verdict: Result<VerifiedChain, VerifyError>,
-    /// The log's identifier for the leaf of a refused chain.
-    leaf: Option<String>,
+    /// The leaf of a refused chain.
+    leaf: Option<RefusedLeaf>,
     from: UnixTime,
     until: UnixTime,
 }
@@ -339,20 +342,34 @@ struct MemoizedVerdict {
     verdict: Result<Arc<VerifiedChain>, Arc<ChainRefusal>>,
 }
 
-/// Why a chain was refused, and the log's identifier for its leaf. Kept as text: a user's chain is refused as a front
+/// Why a chain was refused, and its leaf, if it parses. Kept as text: a user's chain is refused as a front
 /// proxy's with every request of its connection.
 #[derive(Debug)]
 pub(super) struct ChainRefusal {
     error: String,
     check: Check,
-    leaf: Option<String>,
+    leaf: Option<RefusedLeaf>,
+}
+
+/// The leaf of a chain that was refused.
+#[derive(Debug)]
+struct RefusedLeaf {
+    /// The log's identifier.
+    identifier: String,
+    /// Whether it has a PodIdentity extension.
+    claims_pod: bool,
 }
 
 impl ChainRefusal {
+    /// Whether the certificate has a PodIdentity extension: that no CA of users has signed it is then not the reason to tell.
+    pub(super) fn claims_pod(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.claims_pod)
+    }
+
     /// The error of an authenticator by this name, with its step.
     pub(super) fn of(&self, authenticator: &str, input: &AuthnInput<'_>) -> AuthnError {
         input.trace.step(authenticator, self.check.clone(), StepOutcome::Failed, || self.error.clone());
-        let leaf = self.leaf.as_deref().unwrap_or("that does not parse");
+        let leaf = self.leaf.as_ref().map_or("that does not parse", |leaf| &leaf.identifier);
         AuthnError::Invalid(format!("verifying certificate {leaf} failed: {}", self.error))
     }
 }

@@ -14,6 +14,7 @@ mod request;
 mod revocation;
 pub(crate) mod rules;
 mod served;
+mod shares;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -55,10 +56,10 @@ pub(crate) async fn run(context: ControllerContext) -> Infallible {
     let ends = signers.iter().map(|signer| (signer.name.as_str(), signer.authority.not_after()));
     let _expirations = ExpirationGauges::show(&context, ends);
     let permits = Arc::new(Semaphore::new(WORKERS));
-    let recording = Recording::new(signers);
+    let recording = Recording::new(&context);
     tokio::select! {
         never = sign_all(&context, &permits, &recording) => never,
-        never = revocation::run(&context, &recording.pods) => never,
+        never = revocation::run(&context, &recording.pods, &recording.shares) => never,
     }
 }
 
@@ -126,7 +127,7 @@ async fn handle(
     let Some(signer) = signers.iter().find(|signer| signer.name.as_str() == request.spec.signer_name) else {
         return AttemptOutcome::Done;
     };
-    if !recording.admits(signer) {
+    if !recording.admits(context, signer, &request.metadata.namespace) {
         return AttemptOutcome::Retry;
     }
     let with_namespace = signer.profile.identity.is_some() || signer.rules.uses_namespace();

@@ -37,6 +37,8 @@ pub(crate) struct ControllerMetrics {
     pub(crate) authority_expiration: IntGaugeVec,
     /// Whether a signer's key in a token can be used, by cluster and signer.
     pub(crate) token_keys: IntGaugeVec,
+    /// The size of a record of certificates for pods, by cluster, signer and record.
+    pub(crate) record_size: IntGaugeVec,
 }
 
 impl ControllerMetrics {
@@ -112,6 +114,11 @@ impl ControllerMetrics {
                 "portcullis_signer_token_key_available",
                 "Whether the key of a signer in a PKCS#11 token could be used when it was last tried.",
                 &signer,
+            )?,
+            record_size: registrar.gauges(
+                "portcullis_signer_record_bytes",
+                "Size of a record of a signer of certificates for pods: index, of at most 64 MiB, or revoked, of 32 MiB.",
+                &["cluster", "signer", "record"],
             )?,
         })
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::pki::Issued;
+use testkit::pki::{Ca, Issued};
 use testkit::real::{Programs, Source, eventually, newest_release, older_releases, program_of};
 use testkit::replicas::{Layout, Replicas, Setup};
 use testkit::{Gateway, full, text};
@@ -22,6 +22,8 @@ pub(crate) const BY_SERVER: &str = "load-1";
 pub(crate) const BY_GATEWAY: &str = "load-2";
 /// A user with a UID.
 pub(crate) const TOKEN: &str = "dave-token";
+/// The signer of `rbac-pod-certificates.yaml`.
+pub(crate) const POD_SIGNER: &str = "example.com/workload";
 const AUDIT_POLICY: &str =
     r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}"#;
 
@@ -60,6 +62,58 @@ pub(crate) fn run(source: &Source, version: &str, all: bool, table: &Table) -> R
     if failures.is_empty() { Ok(()) } else { Err(format!("{version}:\n{}\n{logs}", failures.join("\n"))) }
 }
 
+/// The flags with which a release serves requests of certificates for pods, where it does not by default.
+fn serves_pod_requests(version: &str) -> Vec<String> {
+    match PodRequestVersion::of(version) {
+        Some(PodRequestVersion::V1Beta1) => vec![
+            "--feature-gates=PodCertificateRequest=true".to_owned(),
+            "--runtime-config=certificates.k8s.io/v1beta1/podcertificaterequests=true".to_owned(),
+        ],
+        Some(PodRequestVersion::V1) | None => Vec::new(),
+    }
+}
+
+/// The minor version of a release.
+fn minor(release: &str) -> u32 {
+    release.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("a release of Kubernetes")
+}
+
+/// The version of requests of certificates for pods.
+#[derive(Clone, Copy)]
+pub(crate) enum PodRequestVersion {
+    V1Beta1,
+    V1,
+}
+
+impl PodRequestVersion {
+    /// The one that a release serves; none before 1.35.
+    pub(crate) fn of(release: &str) -> Option<Self> {
+        match minor(release) {
+            ..35 => None,
+            35..37 => Some(Self::V1Beta1),
+            37.. => Some(Self::V1),
+        }
+    }
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::V1Beta1 => "v1beta1",
+            Self::V1 => "v1",
+        }
+    }
+}
+
+fn pod_signers() -> Value {
+    json!({
+        "apiVersion": "portcullis.dev/v1alpha1", "kind": "PodSignerProfiles",
+        "signers": [{
+            "signerName": POD_SIGNER, "certFile": "workloads.crt", "keyFile": "workloads.key",
+            "usages": ["digital signature", "client auth"], "keyTypes": ["ECDSAP256"],
+            "uris": "['spiffe://example.com/pod/' + pod.metadata.name]",
+        }],
+    })
+}
+
 /// The kube-apiserver of a release.
 pub(crate) fn kube_apiserver(programs: &Programs, version: &str) -> Result<PathBuf, String> {
     if version == newest_release()? {
@@ -81,6 +135,10 @@ impl Release {
         }
         let dir = directory()?;
         let file = |name: &str| dir.path().join(name);
+        let workloads = Ca::new("workloads");
+        fs::write(file("workloads.crt"), workloads.cert_pem()).unwrap();
+        fs::write(file("workloads.key"), workloads.key_pem()).unwrap();
+        fs::write(file("pod-signers.json"), pod_signers().to_string()).unwrap();
         fs::write(file("tokens.csv"), format!("{TOKEN},dave,1234,\"staff\"\n")).unwrap();
         fs::write(file("audit-policy.json"), AUDIT_POLICY).unwrap();
         let setup = Setup {
@@ -90,7 +148,10 @@ impl Release {
                 "--enable-bootstrap-token-auth".to_owned(),
                 format!("--audit-policy-file={}", file("audit-policy.json").display()),
                 format!("--audit-log-path={}", file("server-audit.log").display()),
-            ],
+            ]
+            .into_iter()
+            .chain(serves_pod_requests(version))
+            .collect(),
         };
         let layout = Layout { servers: 1, gateways: 2, goaway_chance: 0.0 };
         let replicas = Replicas::start_servers(layout, &setup, programs, dir.path()).await?;
@@ -109,7 +170,8 @@ impl Release {
         });
         let mut first = gateway.clone();
         first["clusters"][0]["controllerManager"] = json!({
-            "controllers": ["csrsigning", "csrapproving"],
+            "controllers": ["csrsigning", "csrapproving", "podcertificaterequest-signing"],
+            "podSignerProfiles": "pod-signers.json",
             "clusterSigningCertFile": "clients-ca.crt", "clusterSigningKeyFile": "clients-ca.key",
         });
         let mut limited = gateway;
@@ -144,9 +206,18 @@ impl Release {
 
     /// Creates an object as administrator.
     pub(crate) async fn create(&self, path: &str, object: &Value) -> Result<(), String> {
+        self.create_whole(path, object).await.map(drop)
+    }
+
+    /// Creates an object as administrator; the whole object.
+    pub(crate) async fn create_whole(&self, path: &str, object: &Value) -> Result<Value, String> {
         let call = Call { identity: Some(self.replicas.user()), ..Call::post(path, object) };
-        let (code, body) = call.send(self.direct()).await;
-        if code.is_success() { Ok(()) } else { Err(format!("{path}: {code} {body}")) }
+        let (code, body) = call.send_whole(self.direct()).await;
+        if code.is_success() { Ok(body) } else { Err(format!("{path}: {code} {body}")) }
+    }
+
+    pub(crate) fn minor(&self) -> u32 {
+        minor(&self.version)
     }
 
     /// A role of these rules, for a user.
@@ -194,7 +265,9 @@ pub(crate) fn apply_permissions(programs: &Programs, replicas: &Replicas, dir: &
     let deploy = testkit::paths::workspace_root().join("deploy");
     let mut kubectl = std::process::Command::new(&programs.kubectl);
     kubectl.env_clear().env("HOME", dir).arg("--kubeconfig").arg(kubeconfig).arg("apply");
-    for file in ["rbac.yaml", "rbac-bootstrap-tokens.yaml", "rbac-controllers.yaml"] {
+    for file in
+        ["rbac.yaml", "rbac-bootstrap-tokens.yaml", "rbac-controllers.yaml", "rbac-pod-certificates.yaml"]
+    {
         kubectl.arg("-f").arg(deploy.join(file));
     }
     let output = kubectl.output().map_err(|error| error.to_string())?;
@@ -229,6 +302,17 @@ impl<'a> Call<'a> {
 
     /// The status and the body, without what is never the same twice.
     pub(crate) async fn send(&self, address: SocketAddr) -> Answer {
+        let (code, mut value) = self.send_whole(address).await;
+        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+                metadata.remove(field);
+            }
+        }
+        (code, value)
+    }
+
+    /// The status and the whole body.
+    pub(crate) async fn send_whole(&self, address: SocketAddr) -> Answer {
         let mut request = Request::builder().method(self.method.clone()).uri(self.path);
         request = request.header("accept", "application/json").header("content-type", "application/json");
         for (name, value) in &self.headers {
@@ -238,12 +322,6 @@ impl<'a> Call<'a> {
         let response = client.send(request.body(full(self.body.clone())).unwrap()).await.unwrap();
         let code = response.status();
         let body = text(response).await;
-        let mut value = serde_json::from_str(&body).unwrap_or(Value::String(body));
-        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
-                metadata.remove(field);
-            }
-        }
-        (code, value)
+        (code, serde_json::from_str(&body).unwrap_or(Value::String(body)))
     }
 }

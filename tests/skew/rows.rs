@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::process::Stdio;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,11 +11,14 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use testkit::Gateway;
 use testkit::csr::Csr;
+use testkit::pki::{Key, KeyKind};
 use testkit::real::eventually;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use crate::release::{BY_GATEWAY, BY_SERVER, Call, Release, TOKEN, kubeconfig};
+use crate::release::{
+    BY_GATEWAY, BY_SERVER, Call, POD_SIGNER, PodRequestVersion, Release, TOKEN, kubeconfig,
+};
 use crate::webhooks::HELD;
 
 type Outcome = Result<String, String>;
@@ -36,6 +40,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row { name: "impersonation with constrained verbs alone", run: |release| Box::pin(constrained(release)) },
     Row { name: "bootstrap token", run: |release| Box::pin(bootstrap_token(release)) },
     Row { name: "CSR of a kubelet, by the gateway's controllers", run: |release| Box::pin(signing(release)) },
+    Row { name: "certificate of a pod, by the gateway's controller", run: |release| Box::pin(pod(release)) },
     Row { name: "audit event", run: |release| Box::pin(audit(release)) },
     Row { name: "limit on requests in flight", run: |release| Box::pin(limits(release)) },
     Row { name: "kubectl get, apply --server-side, auth whoami", run: |release| Box::pin(kubectl(release)) },
@@ -279,6 +284,66 @@ async fn signing(release: &Release) -> Outcome {
     )
     .await?;
     Ok("approved and signed".to_owned())
+}
+
+/// By v1, or by v1beta1 where the release serves no other.
+async fn pod(release: &Release) -> Outcome {
+    const NAMESPACE: &str = "/api/v1/namespaces/load-4";
+    let Some(version) = PodRequestVersion::of(&release.version) else {
+        let log = release.replicas.gateways[0].log();
+        expect(log.contains("the API server serves no requests of pods, the controller waits"), &log)?;
+        return Ok("not served".to_owned());
+    };
+    let node = release.create_whole("/api/v1/nodes", &json!({"metadata": {"name": "n1"}})).await?;
+    let account = json!({"metadata": {"name": "web"}});
+    let account = release.create_whole(&format!("{NAMESPACE}/serviceaccounts"), &account).await?;
+    let pod = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "nodeName": "n1", "serviceAccountName": "web", "automountServiceAccountToken": false,
+            "containers": [{"name": "web", "image": "example.com/web"}],
+            "volumes": [{"name": "v", "projected": {"sources": [{"podCertificate":
+                {"signerName": POD_SIGNER, "keyType": "ECDSAP256", "credentialBundlePath": "bundle.pem"}}]}}],
+        },
+    });
+    let mut created = Value::Null;
+    // The admission of service accounts learns of them with a delay.
+    eventually("the pod", async || {
+        let made = release.create_whole(&format!("{NAMESPACE}/pods"), &pod).await;
+        created = made.unwrap_or_default();
+        Ok(created.is_object())
+    })
+    .await?;
+    let uid = |object: &Value| object["metadata"]["uid"].clone();
+    let mut spec = json!({
+        "signerName": POD_SIGNER, "podName": "web", "podUID": uid(&created), "serviceAccountName": "web",
+        "serviceAccountUID": uid(&account), "nodeName": "n1", "nodeUID": uid(&node),
+    });
+    let key = Key::generate(KeyKind::P256);
+    match release.minor() {
+        // As their kubelets write it.
+        ..36 => {
+            let proof =
+                key.sign(key.default_algorithm(), uid(&created).as_str().unwrap_or_default().as_bytes());
+            spec["pkixPublicKey"] = BASE64_STANDARD.encode(key.spki()).into();
+            spec["proofOfPossession"] = BASE64_STANDARD.encode(proof).into();
+        }
+        36.. => {
+            let request = Csr::new().with_key(Arc::clone(&key));
+            spec["stubPKCS10Request"] = BASE64_STANDARD.encode(request.der()).into();
+        }
+    }
+    let requests =
+        format!("/apis/certificates.k8s.io/{}/namespaces/load-4/podcertificaterequests", version.as_str());
+    release.create(&requests, &json!({"metadata": {"name": "web"}, "spec": spec})).await?;
+    let path = format!("{requests}/web");
+    let get = Call { identity: Some(release.replicas.user()), ..Call::get(&path) };
+    eventually("the certificate", async || {
+        let (_, request) = get.send(release.direct()).await;
+        Ok(request["status"]["certificateChain"].is_string())
+    })
+    .await?;
+    Ok(version.as_str().to_owned())
 }
 
 /// The same request has the same event in the log of the API server, and in that of the gateway.

@@ -25,6 +25,8 @@ pub const RESTORE: &str = "\x1b[0m\x1b(B\x0f\x1b[r\x1b[?6l\x1b[?7h\x1b[?25h\x1b[
 const MAX_SEQUENCE: usize = 64;
 /// The maximum number of digits of a parameter: a terminal repeats a character or scrolls as often as it says.
 const MAX_DIGITS: usize = 4;
+/// The same for the repetition of a character, which has no end at the edge of the screen.
+const MAX_REPEAT_DIGITS: usize = 3;
 /// The private modes that pass: origin, wrapping, the cursor's visibility, the alternate screen.
 const PRIVATE_MODES: [&str; 6] = ["6", "7", "25", "47", "1047", "1049"];
 
@@ -188,8 +190,12 @@ fn is_safe_sequence(parameters: &str, last: char) -> bool {
         'm' => true,
         // The cursor: up, down, forward, back, lines, column, row, position, tabs. The margins.
         'A'..='I' | 'Z' | '`' | 'a' | 'd' | 'e' | 'f' | 'r' => count <= 2,
-        // Erase, insert, delete, repeat. Scroll: with more parameters `T` tracks the mouse.
-        '@' | 'J' | 'K' | 'L' | 'M' | 'P' | 'X' | 'b' | 'S' | 'T' => count == 1,
+        // Erase. 3 is what the reader could scroll back to.
+        'J' | 'K' => matches!(numbers, "" | "0" | "1" | "2"),
+        // Repeat the last character.
+        'b' => numbers.len() <= MAX_REPEAT_DIGITS,
+        // Insert, delete. Scroll: with more parameters `T` tracks the mouse.
+        '@' | 'L' | 'M' | 'P' | 'X' | 'S' | 'T' => count == 1,
         // With parameters they are other functions.
         's' | 'u' => numbers.is_empty(),
         // Insert mode.

@@ -81,7 +81,14 @@ impl PodCertificateAuthenticator {
         }
         let chain = match (input.conn.verdicts.verify(input, ChainOwner::Pod, &self.bundle), &self.users) {
             (Ok(chain), _) => chain,
-            (Err(_), Some(users)) => return users.judge(input),
+            (Err(refusal), Some(users)) => {
+                let verdict = users.judge(input);
+                return if verdict.is_err() && refusal.is_of_pod() {
+                    Err(refusal.of(NAME, input))
+                } else {
+                    verdict
+                };
+            }
             (Err(refusal), None) => return Err(refusal.of(NAME, input)),
         };
         let checks = CheckRecorder { name: NAME, trace: input.trace };

@@ -23,6 +23,7 @@ use tracing::{debug, error};
 use super::decision::{PodCertificate, PodDecision, Refusal};
 use super::request::PodRequest;
 use super::revocation::TrackedPods;
+use super::shares::RecordShares;
 use super::{CONTROLLER, ControllerContext, PodSignerSettings};
 use crate::controllers::settings::SigningLog;
 use crate::controllers::signing_log::{LogAttempt, LogDetails, LogVerdict};
@@ -37,25 +38,38 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 /// The records of a cluster's signers.
 pub(super) struct Recording {
     pub(super) pods: TrackedPods,
+    pub(super) shares: RecordShares,
     gates: HashMap<PathBuf, IndexGate>,
     /// Appends to the certificate log.
     logging: Arc<Semaphore>,
 }
 
 impl Recording {
-    pub(super) fn new(signers: &[PodSignerSettings]) -> Self {
-        let records = signers.iter().filter_map(|signer| signer.records.as_ref());
+    pub(super) fn new(context: &ControllerContext) -> Self {
+        let records = context.settings.pod_signers.iter().filter_map(|signer| signer.records.as_ref());
         let gates = records.map(|records| (records.index.clone(), IndexGate::default())).collect();
-        Self { pods: TrackedPods::default(), gates, logging: Arc::new(Semaphore::new(WORKERS)) }
+        Self {
+            pods: TrackedPods::default(),
+            shares: RecordShares::new(context),
+            gates,
+            logging: Arc::new(Semaphore::new(WORKERS)),
+        }
     }
 
     fn gate(&self, signer: &PodSignerSettings) -> Option<&IndexGate> {
         self.gates.get(&signer.records.as_ref()?.index)
     }
 
-    /// Whether a certificate of the signer may be signed: it could be recorded, as far as is known.
-    pub(super) fn admits(&self, signer: &PodSignerSettings) -> bool {
-        self.gate(signer).is_none_or(|gate| gate.admits(Instant::now()))
+    /// Whether a certificate of the signer may be signed for a pod of this namespace: it could be recorded, as far as is known.
+    pub(super) fn admits(
+        &self,
+        context: &ControllerContext,
+        signer: &PodSignerSettings,
+        namespace: &str,
+    ) -> bool {
+        // First: an attempt that the gate admits may be the only one for a while.
+        self.shares.admits(context, signer, namespace)
+            && self.gate(signer).is_none_or(|gate| gate.admits(Instant::now()))
     }
 }
 
@@ -144,8 +158,11 @@ pub(super) async fn record(
             Some(Err(SignerRecordsError::of(&format!("{}: {problem}", records.index.display()))))
         });
         let recorded = recorded?;
-        if recorded.is_err() {
-            gate.failed(Instant::now());
+        match &recorded {
+            Ok(size) => {
+                recording.shares.add(&records.index, &request.metadata.namespace, *size);
+            }
+            Err(_) => gate.failed(Instant::now()),
         }
         if !permits(context, signer.name.as_str(), recorded) {
             return None;
@@ -189,14 +206,14 @@ fn indexed(request: &PodRequest) -> IndexedPod {
     }
 }
 
-/// Writes the line; `None` if the index has failed while others were being written.
+/// Writes the line, and returns its size; `None` if the index has failed while others were being written.
 async fn write(
     context: &ControllerContext,
     gate: &IndexGate,
     (records, signer): (&SignerRecords, &PodSignerSettings),
     (pod, certificate): (IndexedPod, &Arc<PodCertificate>),
     now: UnixTime,
-) -> Option<Result<(), SignerRecordsError>> {
+) -> Option<Result<u64, SignerRecordsError>> {
     let permit = Arc::clone(&gate.writing).acquire_owned().await.ok()?;
     if gate.is_paused() {
         return None;
@@ -219,11 +236,11 @@ async fn write(
 }
 
 /// Whether a certificate may be issued: it is in the index. Logs a failure once.
-fn permits(context: &ControllerContext, signer: &str, recorded: Result<(), SignerRecordsError>) -> bool {
+fn permits(context: &ControllerContext, signer: &str, recorded: Result<u64, SignerRecordsError>) -> bool {
     let (cluster, controller) = (&*context.cluster, CONTROLLER.alias());
     let cause = format!("{controller} records certificates of {signer}");
     match recorded {
-        Ok(()) => {
+        Ok(_) => {
             context.problems.ends(&cause);
             return true;
         }

@@ -28,6 +28,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::request::MANIFEST;
+use super::shares::RecordShares;
 use super::{CONTROLLER, ControllerContext, PodSignerSettings};
 use crate::backend::follow::{FollowError, FollowEvent, FollowedResource, Follower};
 use crate::controllers::problems::error_message;
@@ -38,8 +39,10 @@ use brake::Brake;
 const GATHERING_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the CRL is looked at: whether it is due, or has entries that have ended, or lacks what `certs revoke` has revoked.
 const CHECK_INTERVAL: Duration = Duration::from_mins(10);
-/// How often lines of certificates that ended long ago are dropped.
+/// How often lines of certificates that ended long ago are dropped, and the index is measured.
 const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
+/// How long after a revocation the records are measured.
+const MEASURE_INTERVAL: Duration = Duration::from_mins(5);
 /// The wait after a failure.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long work on files may take before the log says so.
@@ -130,7 +133,11 @@ impl<'a> Deletions<'a> {
 
 /// Revokes the certificates of deleted pods, for ever.
 // threat: revoked-pod-certificate
-pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infallible {
+pub(super) async fn run(
+    context: &ControllerContext,
+    pods: &TrackedPods,
+    shares: &RecordShares,
+) -> Infallible {
     let signers = signers(context);
     if signers.is_empty() {
         return std::future::pending().await;
@@ -140,6 +147,7 @@ pub(super) async fn run(context: &ControllerContext, pods: &TrackedPods) -> Infa
     let revoker = |(index, (signer, records))| SignerRevoker {
         context,
         deletions: &deletions,
+        shares,
         loads: &loads,
         index,
         signer,
@@ -181,10 +189,28 @@ fn signers(context: &ControllerContext) -> Vec<(PodSignerSettings, SignerRecords
 /// A CRL or a record could not be written; the log has the reason.
 struct Unwritten;
 
+/// What was written.
+struct Wrote {
+    has_revoked: bool,
+}
+
+/// What is known of an index after it was read.
+struct IndexLoad {
+    /// Whether all of it could be read.
+    is_complete: bool,
+    /// The certificates of the CA at that time: those of other keys are left out.
+    issuers: Option<String>,
+}
+
+impl IndexLoad {
+    const NOT_NEEDED: Self = Self { is_complete: true, issuers: None };
+}
+
 /// Revokes the certificates of one signer, and those of the other signers of its CA.
 struct SignerRevoker<'a> {
     context: &'a ControllerContext,
     deletions: &'a Deletions<'a>,
+    shares: &'a RecordShares,
     /// Counts the first attempts to read an index, and the later ones that have found pods.
     loads: &'a watch::Sender<usize>,
     index: usize,
@@ -199,18 +225,33 @@ impl SignerRevoker<'_> {
 
     /// Keeps the record and the CRL.
     async fn keep(&self) -> Infallible {
-        let mut is_loaded = !self.has_crl() || self.load(true).await;
+        let mut loaded = if self.has_crl() { self.load(true).await } else { IndexLoad::NOT_NEEDED };
         // At once: the CRL may be due, or absent.
-        let mut prune_due = Instant::now();
+        let (mut prune_due, mut measure_due) = (Instant::now(), Instant::now());
         loop {
             let prunes = Instant::now() >= prune_due;
-            let is_written = self.write(prunes).await.is_ok();
+            let written = self.write(prunes).await;
+            let is_written = written.is_ok();
+            if matches!(written, Ok(Wrote { has_revoked: true })) {
+                measure_due = measure_due.min(Instant::now() + MEASURE_INTERVAL);
+            }
+            if Instant::now() >= measure_due {
+                self.measure().await;
+                measure_due = Instant::now() + PRUNE_INTERVAL;
+            }
             if is_written && prunes {
                 prune_due = Instant::now() + PRUNE_INTERVAL;
             }
-            if !is_written || !is_loaded {
+            if !is_written || !loaded.is_complete {
                 sleep(RETRY_INTERVAL).await;
-                is_loaded = is_loaded || self.load(false).await;
+                if !loaded.is_complete {
+                    loaded = self.load(false).await;
+                }
+                continue;
+            }
+            // The operator may have put the certificate of a former key there.
+            if self.has_crl() && self.issuers().await != loaded.issuers {
+                loaded = self.load(false).await;
                 continue;
             }
             self.context.problems.ends(&self.cause(CAUSE));
@@ -221,8 +262,25 @@ impl SignerRevoker<'_> {
         }
     }
 
-    /// Reads the index. Returns whether all of it could be read.
-    async fn load(&self, is_first: bool) -> bool {
+    /// Measures what the namespaces have of the index.
+    async fn measure(&self) {
+        let records = self.records.clone();
+        match self.blocking(move |_| records.sizes()).await {
+            Ok(sizes) => self.shares.measured(&self.records.index, sizes),
+            // The next certificate cannot be recorded either, and the log says why.
+            Err(problem) => debug!(cluster = &*self.context.cluster, "cannot measure the index: {problem}"),
+        }
+    }
+
+    /// The certificates of the CA.
+    async fn issuers(&self) -> Option<String> {
+        let records = self.records.clone();
+        self.blocking(move |owner| records.issuers_print(owner)).await.ok()
+    }
+
+    /// Reads the index.
+    async fn load(&self, is_first: bool) -> IndexLoad {
+        let issuers = self.issuers().await;
         let (now, records) = (self.context.clock.now(), self.records.clone());
         let found = self.blocking(move |owner| records.pods(owner, now)).await;
         let (mut has_new, mut is_complete) = (false, false);
@@ -242,11 +300,11 @@ impl SignerRevoker<'_> {
         if is_first || has_new {
             self.loads.send_modify(|loads| *loads += 1);
         }
-        is_complete
+        IndexLoad { is_complete, issuers }
     }
 
     /// Revokes the certificates of pods that are gone, and writes the CRL if it is due. `prunes`: drops old lines, too.
-    async fn write(&self, prunes: bool) -> Result<(), Unwritten> {
+    async fn write(&self, prunes: bool) -> Result<Wrote, Unwritten> {
         let (now, records, gone) =
             (self.context.clock.now(), self.records.clone(), self.deletions.of(self.index));
         let uids = gone.clone();
@@ -265,6 +323,7 @@ impl SignerRevoker<'_> {
             None => (None, None),
         };
         self.written(crl);
+        let has_revoked = crl.is_some_and(|crl| crl.revoked > 0);
         if problem.is_none() {
             self.deletions.revoked(self.index, &gone);
         }
@@ -273,7 +332,7 @@ impl SignerRevoker<'_> {
                 self.failed(&problem);
                 Err(Unwritten)
             }
-            None => Ok(()),
+            None => Ok(Wrote { has_revoked }),
         }
     }
 
@@ -397,7 +456,10 @@ impl PodFollower<'_> {
                         continue;
                     }
                     match self.confirm(missing).await {
-                        Ok(()) => drop(self.context.problems.ends(READ_CAUSE)),
+                        Ok(()) => {
+                            self.brake.confirmed();
+                            self.context.problems.ends(READ_CAUSE);
+                        }
                         Err(problem) => {
                             self.cannot_follow(READ_CAUSE, &problem);
                             follower.list_again();

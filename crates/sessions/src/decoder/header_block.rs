@@ -6,7 +6,7 @@
 
 use super::inflate::Inflater;
 
-/// The maximum length of a name or value that is kept.
+/// The maximum length of a name or value that is kept. A longer value of a header that counts is an error: the server reads all of it.
 const MAX_KEPT: usize = 64;
 
 /// The headers of a stream.
@@ -63,7 +63,7 @@ impl HeaderBlockReader {
     /// Takes compressed bytes of a block.
     pub(super) fn read(&mut self, compressed: &[u8]) -> Result<(), &'static str> {
         let Self { inflater, pairs } = self;
-        inflater.read(compressed, &mut |plain| plain.iter().try_for_each(|byte| pairs.read(*byte)))
+        inflater.read(compressed, &mut |plain| pairs.read(plain))
     }
 
     /// The headers of the block, which has ended.
@@ -78,28 +78,38 @@ impl HeaderBlockReader {
 }
 
 impl PairReader {
-    fn read(&mut self, byte: u8) -> Result<(), &'static str> {
-        match &mut self.expected {
-            Expected::Nothing => return Err("a header block goes on after its pairs"),
-            Expected::Text { remaining } => {
-                *remaining -= 1;
-                let is_complete = *remaining == 0;
-                let text = if self.strings.is_multiple_of(2) { &mut self.name } else { &mut self.value };
-                if text.len() < MAX_KEPT {
-                    text.push(byte);
+    fn read(&mut self, mut plain: &[u8]) -> Result<(), &'static str> {
+        while let Some((byte, after)) = plain.split_first() {
+            match self.expected {
+                Expected::Nothing => return Err("a header block goes on after its pairs"),
+                Expected::Text { remaining } => {
+                    let taken = usize::try_from(remaining).unwrap_or(usize::MAX).min(plain.len());
+                    let (text, rest) = plain.split_at(taken);
+                    self.text(text);
+                    plain = rest;
+                    let remaining = remaining.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
+                    self.expected = Expected::Text { remaining };
+                    if remaining == 0 {
+                        self.end_text()?;
+                    }
                 }
-                if is_complete {
-                    self.end_text();
+                Expected::Count | Expected::Length => {
+                    plain = after;
+                    self.number.push(*byte);
+                    let Ok(number) = <[u8; 4]>::try_from(self.number.as_slice()) else { continue };
+                    self.number.clear();
+                    self.number(u32::from_be_bytes(number))?;
                 }
-            }
-            Expected::Count | Expected::Length => {
-                self.number.push(byte);
-                let Ok(number) = <[u8; 4]>::try_from(self.number.as_slice()) else { return Ok(()) };
-                self.number.clear();
-                self.number(u32::from_be_bytes(number))?;
             }
         }
         Ok(())
+    }
+
+    /// Keeps one byte more than a value may have.
+    fn text(&mut self, text: &[u8]) {
+        let kept = if self.strings.is_multiple_of(2) { &mut self.name } else { &mut self.value };
+        let room = (MAX_KEPT + 1).saturating_sub(kept.len());
+        kept.extend(text.iter().take(room));
     }
 
     fn number(&mut self, number: u32) -> Result<(), &'static str> {
@@ -108,31 +118,41 @@ impl PairReader {
                 self.strings = number.checked_mul(2).ok_or("a header block has too many pairs")?;
                 self.expected = if number == 0 { Expected::Nothing } else { Expected::Length };
             }
-            _ if number == 0 => self.end_text(),
+            _ if number == 0 => self.end_text()?,
             _ => self.expected = Expected::Text { remaining: number },
         }
         Ok(())
     }
 
-    fn end_text(&mut self) {
+    fn end_text(&mut self) -> Result<(), &'static str> {
         if self.strings % 2 == 1 {
             let (name, value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
-            self.headers.insert(&name, &value);
+            self.headers.insert(&name, &value)?;
         }
         self.strings -= 1;
         self.expected = if self.strings == 0 { Expected::Nothing } else { Expected::Length };
+        Ok(())
     }
 }
 
 impl StreamHeaders {
     /// Keeps the first value of a header that Kubernetes reads. Values of one header are separated by a NUL.
-    fn insert(&mut self, name: &[u8], values: &[u8]) {
-        let value = values.split(|byte| *byte == 0).next().unwrap_or_default();
-        let value = String::from_utf8_lossy(value);
-        if name.eq_ignore_ascii_case(b"streamtype") && self.stream_type.is_none() {
-            self.stream_type = Some(value.into_owned());
-        } else if name.eq_ignore_ascii_case(b"port") && self.port.is_none() {
-            self.port = value.parse().ok();
+    fn insert(&mut self, name: &[u8], values: &[u8]) -> Result<(), &'static str> {
+        let is_of = |header: &[u8]| name.eq_ignore_ascii_case(header);
+        if !is_of(b"streamtype") && !is_of(b"port") {
+            return Ok(());
         }
+        let value = values.split(|byte| *byte == 0).next().unwrap_or_default();
+        if value.len() > MAX_KEPT {
+            return Err("a header of a stream is too long");
+        }
+        let value = String::from_utf8_lossy(value);
+        if is_of(b"streamtype") {
+            self.stream_type.get_or_insert(value.into_owned());
+        } else if self.port.is_none() {
+            // Unlike Go, Rust takes a sign.
+            self.port = value.parse().ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_digit()));
+        }
+        Ok(())
     }
 }

@@ -7,7 +7,11 @@ use flate2::{Decompress, FlushDecompress, Status};
 /// The size of the pieces of plain bytes.
 const PIECE: usize = 1024;
 /// The maximum number of plain bytes that one block of headers may have. Those of Kubernetes' clients are below 200 bytes.
-const MAX_BLOCK: usize = 64 << 10;
+const MAX_BLOCK: usize = 4 << 10;
+/// The maximum number of plain bytes of all blocks for each compressed byte, after those of the first blocks: a few bytes could
+/// be many, and to read them takes time in which other sessions wait.
+const MAX_RATIO: u64 = 16;
+const FREE: u64 = 64 << 10;
 
 /// A zlib stream.
 #[derive(Debug, Default)]
@@ -43,19 +47,20 @@ impl Inflater {
             let (taken, given) = (count(inflate.total_in(), before.0), count(inflate.total_out(), before.1));
             rest = rest.get(taken..).unwrap_or_default();
             self.plain += given;
-            if self.plain > MAX_BLOCK {
-                return Err("a header block is too large");
+            let allowed = inflate.total_in().saturating_mul(MAX_RATIO).saturating_add(FREE);
+            if self.plain > MAX_BLOCK || inflate.total_out() > allowed {
+                return Err("the header blocks are too large");
             }
             plain(piece.get(..given).unwrap_or_default())?;
             if status == Status::StreamEnd {
                 return Err("the stream of header blocks has ended");
             }
-            if given < PIECE && (rest.is_empty() || taken == 0) {
-                return if rest.is_empty() {
-                    Ok(())
-                } else {
-                    Err("the header blocks cannot be decompressed")
-                };
+            if given < PIECE && rest.is_empty() {
+                return Ok(());
+            }
+            // A call may give what is left of the one before, and take nothing.
+            if given == 0 && taken == 0 {
+                return Err("the header blocks cannot be decompressed");
             }
         }
     }

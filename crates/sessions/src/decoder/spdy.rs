@@ -1,4 +1,8 @@
 //! Streams of SPDY/3.1: the client opens one for each purpose, which a header names.
+//!
+//! The session is what the server takes from these frames, so a frame of a client that the server may read in another way, and
+//! that no client of Kubernetes sends, makes the client's side unreadable: it would hide what follows. What the server sends
+//! is read whatever the client has said: the server goes on to write to a stream that the client has reset.
 // apiserver: k8s.io/cri-streaming/pkg/streaming/remotecommand/httpstream.go, waitForStreams; portforward/httpstream.go
 
 use std::collections::BTreeMap;
@@ -10,7 +14,8 @@ use super::spdy_frames::{SpdyFrame, SpdyFrameReader};
 use super::terminal_size::TerminalSizeReader;
 use super::{ProtocolVersion, SessionKind, length};
 
-/// The maximum number of streams that are open at a time.
+/// The maximum number of streams: of an exec in all, where there are five, and of a port-forward at a time.
+const MAX_EXEC_STREAMS: usize = 64;
 const MAX_STREAMS: usize = 4096;
 
 /// Decodes a session over SPDY.
@@ -25,6 +30,8 @@ pub(super) struct SpdyDecoder {
 struct Streams {
     kind: SessionKind,
     open: BTreeMap<u32, Stream>,
+    /// The lowest number that the next stream may have.
+    next: u32,
     status: ExitStatusReader,
     sizes: TerminalSizeReader,
 }
@@ -32,6 +39,7 @@ struct Streams {
 #[derive(Debug)]
 struct Stream {
     purpose: Purpose,
+    is_replied: bool,
     client_ended: bool,
     server_ended: bool,
 }
@@ -52,6 +60,7 @@ impl SpdyDecoder {
         let streams = Streams {
             kind,
             open: BTreeMap::new(),
+            next: 1,
             status: ExitStatusReader::new(version),
             sizes: TerminalSizeReader::default(),
         };
@@ -90,55 +99,96 @@ impl Streams {
         frame: SpdyFrame<'_>,
         events: &mut dyn FnMut(SessionEvent<'_>),
     ) -> Result<(), &'static str> {
-        match frame {
-            SpdyFrame::Open(id, headers) => {
-                // The server opens none. Of two with one number the server takes the first.
-                if from == Side::Client && !self.open.contains_key(&id) {
-                    if self.open.len() == MAX_STREAMS {
-                        return Err("too many streams are open");
-                    }
-                    self.open(id, &headers, events);
+        match (from, frame) {
+            (Side::Client, SpdyFrame::Open(id, headers)) => self.open(id, &headers, events),
+            (Side::Server, SpdyFrame::Open(..)) => Err("the server opens a stream"),
+            (Side::Server, SpdyFrame::Replied(id)) => {
+                if let Some(stream) = self.open.get_mut(&id) {
+                    stream.is_replied = true;
                 }
+                Ok(())
             }
-            SpdyFrame::Data(id, bytes) => {
-                let Some(stream) = self.open.get(&id) else { return Ok(()) };
-                match (from, stream.purpose) {
-                    (Side::Client, Purpose::Stdin) => events(SessionEvent::Input(bytes)),
-                    (Side::Client, Purpose::Resize) => self.sizes.read(bytes, events),
-                    (Side::Server, Purpose::Output(channel)) => {
-                        events(SessionEvent::Output { channel, bytes });
-                    }
-                    (Side::Server, Purpose::Error) => self.status.read(bytes, events),
-                    (_, Purpose::Connection(_)) => {
-                        events(SessionEvent::Forwarded { from, bytes: length(bytes) });
-                    }
-                    // The receiver reads nothing from such a stream.
-                    _ => {}
-                }
+            (Side::Client, SpdyFrame::Replied(_)) => Err("the client replies to a stream"),
+            // No server reads them: the stream, and others, stand still there.
+            (Side::Client, SpdyFrame::Headers(_)) => Err("the client sends further headers of a stream"),
+            (Side::Server, SpdyFrame::Headers(_)) => Ok(()),
+            (_, SpdyFrame::Data(id, bytes)) => self.data(from, id, bytes, events),
+            (_, SpdyFrame::Ended(id)) => {
+                self.ended(from, id, events);
+                Ok(())
             }
-            SpdyFrame::Ended(id) => {
-                let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
-                match (from, stream.purpose) {
-                    (Side::Client, Purpose::Stdin) if !stream.client_ended => {
-                        events(SessionEvent::InputEnded);
-                    }
-                    (Side::Server, Purpose::Error) => self.status.end(events),
-                    _ => {}
-                }
-                match from {
-                    Side::Client => stream.client_ended = true,
-                    Side::Server => stream.server_ended = true,
-                }
-                if stream.client_ended && stream.server_ended {
+            (_, SpdyFrame::Reset(id)) => {
+                self.ended(from, id, events);
+                if self.kind == SessionKind::PortForward {
                     self.close(id, events);
                 }
+                Ok(())
             }
-            SpdyFrame::Reset(id) => self.close(id, events),
+        }
+    }
+
+    fn data(
+        &mut self,
+        from: Side,
+        id: u32,
+        bytes: &[u8],
+        events: &mut dyn FnMut(SessionEvent<'_>),
+    ) -> Result<(), &'static str> {
+        let Some(stream) = self.open.get(&id) else {
+            if self.kind != SessionKind::PortForward || id >= self.next {
+                return Err("data of a stream that was not opened");
+            }
+            // Of a connection that one side has ended.
+            events(SessionEvent::Forwarded { from, bytes: length(bytes) });
+            return Ok(());
+        };
+        // The server drops such data if it gets them before it has replied; clients wait for the reply.
+        if from == Side::Client && !stream.is_replied {
+            return Err("data of a stream before the reply to it");
+        }
+        match (from, stream.purpose) {
+            (Side::Client, Purpose::Stdin) => events(SessionEvent::Input(bytes)),
+            (Side::Client, Purpose::Resize) => self.sizes.read(bytes, events),
+            (Side::Server, Purpose::Output(channel)) => events(SessionEvent::Output { channel, bytes }),
+            (Side::Server, Purpose::Error) => self.status.read(bytes, events),
+            (_, Purpose::Connection(_)) => events(SessionEvent::Forwarded { from, bytes: length(bytes) }),
+            // The receiver reads nothing from such a stream.
+            _ => {}
         }
         Ok(())
     }
 
-    fn open(&mut self, id: u32, headers: &StreamHeaders, events: &mut dyn FnMut(SessionEvent<'_>)) {
+    fn ended(&mut self, from: Side, id: u32, events: &mut dyn FnMut(SessionEvent<'_>)) {
+        let Some(stream) = self.open.get_mut(&id) else { return };
+        match (from, stream.purpose) {
+            (Side::Client, Purpose::Stdin) if !stream.client_ended => events(SessionEvent::InputEnded),
+            (Side::Server, Purpose::Error) => self.status.end(events),
+            _ => {}
+        }
+        match from {
+            Side::Client => stream.client_ended = true,
+            Side::Server => stream.server_ended = true,
+        }
+        if stream.client_ended && stream.server_ended && self.kind == SessionKind::PortForward {
+            self.close(id, events);
+        }
+    }
+
+    // spdystream: connection.go, validateStreamId
+    fn open(
+        &mut self,
+        id: u32,
+        headers: &StreamHeaders,
+        events: &mut dyn FnMut(SessionEvent<'_>),
+    ) -> Result<(), &'static str> {
+        if id < self.next {
+            return Err("the client opens a stream twice, or in another order");
+        }
+        self.next = id.saturating_add(2);
+        let most = if self.kind == SessionKind::PortForward { MAX_STREAMS } else { MAX_EXEC_STREAMS };
+        if self.open.len() == most {
+            return Err("too many streams are open");
+        }
         let purpose = match (self.kind, headers.stream_type.as_deref().unwrap_or_default()) {
             // A port has a stream for errors, too, which carries texts of the connection.
             (SessionKind::PortForward, "data") => headers.port.map_or(Purpose::Unknown, Purpose::Connection),
@@ -153,7 +203,9 @@ impl Streams {
         if let Purpose::Connection(port) = purpose {
             events(SessionEvent::ConnectionOpened { port });
         }
-        self.open.insert(id, Stream { purpose, client_ended: false, server_ended: false });
+        let stream = Stream { purpose, is_replied: false, client_ended: false, server_ended: false };
+        self.open.insert(id, stream);
+        Ok(())
     }
 
     fn close(&mut self, id: u32, events: &mut dyn FnMut(SessionEvent<'_>)) {

@@ -32,6 +32,8 @@ enum Payload {
     Data,
     /// The headers of a new stream.
     SynStream,
+    /// The reply to a new stream.
+    SynReply,
     /// Other headers.
     Headers,
     Ignored,
@@ -42,6 +44,10 @@ enum Payload {
 pub(super) enum SpdyFrame<'a> {
     /// A new stream.
     Open(u32, StreamHeaders),
+    /// The receiver has accepted the stream.
+    Replied(u32),
+    /// Further headers of a stream.
+    Headers(u32),
     /// Data of a stream.
     Data(u32, &'a [u8]),
     /// The side sends no more on the stream.
@@ -50,6 +56,8 @@ pub(super) enum SpdyFrame<'a> {
     Reset(u32),
 }
 
+/// Kubernetes' servers take the first bit for a part of the number, and know no such stream.
+const WRONG_STREAM: &str = "a control frame has an invalid stream";
 const WRONG_LENGTH: &str = "a control frame has a wrong length";
 
 impl SpdyFrameReader {
@@ -65,7 +73,9 @@ impl SpdyFrameReader {
                 frame.remaining -= payload.len();
                 match frame.payload {
                     Payload::Data if !payload.is_empty() => frames(SpdyFrame::Data(frame.stream, payload))?,
-                    Payload::SynStream | Payload::Headers => self.headers.read(payload)?,
+                    Payload::SynStream | Payload::SynReply | Payload::Headers => {
+                        self.headers.read(payload)?
+                    }
                     Payload::Data | Payload::Ignored => {}
                 }
                 if frame.remaining > 0 {
@@ -75,7 +85,14 @@ impl SpdyFrameReader {
                 self.frame = None;
                 match payload {
                     Payload::SynStream => frames(SpdyFrame::Open(stream, self.headers.end_block()?))?,
-                    Payload::Headers => drop(self.headers.end_block()?),
+                    Payload::SynReply => {
+                        self.headers.end_block()?;
+                        frames(SpdyFrame::Replied(stream))?;
+                    }
+                    Payload::Headers => {
+                        self.headers.end_block()?;
+                        frames(SpdyFrame::Headers(stream))?;
+                    }
                     Payload::Data | Payload::Ignored => {}
                 }
                 if is_last {
@@ -124,7 +141,8 @@ impl FrameHead {
             // SYN_STREAM: stream, associated stream, priority and slot, headers.
             1 => (10, Some(Payload::SynStream)),
             // SYN_REPLY and HEADERS: stream, headers.
-            2 | 8 => (4, Some(Payload::Headers)),
+            2 => (4, Some(Payload::SynReply)),
+            8 => (4, Some(Payload::Headers)),
             // SETTINGS: their number, eight bytes for each.
             4 => (4, Some(Payload::Ignored)),
             // PING.
@@ -140,7 +158,10 @@ impl FrameHead {
             return Ok(None);
         }
         let first = fixed.first_chunk().copied().map_or(0, u32::from_be_bytes);
-        let stream = first & 0x7fff_ffff;
+        // Not the number of settings or of a ping, and servers do nothing with a window.
+        if matches!(kind, 1 | 2 | 3 | 8) && !(1..1 << 31).contains(&first) {
+            return Err(WRONG_STREAM);
+        }
         let remaining = length - expected;
         Ok(Some(match (payload, kind) {
             (Some(Payload::Ignored), _) => {
@@ -149,8 +170,8 @@ impl FrameHead {
                 }
                 Self::Payload(OpenFrame { payload: Payload::Ignored, stream: 0, is_last: false, remaining })
             }
-            (Some(payload), _) => Self::Payload(OpenFrame { payload, stream, is_last, remaining }),
-            (None, 3) => Self::Reset(stream),
+            (Some(payload), _) => Self::Payload(OpenFrame { payload, stream: first, is_last, remaining }),
+            (None, 3) => Self::Reset(first),
             (None, _) => Self::Ignored,
         }))
     }

@@ -1,4 +1,5 @@
 mod chunks;
+mod hiding;
 mod rules;
 mod streams;
 

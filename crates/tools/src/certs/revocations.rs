@@ -71,6 +71,9 @@ pub(super) struct RevocationRecord {
     pub(super) reason: RevocationReason,
     /// SHA-256 of the certificate, in hexadecimal.
     pub(super) sha256: String,
+    /// The namespace of the pod that had it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) namespace: Option<String>,
 }
 
 /// The record of one CA.
@@ -94,21 +97,36 @@ impl RevocationRecords {
 
     /// All records, oldest first; empty if the file does not exist.
     pub(super) fn read(&self) -> Result<Vec<RevocationRecord>, CommandError> {
+        match self.read_readable()? {
+            (records, None) => Ok(records),
+            (_, Some(damaged)) => Err(damaged),
+        }
+    }
+
+    /// All records that can be read, and the error for the first line that is none.
+    pub(super) fn read_readable(
+        &self,
+    ) -> Result<(Vec<RevocationRecord>, Option<CommandError>), CommandError> {
         let Self(path) = self;
         let text = RecordFile::read(path)?.unwrap_or_default();
-        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-        let records = lines.map(|(index, line)| {
-            serde_json::from_str(line).map_err(|error| {
-                CommandError::about(
-                    path.display(),
-                    format!(
-                        "line {} is not a record: {error}; repair it: a lost line is a lost revocation",
-                        index + 1
-                    ),
-                )
-            })
-        });
-        records.collect()
+        let (mut records, mut damaged) = (Vec::new(), None);
+        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+            match serde_json::from_str(line) {
+                Ok(record) => records.push(record),
+                Err(error) => {
+                    damaged.get_or_insert_with(|| {
+                        CommandError::about(
+                            path.display(),
+                            format!(
+                                "line {} is not a record: {error}; repair it: a lost line is a lost revocation",
+                                index + 1
+                            ),
+                        )
+                    });
+                }
+            }
+        }
+        Ok((records, damaged))
     }
 
     /// Appends records, and syncs the file. The caller holds the lock of the CA's index.
@@ -170,6 +188,7 @@ mod tests {
             not_after: "2027-01-01T00:00:00Z".to_owned(),
             reason: RevocationReason::KeyCompromise,
             sha256: serial.to_owned(),
+            namespace: None,
         }
     }
 

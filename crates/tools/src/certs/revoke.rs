@@ -193,6 +193,7 @@ fn selected(
         not_after: entry.not_after.clone(),
         reason: flags.reason,
         sha256: entry.sha256.clone(),
+        namespace: entry.pod.as_ref().map(|pod| pod.namespace.clone()),
     };
     let mut found: Vec<RevocationRecord> = Vec::new();
     for file in &flags.certificates {
@@ -264,6 +265,7 @@ fn of_file(
         not_after: time::format_utc(certificate.not_after),
         reason,
         sha256,
+        namespace: None,
     })
 }
 
@@ -469,6 +471,7 @@ mod tests {
             not_after: "2027-09-21T00:00:00Z".to_owned(),
             reason: RevocationReason::Unspecified,
             sha256: serial.to_owned(),
+            namespace: None,
         }
     }
 

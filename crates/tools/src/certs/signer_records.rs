@@ -5,6 +5,8 @@
 //! with the pod that has it, so that a restart can find the certificates of pods that are gone. Unlike for other CAs, lines
 //! of certificates that ended long ago are dropped, because pods renew theirs for ever. All functions block.
 
+mod sizes;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,15 +25,20 @@ use super::fingerprint;
 pub use super::index::IndexedPod;
 use super::index::{IndexEntry, IssuanceIndex};
 use super::link;
+use super::record_file::RecordFile;
 use super::revocation_list::{self, ExistingCrl};
 use super::revocations::{RevocationReason, RevocationRecord, RevocationRecords};
 use super::signing::in_words;
 use crate::certs::named_file;
+pub use sizes::{RecordSizes, SignerRecord};
 
 /// The end of the name of an index.
 pub const INDEX_EXTENSION: &str = ".index.jsonl";
 /// The maximum size of an index: about 100,000 certificates. It is read as a whole.
 const MAX_INDEX: u64 = 64 << 20;
+/// The maximum size of the record of revocations, beyond which nothing is issued: about 140,000 certificates. With those that an index
+/// can have, they fit into a CRL of 16 MiB, which is what the gateway reads of one.
+const MAX_REVOKED: u64 = 32 << 20;
 /// How long a line stays in the index and in the record of revocations after its certificate has ended.
 const RETENTION: Duration = Duration::from_hours(24);
 /// How long a certificate stays in CRLs after its end: clocks differ.
@@ -190,13 +197,14 @@ impl SignerRecords {
             .collect()
     }
 
-    /// Records a certificate, and syncs the file. If that fails, the certificate must not be handed out.
+    /// Records a certificate, and syncs the file. Returns the size of its line in bytes. If that fails, the certificate must not be
+    /// handed out.
     pub fn record(
         &self,
         certificate: RecordedCertificate<'_>,
         owner: RecordOwner<'_>,
         now: UnixTime,
-    ) -> Result<(), SignerRecordsError> {
+    ) -> Result<u64, SignerRecordsError> {
         let RecordedCertificate { issued, alt_names, signer, pod } = certificate;
         let entry = IndexEntry {
             serial: issued.serial_hex(),
@@ -213,21 +221,45 @@ impl SignerRecords {
         };
         let index = self.issuance();
         let mut file = index.lock_in_service().map_err(failed)?;
-        if file.file.metadata().map_err(|error| about(&self.index, error))?.len() > MAX_INDEX {
+        let size = |file: &RecordFile| {
+            file.file.metadata().map(|metadata| metadata.len()).map_err(|error| about(&self.index, error))
+        };
+        let before = size(&file)?;
+        if before > MAX_INDEX {
             let problem =
                 format!("is larger than {} MiB; the certificates in it must end first", MAX_INDEX >> 20);
             return Err(about(&self.index, problem));
         }
-        index.append_to(&mut file, &[entry]).map_err(failed)
+        let revoked = self.revocations();
+        if std::fs::metadata(revoked.path()).is_ok_and(|metadata| metadata.len() > MAX_REVOKED) {
+            let problem =
+                format!("is larger than {} MiB; the revoked certificates must end first", MAX_REVOKED >> 20);
+            return Err(about(revoked.path(), problem));
+        }
+        index.append_to(&mut file, &[entry]).map_err(failed)?;
+        Ok(size(&file)?.saturating_sub(before))
+    }
+
+    /// What the namespaces have of the records.
+    pub fn sizes(&self) -> Result<RecordSizes, SignerRecordsError> {
+        let _locked = self.issuance().lock_in_service().map_err(failed)?;
+        let text = |path: &Path| Ok(RecordFile::read(path).map_err(failed)?.unwrap_or_default());
+        Ok(RecordSizes::of(&text(&self.index)?, &text(self.revocations().path())?))
+    }
+
+    /// What [`Self::pods`] depends on beside the index: when it changes, there may be more pods.
+    pub fn issuers_print(&self, owner: RecordOwner<'_>) -> Result<String, SignerRecordsError> {
+        let (issuers, problem) = self.issuers(owner);
+        problem.map_or_else(|| Ok(issuers.prints.concat().concat()), Err)
     }
 
     /// The pods with certificates that are valid at `now` and not revoked.
     pub fn pods(&self, owner: RecordOwner<'_>, now: UnixTime) -> Result<IndexedPods, SignerRecordsError> {
         let index = self.issuance();
         let _locked = index.lock_in_service().map_err(failed)?;
-        let known = self.known_records()?;
+        let (known, damaged_record) = self.known_records()?;
         let revoked: HashSet<&str> = known.iter().map(|record| record.sha256.as_str()).collect();
-        let issuers = self.issuers(owner);
+        let (issuers, unread) = self.issuers(owner);
         let (entries, damaged) = index.read_readable().map_err(failed)?;
         let (mut pods, mut foreign) = (HashSet::new(), 0);
         for entry in entries {
@@ -241,7 +273,8 @@ impl SignerRecords {
                 None => {}
             }
         }
-        Ok(IndexedPods { pods, foreign, problem: damaged.map(failed) })
+        let problem = damaged.map(failed).or(damaged_record).or(unread);
+        Ok(IndexedPods { pods, foreign, problem })
     }
 
     /// Revokes the certificates of pods that are gone, by their UIDs, and writes the CRL. Without pods, writes it only if it is
@@ -258,14 +291,14 @@ impl SignerRecords {
         let index = self.issuance();
         let locked = index.lock_in_service();
         let records = self.revocations();
-        let issuers = self.issuers(owner);
+        let (issuers, unread) = self.issuers(owner);
         let (mut known, new, mut problem) = match &locked {
             Ok(_) => {
-                let known = self.known_records()?;
+                let (known, damaged) = self.known_records()?;
                 let (new, problem) = self.to_revoke(&issuers, gone, &known, now);
-                (known, new, problem)
+                (known, new, problem.or(damaged).or(unread))
             }
-            Err(error) => (records.read().map_err(failed)?, Vec::new(), Some(failed(error))),
+            Err(error) => (records.read_readable().map_err(failed)?.0, Vec::new(), Some(failed(error))),
         };
         // Before the CRL is looked at: it may be one that the operator must move away, and what is recorded is in the next.
         let revoked = match records.append(&new) {
@@ -337,7 +370,10 @@ impl SignerRecords {
         let locked = index.lock_in_service().map_err(failed)?;
         let is_half_full = locked.file.metadata().is_ok_and(|metadata| metadata.len() > MAX_INDEX / 2);
         let records = self.revocations();
-        let known = self.known_records()?;
+        let (known, damaged) = self.known_records()?;
+        if let Some(damaged) = damaged {
+            return Err(damaged);
+        }
         let is_old = |not_after: &str| has_ended(not_after, RETENTION, now);
         if known.iter().any(|record| is_old(&record.not_after)) {
             let kept = lines(known.iter().filter(|record| !is_old(&record.not_after)))?;
@@ -356,21 +392,33 @@ impl SignerRecords {
         Ok(())
     }
 
-    /// What is recorded as revoked. The caller holds the lock.
-    fn known_records(&self) -> Result<Vec<RevocationRecord>, SignerRecordsError> {
+    /// What is recorded as revoked, and the error for the first line that cannot be read. The caller holds the lock.
+    fn known_records(
+        &self,
+    ) -> Result<(Vec<RevocationRecord>, Option<SignerRecordsError>), SignerRecordsError> {
         let records = self.revocations();
         records.drop_torn_line().map_err(failed)?;
-        records.read().map_err(failed)
+        let (known, damaged) = records.read_readable().map_err(failed)?;
+        Ok((known, damaged.map(failed)))
     }
 
     /// The certificates of the CA: the current one, and those of its former keys in `NAME.bundle.crt`, where `renew-ca --new-key`
     /// leaves them.
-    fn issuers<'a>(&self, owner: RecordOwner<'a>) -> KnownIssuers<'a> {
-        let bundle = named_file::read_if_present(&self.beside(".bundle.crt")).ok().flatten();
-        let bundle = bundle.and_then(|pem| CaBundle::from_pem(&pem).ok());
+    /// With the reason, if the file cannot be read.
+    fn issuers<'a>(&self, owner: RecordOwner<'a>) -> (KnownIssuers<'a>, Option<SignerRecordsError>) {
+        let file = self.beside(".bundle.crt");
+        let read = || {
+            let pem = named_file::read_if_present(&file).map_err(|error| about(&file, error))?;
+            pem.map(|pem| CaBundle::from_pem(&pem).map_err(|error| about(&file, error))).transpose()
+        };
+        let (bundle, problem) = match read() {
+            Ok(bundle) => (bundle, None),
+            Err(problem) => (None, Some(problem)),
+        };
         let all = bundle.iter().flat_map(CaBundle::certificates);
         let name = &owner.authority.certificate().raw_subject;
-        KnownIssuers::new(owner, all.filter(|other| other.raw_subject == *name).cloned().collect())
+        let former = all.filter(|other| other.raw_subject == *name).cloned().collect();
+        (KnownIssuers::new(owner, former), problem)
     }
 
     /// The CRL that there is. A key of this CA must have signed it.
@@ -455,6 +503,7 @@ fn of_deleted_pod(entry: &IndexEntry, now: UnixTime) -> RevocationRecord {
         not_after: entry.not_after.clone(),
         reason: RevocationReason::CessationOfOperation,
         sha256: entry.sha256.clone(),
+        namespace: entry.pod.as_ref().map(|pod| pod.namespace.clone()),
     }
 }
 

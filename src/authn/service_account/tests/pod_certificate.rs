@@ -248,6 +248,10 @@ fn the_extension_of_another_ca_makes_neither_a_pod_nor_a_user() {
     let critical = verdict(&authenticator, certificate(&users, true)).unwrap_err().to_string();
     assert!(critical.ends_with("x509: unhandled critical extension"), "{critical}");
     assert_eq!(user(verdict(&authenticator, users.leaf().cn("alice").issue())).name, "alice");
+    let ended =
+        pods.leaf().cn("x").extension(POD_IDENTITY, false, identity_of_pod().to_der().unwrap()).expired(NOW);
+    let ended = verdict(&authenticator, ended.issue()).unwrap_err().to_string();
+    assert!(ended.contains("certificate has expired"), "{ended}");
     let stranger = verdict(&authenticator, certificate(&Ca::new("strangers"), false));
     assert!(matches!(stranger, Err(AuthnError::Invalid(_))), "{stranger:?}");
 }

@@ -160,9 +160,9 @@ pub(super) fn spdy_ports() -> Vec<Sent> {
     let headers = |kind, port, request| [("streamtype", kind), ("port", port), ("requestid", request)];
     vec![
         client.open(1, &headers("error", "8080", "0")),
+        server.reply(1),
         data(Client, 1, true, ""),
         client.open(3, &headers("data", "8080", "0")),
-        server.reply(1),
         server.reply(3),
         data(Client, 3, false, "GET / HTTP/1.1\r\n\r\n"),
         client.open(5, &headers("data", "5432", "1")),

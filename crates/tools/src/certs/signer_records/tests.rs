@@ -107,6 +107,12 @@ impl Bed {
         names
     }
 
+    /// The size of the last line of the index.
+    fn line_size(&self) -> usize {
+        let text = std::fs::read_to_string(&self.records.index).unwrap();
+        text.lines().last().map_or(0, |line| line.len() + 1)
+    }
+
     fn lines(&self, file: &str) -> usize {
         std::fs::read_to_string(self.directory.path().join(file)).unwrap_or_default().lines().count()
     }
@@ -373,4 +379,60 @@ fn files_are_compared_by_their_paths_without_links() {
     for at in ["real", "link", "./link/../real"] {
         assert_eq!(files(at), expected, "{at}");
     }
+}
+
+/// As many revocations as the record may have: the CRL is written, read and signed again, and nothing more is issued.
+#[test]
+fn a_full_record_of_revocations_stops_certificates_and_no_crl() {
+    let bed = Bed::new();
+    bed.issue(&pod("web", "u1"), NOW);
+    bed.revoke(&["u1"], NOW);
+    let revoked = bed.directory.path().join("pods.revoked.jsonl");
+    let line = std::fs::read_to_string(&revoked).unwrap();
+    let mut record: RevocationRecord = serde_json::from_str(&line).unwrap();
+    record.subject = String::new();
+    let mut text = String::new();
+    let mut serial = 1_u128 << 126;
+    while u64::try_from(text.len()).unwrap() <= MAX_REVOKED {
+        record.serial = format!("{serial:032x}");
+        text += &serde_json::to_string(&record).unwrap();
+        text.push('\n');
+        serial += 1;
+    }
+    let lines = text.lines().count();
+    std::fs::write(&revoked, text).unwrap();
+    for now in [NOW + HOUR, NOW + 14 * HOUR] {
+        let crl = bed.revoke(&[], now);
+        assert!(crl.is_written && crl.entries >= lines, "{crl:?}");
+    }
+    // With an index that is full of others.
+    let size = std::fs::metadata(bed.directory.path().join("pods.crl")).unwrap().len();
+    let others = MAX_INDEX / u64::try_from(bed.line_size()).unwrap() * size / u64::try_from(lines).unwrap();
+    assert!(size + others <= 16 << 20, "{size} + {others}");
+    let (issued, names) = certificate(&bed.authority, NOW);
+    let of = pod("web", "u2");
+    let alt_names = names.alt_names();
+    let certificate =
+        RecordedCertificate { issued: &issued, alt_names, signer: "example.com/pods", pod: &of };
+    let error = bed.records.record(certificate, bed.owner(), NOW).unwrap_err().to_string();
+    assert!(
+        error.ends_with("pods.revoked.jsonl: is larger than 32 MiB; the revoked certificates must end first"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_damaged_record_of_revocations_stops_no_crl() {
+    let bed = Bed::new();
+    let serials = ["u1", "u2", "u3"].map(|uid| bed.issue(&pod("web", uid), NOW));
+    bed.revoke(&["u1"], NOW);
+    bed.revoke(&["u2"], NOW);
+    let revoked = bed.directory.path().join("pods.revoked.jsonl");
+    let text = std::fs::read_to_string(&revoked).unwrap();
+    std::fs::write(&revoked, text.replacen("serial", "?", 1)).unwrap();
+    let gone = HashSet::from(["u3".to_owned()]);
+    let outcome = bed.records.revoke(bed.owner(), &gone, NOW + 13 * HOUR).unwrap().unwrap();
+    assert!(outcome.problem.unwrap().to_string().contains("pods.revoked.jsonl: line 1 is not a record"));
+    assert_eq!(bed.listed(), sorted(serials.to_vec()), "the CRL before has the first one");
+    assert!(bed.records.prune(NOW + 100 * HOUR).is_err(), "a line that cannot be read is not dropped");
 }
