@@ -17,6 +17,7 @@
 //!
 //! [`PlainText`] has no sequences at all, and [`Pace`] says when a player shows an event.
 // ECMA-48; xterm, ctlseqs.txt
+// threat: hostile-recording
 
 mod pace;
 mod plain;

@@ -1,5 +1,6 @@
 //! Reads the lines of a recording. They may have been changed since they were written: a line that cannot be read is an
 //! error of that line alone, and the lines after it are read.
+// threat: hostile-recording
 
 use std::time::Duration;
 
