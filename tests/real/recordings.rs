@@ -1,5 +1,5 @@
-//! Recordings in asciinema's own reader of asciicast v3, that of its web player: what a recorder wrote and `portcullis sessions
-//! export` joined is read event for event.
+//! Recordings in asciinema's own readers of asciicast v3: what a recorder wrote and `portcullis sessions export` joined is read event
+//! for event, by its web player, and by `asciinema` itself if `PORTCULLIS_ASCIINEMA` names the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,15 @@ const FILES: [&str; 3] = ["package.json", "package-lock.json", "read.mjs"];
 const STARTED: Duration = Duration::from_secs(1_767_366_245);
 
 /// A time in microseconds, the code of an event, and its data.
-type Read = (u64, &'static str, String);
+type Expected = (u64, &'static str, String);
+
+/// What a program of asciinema reads of a file.
+struct ReadCast {
+    /// `80x24`.
+    size: String,
+    /// The time in seconds, the code and the data.
+    events: Vec<(f64, String, String)>,
+}
 
 /// The tests of this group.
 pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
@@ -69,28 +77,28 @@ fn asciinema_reads_a_recording(_: &RealServers) -> Result<(), String> {
             let name = SessionName::new(started, if is_terminal { "terminal" } else { "channels" }, [7; 8]);
             record(directory.path(), &name, &events, is_terminal)?;
             let file = directory.path().join("exported.cast");
-            let exported = Command::new(crate::PORTCULLIS)
-                .args(["sessions", "export", "--force", "--directory"])
-                .arg(directory.path())
-                .arg(name.as_str())
-                .arg("--out")
-                .arg(&file)
-                .output()
-                .map_err(|error| error.to_string())?;
-            if !exported.status.success() || !exported.stderr.is_empty() {
-                return Err(String::from_utf8_lossy(&exported.stderr).into_owned());
-            }
+            output(
+                Command::new(crate::PORTCULLIS)
+                    .args(["sessions", "export", "--force", "--directory"])
+                    .arg(directory.path())
+                    .arg(name.as_str())
+                    .arg("--out")
+                    .arg(&file),
+            )?;
             if !is_terminal {
                 expected = for_terminal(&expected);
             }
-            compare(&player, &file, &expected)?;
+            compare(&read_by_web_player(&player, &file)?, &expected)?;
+            if let Some(asciinema) = std::env::var_os("PORTCULLIS_ASCIINEMA") {
+                compare(&read_by_asciinema(Path::new(&asciinema), &file)?, &expected)?;
+            }
         }
     }
     Ok(())
 }
 
 /// Random events, and what a player must read of them.
-fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Read>) {
+fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Expected>) {
     const TEXTS: [&str; 9] =
         ["ls\r\n", "\u{1b}[1;31m", "é", "日本語", "🦀", "\"quoted\\\"", "\u{7}\u{7f}\u{9b}", "\u{202e}", "\u{2028}\n"];
     let (mut events, mut expected) = (Vec::new(), Vec::new());
@@ -125,7 +133,7 @@ fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Read>)
 }
 
 /// The line ends that a process without a terminal leaves to it.
-fn for_terminal(expected: &[Read]) -> Vec<Read> {
+fn for_terminal(expected: &[Expected]) -> Vec<Expected> {
     let (mut is_after_cr, mut read) = (false, Vec::new());
     for (time, code, text) in expected {
         let mut with = String::new();
@@ -171,15 +179,46 @@ fn record(
     writer.end(&SessionEnd::default()).map(drop).map_err(text)
 }
 
-/// Compares what the player reads of a file.
-fn compare(player: &Path, file: &Path, expected: &[Read]) -> Result<(), String> {
-    let node = Command::new("node").arg(player.join("read.mjs")).arg(file).output();
-    let node = node.map_err(|error| error.to_string())?;
-    if !node.status.success() {
-        return Err(format!("node: {}", String::from_utf8_lossy(&node.stderr)));
+/// The output of a program that succeeds.
+fn output(command: &mut Command) -> Result<Vec<u8>, String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output.stdout);
     }
-    let read: Value = serde_json::from_slice(&node.stdout).map_err(|error| error.to_string())?;
+    Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+fn read_by_web_player(player: &Path, file: &Path) -> Result<ReadCast, String> {
+    let read = output(Command::new("node").arg(player.join("read.mjs")).arg(file))?;
+    let read: Value = serde_json::from_slice(&read).map_err(|error| error.to_string())?;
     let events = read["events"].as_array().ok_or("no events")?;
+    let events = events.iter().map(|event| read_event(event, 1000.0)).collect::<Option<_>>();
+    Ok(ReadCast { size: format!("{}x{}", read["cols"], read["rows"]), events: events.ok_or("no event")? })
+}
+
+/// In version 2 of the format, which has the times since the start.
+fn read_by_asciinema(asciinema: &Path, file: &Path) -> Result<ReadCast, String> {
+    let converted = file.with_extension("v2");
+    output(
+        Command::new(asciinema)
+            .args(["convert", "--overwrite", "--output-format", "asciicast-v2"])
+            .arg(file)
+            .arg(&converted),
+    )?;
+    let text = fs::read_to_string(converted).map_err(|error| error.to_string())?;
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let header = lines.next().ok_or("no header")?;
+    let events = lines.map(|event| read_event(&event, 1.0)).collect::<Option<_>>();
+    let size = format!("{}x{}", header["width"], header["height"]);
+    Ok(ReadCast { size, events: events.ok_or("no event")? })
+}
+
+fn read_event(event: &Value, units_of_second: f64) -> Option<(f64, String, String)> {
+    let time = event[0].as_f64()? / units_of_second;
+    Some((time, event[1].as_str()?.to_owned(), event[2].as_str()?.to_owned()))
+}
+
+fn compare(read: &ReadCast, expected: &[Expected]) -> Result<(), String> {
     // The sizes before the first output, and those that change nothing, are in no event.
     let (mut size, mut has_header, mut remaining) = (None, false, Vec::new());
     for event in expected {
@@ -192,23 +231,22 @@ fn compare(player: &Path, file: &Path, expected: &[Read]) -> Result<(), String> 
         } else if !has_header {
             has_header = true;
             let header = size.get_or_insert_with(|| "80x24".to_owned());
-            if *header != format!("{}x{}", read["cols"], read["rows"]) {
-                return Err(format!("the header has {}x{}, not {header}", read["cols"], read["rows"]));
+            if *header != read.size {
+                return Err(format!("the header has {}, not {header}", read.size));
             }
         }
         remaining.push(event);
     }
-    for (event, (micros, code, data)) in events.iter().zip(&remaining) {
-        let milliseconds = event[0].as_f64().ok_or("no time")?;
-        let micros = u32::try_from(*micros).map_err(|error| error.to_string())?;
+    for (event, (micros, code, data)) in read.events.iter().zip(&remaining) {
+        let expected = Duration::from_micros(*micros).as_secs_f64();
         // Sums of rounded numbers.
-        let is_in_time = (milliseconds - f64::from(micros) / 1000.0).abs() < 0.001;
-        if !is_in_time || event[1] != *code || event[2] != *data {
-            return Err(format!("{event} is not {micros} {code} {data:?}"));
+        let is_in_time = (event.0 - expected).abs() < 0.000_001;
+        if !is_in_time || event.1 != *code || event.2 != *data {
+            return Err(format!("{event:?} is not {expected} {code} {data:?}"));
         }
     }
-    if events.len() != remaining.len() {
-        return Err(format!("{} events in place of {}", events.len(), remaining.len()));
+    if read.events.len() != remaining.len() {
+        return Err(format!("{} events in place of {}", read.events.len(), remaining.len()));
     }
     Ok(())
 }

@@ -108,12 +108,17 @@ impl LineReader {
     /// Reads a line, given without its line feed.
     pub fn read(&mut self, line: &[u8]) -> Result<RecordedLine, LineError> {
         match (line.first(), self.form) {
-            (None, _) | (Some(b'#'), PartForm::Cast) => return Ok(RecordedLine::Other),
+            (None, _) => return Ok(RecordedLine::Other),
+            // A player reads lines of text.
+            (Some(b'#'), PartForm::Cast) if std::str::from_utf8(line).is_ok() => return Ok(RecordedLine::Other),
             (Some(b'{'), _) => return self.header(line).map(RecordedLine::Header),
             _ => {}
         }
         let (seconds, code, data): (f64, String, &RawValue) =
             serde_json::from_slice(line).map_err(|_| LineError::Event)?;
+        if code.is_empty() {
+            return Err(LineError::Event);
+        }
         let time = Duration::try_from_secs_f64(seconds).map_err(|_| LineError::Time)?;
         let data = match self.form {
             PartForm::Cast => asciicast_data(&code, data),

@@ -119,11 +119,13 @@ fn a_broken_line_is_an_error_of_itself_alone() {
         ("{\"format\": \"portcullis-session\", \"version\": 2}", &both, Header),
         ("{\"format\": \"portcullis-session\", \"version\": 1", &both, Header),
         ("# a comment", channels, Event),
+        ("[1.0, \"\", \"a\"]", &both, Event),
     ] {
         for form in forms {
             assert_eq!(read(*form, line), [Err(expected)], "{form:?} {line}");
         }
     }
+    assert_eq!(LineReader::new(PartForm::Cast).read(b"# \xff"), Err(Event));
     let broken = "[0.5, \"o\", \"a\"]\nbroken\n[0.5, \"x\", \"no number\"]\n[0.5, \"o\", \"b\"]\n";
     let after = read(PartForm::Cast, broken).pop().unwrap().unwrap();
     let data = output(OutputChannel::Stdout, "b");
