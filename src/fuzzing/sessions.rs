@@ -1,5 +1,5 @@
 //! Streams of exec, attach and port-forward: a decoder holds no more than its bound, counts each byte, and tells the same of
-//! a stream in any pieces. The text of a recording: what reaches the terminal of a reader is in a list of harmless
+//! a stream in any pieces. The text of a recording: the part that reaches the terminal of a reader is in a list of harmless
 //! characters and sequences, whatever the pieces were.
 
 use portcullis_sessions::decoder::{
@@ -142,7 +142,7 @@ pub fn session_text(data: &[u8]) {
     let (in_pieces, filter_of_pieces) = pieces(&text);
     assert_eq!((&in_pieces, filter_of_pieces.dropped()), (&safe, filter.dropped()));
     assert_harmless(&safe);
-    assert_eq!(pieces(&safe).0, safe, "what passes once passes again");
+    assert_eq!(pieces(&safe).0, safe, "safe text is not safe");
     let restored = filter.restore(true);
     assert_harmless(&restored);
     assert_eq!(pieces(&restored).0, restored);
@@ -160,7 +160,7 @@ fn is_control(c: char) -> bool {
     c < ' ' || ('\u{7f}'..='\u{9f}').contains(&c) || turns || hidden.contains(&c)
 }
 
-/// Fails unless all of the text is in the list of what a terminal may get.
+/// Fails unless the text has harmless characters and sequences alone.
 fn assert_harmless(text: &str) {
     let mut rest = text.chars();
     while let Some(c) = rest.next() {

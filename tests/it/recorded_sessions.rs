@@ -150,7 +150,7 @@ fn the_page_is_the_output_of_the_commands() {
     assert_eq!(played.unwrap(), 9);
 }
 
-/// The page lists what safe playback drops as the filter itself does.
+/// The page has the table of the filter itself.
 #[test]
 fn the_page_lists_what_safe_playback_drops() {
     let read = |file: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();

@@ -1,4 +1,4 @@
-//! Recordings in asciinema's own readers of asciicast v3: what a recorder wrote and `portcullis sessions export` joined is read event
+//! Recordings in asciinema's own readers of asciicast v3: the file that `portcullis sessions export` makes of a recording is read event
 //! for event, by its web player, and by `asciinema` itself if `PORTCULLIS_ASCIINEMA` names the program.
 
 use std::fs;
@@ -24,7 +24,7 @@ const STARTED: Duration = Duration::from_secs(1_767_366_245);
 /// A time in microseconds, the code of an event, and its data.
 type Expected = (u64, &'static str, String);
 
-/// What a program of asciinema reads of a file.
+/// A file as a program of asciinema reads it.
 struct ReadCast {
     /// `80x24`.
     size: String,
@@ -97,7 +97,7 @@ fn asciinema_reads_a_recording(_: &RealServers) -> Result<(), String> {
     Ok(())
 }
 
-/// Random events, and what a player must read of them.
+/// Random events, and the same as a player must read them.
 fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Expected>) {
     const TEXTS: [&str; 9] =
         ["ls\r\n", "\u{1b}[1;31m", "é", "日本語", "🦀", "\"quoted\\\"", "\u{7}\u{7f}\u{9b}", "\u{202e}", "\u{2028}\n"];

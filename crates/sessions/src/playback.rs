@@ -87,8 +87,8 @@ impl SafeText {
         self.dropped
     }
 
-    /// What a player writes after this text, so that the terminal is as before. `is_filtered` is whether the terminal got the safe
-    /// text, and not the whole.
+    /// The sequences that a player writes after this text to restore the terminal. `is_filtered` is whether the terminal got the
+    /// safe text, and not the whole.
     pub fn restore(&self, is_filtered: bool) -> String {
         let ScreenModes { is_alternate, is_origin } = self.modes;
         let parts = [

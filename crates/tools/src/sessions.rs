@@ -2,7 +2,7 @@
 //! a directory of recordings and changes nothing in it.
 //!
 //! A session chose most of the text of its recording, and a recording may have been changed since. So no text of it reaches a
-//! terminal that could obey it, and what cannot be read is named and hides nothing else.
+//! terminal that could obey it, and each object that cannot be read is named and hides no other.
 // threat: hostile-recording
 
 mod export;
@@ -49,16 +49,16 @@ pub enum SessionsCommand {
     Show(show::SessionShowFlags),
     /// Play a session on the terminal, as it went.
     ///
-    /// Leaves out what could control the terminal beyond colours, cursor and screen. Ctrl-C ends it. Writes the output of the session
+    /// Leaves out the control sequences beyond colours, cursor and screen. Ctrl-C ends it. Writes the output of the session
     /// to standard output, and of a session without a terminal its error output to standard error; at once if standard output is not a
-    /// terminal. Exits 1 if the recording is damaged; what is left is played.
+    /// terminal. Exits 1 if the recording is damaged; the rest is played.
     #[command(
         after_help = "Example:\n  portcullis sessions play --directory /var/lib/portcullis/sessions --speed 2 --idle-limit 2s \\\n    2c7bb2b6-1f6f-4b3c-9c0b-55a1f0d3e4b2"
     )]
     Play(play::SessionPlayFlags),
     /// Export a session as one file: an asciicast for `asciinema play` and web players, or text.
     ///
-    /// Exits 1 if the recording is damaged; what is left is exported.
+    /// Exits 1 if the recording is damaged; the rest is exported.
     #[command(
         after_help = "Example:\n  portcullis sessions export --directory /var/lib/portcullis/sessions 2c7bb2b6-1f6f-4b3c-9c0b-55a1f0d3e4b2 \\\n    -o alice.cast"
     )]

@@ -34,7 +34,7 @@ impl PlainText {
                 }
                 c if c < ' ' && c != '\t' => self.is_after_cr = is_after_cr,
                 c => {
-                    // What follows would be written over the line.
+                    // The terminal would write the next text over the line.
                     if is_after_cr {
                         self.break_line(plain);
                     }

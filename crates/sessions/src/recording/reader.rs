@@ -42,7 +42,7 @@ pub struct RecordedEvent {
     pub data: RecordedData,
 }
 
-/// What an event says. No text of it is trusted.
+/// The data of an event. No text of it is trusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedData {
     /// Bytes of an output. A terminal has standard output alone.
@@ -160,7 +160,7 @@ impl LineReader {
     }
 }
 
-/// The data of an event; `None` if the code is not known.
+/// Parsed data; `None` if the code is not known.
 type Data = Result<Option<RecordedData>, LineError>;
 
 fn asciicast_data(code: &str, data: &RawValue) -> Data {

@@ -165,7 +165,7 @@ fn plain_text(reader: &mut RecordingReader<'_>, output: &mut dyn Write) -> io::R
     output.write_all(plain.as_bytes())
 }
 
-/// Lines for a terminal: what was written by another program than the recorder may have characters in them that it would obey.
+/// Lines for a terminal: a line that another program has written may have characters that it would obey.
 struct TerminalLines<'a> {
     output: &'a mut dyn Write,
     line: Vec<u8>,

@@ -87,7 +87,7 @@ pub(super) fn run(flags: &SessionListFlags) -> Result<ExitCode, CommandError> {
 }
 
 impl SessionListFlags {
-    /// Prints the sessions, and reports what cannot be read.
+    /// Prints the sessions, and reports each document that cannot be read.
     pub(super) fn listed(
         &self,
         directory: &RecordingDirectory,

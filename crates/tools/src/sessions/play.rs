@@ -36,8 +36,8 @@ pub struct SessionPlayFlags {
     /// Cut pauses of the session to this, such as 2s.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     idle_limit: Option<Duration>,
-    /// Write the output byte for byte. The session can then do to the terminal what it wants: set its title and clipboard, or make it
-    /// answer as if you had typed.
+    /// Write the output byte for byte. The session then controls the terminal: it can set the title and the clipboard, or make the
+    /// terminal answer as if you had typed.
     #[arg(long)]
     raw: bool,
 }
@@ -72,8 +72,8 @@ pub(super) fn run(flags: &SessionPlayFlags) -> Result<ExitCode, CommandError> {
     Ok(if report_problems(reader, &directory, &name)? { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Reports on standard error what is wrong with a recording that was read, and whether it has an end. Returns whether anything is
-/// wrong.
+/// Reports the problems of a recording that was read on standard error, and whether it has an end. Returns whether there are
+/// problems.
 pub(super) fn report_problems(
     reader: RecordingReader<'_>,
     directory: &RecordingDirectory,
@@ -218,7 +218,7 @@ impl<'a> Screen<'a> {
         }
     }
 
-    /// Restores a terminal, and returns what the reader should know.
+    /// Restores a terminal, and returns the notes for the reader.
     fn finish(mut self, is_terminal: bool) -> io::Result<Vec<String>> {
         if is_terminal && self.has_output {
             let filters = [&self.stdout_filter, &self.stderr_filter];
@@ -254,7 +254,7 @@ fn terminal_size() -> Option<(u16, u16)> {
     None
 }
 
-/// Discards what the terminal has answered to the session: a shell would take it as typed.
+/// Discards the answers of the terminal to the session: a shell would take them as typed.
 #[cfg(unix)]
 fn discard_input() {
     use rustix::termios::{QueueSelector, tcflush};

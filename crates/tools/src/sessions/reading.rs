@@ -102,7 +102,7 @@ impl<'a> RecordingReader<'a> {
         Some(())
     }
 
-    /// What could not be read, and what the hash chain shows. To be called after the last line.
+    /// The lines and parts that could not be read, and the problems of the hash chain. To be called after the last line.
     pub(super) fn problems(self) -> Result<Vec<String>, CommandError> {
         let Self { directory, session, mut problems, .. } = self;
         let verified = with_spinner("verifying the recording", || verify(directory, session));
@@ -191,12 +191,12 @@ impl<'a, const COLUMNS: usize> ListPrinter<'a, COLUMNS> {
         self.rows.len().max(self.items.len()) >= BLOCK
     }
 
-    /// Whether what is printed is still read.
+    /// Whether the output is still read.
     pub(super) fn is_open(&self) -> bool {
         self.printed == ExitCode::SUCCESS
     }
 
-    /// Prints what was added since the last block.
+    /// Prints the items since the last block.
     pub(super) fn print_block(&mut self) {
         let rows = std::mem::take(&mut self.rows);
         if !rows.is_empty() {

@@ -43,7 +43,7 @@ pub(super) fn run(flags: &SessionShowFlags) -> Result<ExitCode, CommandError> {
     Ok(if problems.is_empty() { printed } else { ExitCode::FAILURE })
 }
 
-/// The text of a session, and what of it cannot be read.
+/// The text of a session, and the problems of its documents.
 pub(super) fn report(
     directory: &RecordingDirectory,
     name: &SessionName,

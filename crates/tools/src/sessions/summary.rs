@@ -1,4 +1,4 @@
-//! What the documents and the files of a session say of it, without its recording.
+//! A session by its documents and the sizes of its files, without its recording.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) struct RecordingFiles {
 }
 
 impl SessionSummary {
-    /// Reads the documents of a session, and the sizes of its parts. Returns also what cannot be read.
+    /// Reads the documents of a session, and the sizes of its parts. Returns also the problems of those that cannot be read.
     pub(super) fn read(directory: &RecordingDirectory, session: &SessionName) -> (Self, Vec<String>) {
         let mut problems = Vec::new();
         let start = document(directory, session, ObjectName::Start, SessionStart::from_json, &mut problems);
@@ -78,7 +78,7 @@ impl SessionSummary {
         (Self { name, state, started, start, end, recording: parts.into() }, problems)
     }
 
-    /// The user who has authenticated, and the one who was impersonated, if one was.
+    /// The authenticated user, and the impersonated one, if there is one.
     pub(super) fn users(&self) -> (Option<&SessionUser>, Option<&SessionUser>) {
         match &self.start {
             Some(SessionStart { user, impersonated_by: Some(by), .. }) => (Some(by), Some(user)),

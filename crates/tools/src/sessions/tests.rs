@@ -173,7 +173,7 @@ impl Recordings {
         Line::parse_from(std::iter::once("sessions".to_owned()).chain(words)).command
     }
 
-    /// What `list` prints, in its pieces, and what it reports.
+    /// The output of `list`, in its pieces, and its problems.
     fn list_in_pieces(&self, words: &[&str], is_terminal: bool) -> (Vec<String>, Vec<String>) {
         let SessionsCommand::List(flags) = self.parse(&[&["list"][..], words].concat()) else { panic!("no list") };
         let (pieces, mut problems) = (RefCell::new(Vec::new()), Vec::new());
@@ -192,7 +192,7 @@ impl Recordings {
         (pieces.concat(), problems)
     }
 
-    /// What `verify` prints and reports.
+    /// The output of `verify`, and its problems.
     fn verify(&self, words: &[&str]) -> (String, Vec<String>) {
         let SessionsCommand::Verify(flags) = self.parse(&[&["verify"][..], words].concat()) else {
             panic!("no verify")
@@ -302,7 +302,7 @@ fn thousands_of_sessions_are_listed_in_blocks() {
     sorted.sort_unstable_by(|one, other| other.cmp(one));
     assert_eq!(names, sorted);
     assert_eq!(recordings.names(&[]).len(), count);
-    // What is no longer read is not gathered.
+    // After a closed output nothing more is read.
     let SessionsCommand::List(flags) = recordings.parse(&["list"]) else { panic!("no list") };
     let mut calls = 0;
     let printer = ListPrinter::new(Output::Text, list::HEADING, false, |_: &str| {

@@ -30,7 +30,7 @@ pub struct SessionVerifyFlags {
     pub(super) output: OutputFlags,
 }
 
-/// What the chain of a session shows.
+/// The state of the hash chain of a session.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChainReport {

@@ -8,7 +8,7 @@ use portcullis_sessions::decoder::SessionEvent;
 use super::super::tests::{Recordings, STARTED, Session, stderr, stdout};
 use super::*;
 
-/// What was written when, in milliseconds, to which output.
+/// Times in milliseconds, outputs and the text that was written to them.
 type Written = Rc<RefCell<Vec<(u128, &'static str, String)>>>;
 
 struct Output {
@@ -40,7 +40,7 @@ struct Playback {
 
 const AT_ONCE: Playback = Playback { pace: None, is_raw: false, size: None, interrupted: None };
 
-/// What was played.
+/// The result of a playback.
 struct Played {
     written: Vec<(u128, &'static str, String)>,
     signal: Option<TerminationSignal>,
@@ -197,7 +197,7 @@ async fn the_end_is_on_a_line_of_its_own() {
     let name = recordings.record(&session);
     let on_terminal = || Playback { pace: Some(Pace::new(1.0, None)), ..AT_ONCE };
     assert!(played(&recordings, &name, on_terminal()).await.text("stdout").ends_with("\r\n"));
-    // Nothing is written after what is not for a terminal.
+    // A file gets the output alone.
     assert_eq!(played(&recordings, &name, AT_ONCE).await.text("stdout"), "no line end");
     let silent = Session { started: STARTED + Duration::from_secs(1), events: Vec::new(), ..Session::shell() };
     let name = recordings.record(&silent);
@@ -216,7 +216,7 @@ async fn a_smaller_terminal_is_noted() {
     }
 }
 
-/// What is left of a damaged recording is played, and what is not is named.
+/// The rest of a damaged recording is played, and each broken part is named.
 #[tokio::test(start_paused = true)]
 async fn a_damaged_recording_is_played_as_far_as_it_can_be_read() {
     let recordings = Recordings::new();
