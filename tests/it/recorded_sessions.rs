@@ -48,11 +48,8 @@ fn record(
     end: Option<SessionEnd>,
 ) -> SessionName {
     let name = SessionName::new(started, audit_id, [7; 8]);
-    let start = SessionStart {
-        audit_id: audit_id.to_owned(),
-        start: "2026-01-02T15:04:05.678Z".to_owned(),
-        ..start
-    };
+    let start =
+        SessionStart { audit_id: audit_id.to_owned(), start: "2026-01-02T15:04:05.678Z".to_owned(), ..start };
     let mut recorder = if start.tty {
         Recorder::of_terminal(started.as_secs(), "shop/web-0", false)
     } else {
@@ -153,9 +150,14 @@ fn the_page_is_the_output_of_the_commands() {
 /// The page has the table of the filter itself.
 #[test]
 fn the_page_lists_what_safe_playback_drops() {
-    let read = |file: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let read =
+        |file: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     let source = read("crates/sessions/src/playback.rs");
-    let table: Vec<&str> = source.lines().filter_map(|line| line.strip_prefix("//! ")).filter(|line| line.starts_with('|')).collect();
+    let table: Vec<&str> = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! "))
+        .filter(|line| line.starts_with('|'))
+        .collect();
     assert!(table.len() > 5, "the table was not found");
     let page = read("docs/sessions-reference.md");
     let missing: Vec<_> = table.iter().filter(|row| !page.contains(*row)).collect();
@@ -242,9 +244,18 @@ fn on_terminal(directory: &Path, line: &str, until: &[&str], then: impl FnOnce(&
 fn a_terminal_gets_the_session_in_time_and_ctrl_c_restores_it() {
     let directory = tempfile::tempdir().unwrap();
     let stdout = |text| output(OutputChannel::Stdout, text);
-    let events =
-        [(1, stdout("\x1b[?1049h\x1b[?25l\x1b]0;title\x07first half\r\n")), (3_600_000, stdout("second half\r\n"))];
-    record(&directory.path().join("recordings"), STARTED, "long", shell(), &events, Some(SessionEnd::default()));
+    let events = [
+        (1, stdout("\x1b[?1049h\x1b[?25l\x1b]0;title\x07first half\r\n")),
+        (3_600_000, stdout("second half\r\n")),
+    ];
+    record(
+        &directory.path().join("recordings"),
+        STARTED,
+        "long",
+        shell(),
+        &events,
+        Some(SessionEnd::default()),
+    );
     let play = format!("{} sessions play --directory recordings", crate::gateway::PORTCULLIS);
 
     let line = format!("{play} long & echo \"pid $!.\"; wait $!; echo \"code $?.\"");

@@ -99,8 +99,17 @@ fn asciinema_reads_a_recording(_: &RealServers) -> Result<(), String> {
 
 /// Random events, and the same as a player must read them.
 fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Expected>) {
-    const TEXTS: [&str; 9] =
-        ["ls\r\n", "\u{1b}[1;31m", "é", "日本語", "🦀", "\"quoted\\\"", "\u{7}\u{7f}\u{9b}", "\u{202e}", "\u{2028}\n"];
+    const TEXTS: [&str; 9] = [
+        "ls\r\n",
+        "\u{1b}[1;31m",
+        "é",
+        "日本語",
+        "🦀",
+        "\"quoted\\\"",
+        "\u{7}\u{7f}\u{9b}",
+        "\u{202e}",
+        "\u{2028}\n",
+    ];
     let (mut events, mut expected) = (Vec::new(), Vec::new());
     let mut micros = 0;
     for _ in 0..60 {
@@ -109,7 +118,8 @@ fn session(rng: &mut Rng) -> (Vec<(Duration, SessionEvent<'static>)>, Vec<Expect
         let bytes: &'static [u8] = Box::leak(text.clone().into_boxed_str()).as_bytes();
         let (event, read) = match rng.below(8) {
             0 => {
-                let (columns, rows) = (u16::try_from(1 + rng.below(300)).unwrap(), u16::try_from(1 + rng.below(99)).unwrap());
+                let (columns, rows) =
+                    (u16::try_from(1 + rng.below(300)).unwrap(), u16::try_from(1 + rng.below(99)).unwrap());
                 (SessionEvent::Resize { columns, rows }, ("r", format!("{columns}x{rows}")))
             }
             1 => (SessionEvent::Input(bytes), ("i", text)),

@@ -68,12 +68,14 @@ impl AsciicastWriter {
         let event = match &event.data {
             RecordedData::Output { channel, bytes } => {
                 let bytes = self.with_carriage_returns(*channel, bytes);
-                return self.record(elapsed, &SessionEvent::Output { channel: *channel, bytes: &bytes }, lines);
+                return self.record(
+                    elapsed,
+                    &SessionEvent::Output { channel: *channel, bytes: &bytes },
+                    lines,
+                );
             }
             RecordedData::Input(bytes) => SessionEvent::Input(bytes),
-            RecordedData::Resize { columns, rows } => {
-                SessionEvent::Resize { columns: *columns, rows: *rows }
-            }
+            RecordedData::Resize { columns, rows } => SessionEvent::Resize { columns: *columns, rows: *rows },
             RecordedData::Exit(code) => SessionEvent::Exit { code: *code },
             RecordedData::Failed(message) => SessionEvent::Failed { message: message.clone() },
             RecordedData::NotRecorded(why) => {

@@ -121,11 +121,8 @@ impl ChannelLogWriter {
             self.has_header = true;
             // A string takes all that is written.
             let started = self.started;
-            writeln!(
-                out,
-                "{{\"format\": \"{FORMAT}\", \"version\": {VERSION}, \"timestamp\": {started}}}"
-            )
-            .ok();
+            writeln!(out, "{{\"format\": \"{FORMAT}\", \"version\": {VERSION}, \"timestamp\": {started}}}")
+                .ok();
         }
     }
 }

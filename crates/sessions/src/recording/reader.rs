@@ -110,7 +110,9 @@ impl LineReader {
         match (line.first(), self.form) {
             (None, _) => return Ok(RecordedLine::Other),
             // A player reads lines of text.
-            (Some(b'#'), PartForm::Cast) if std::str::from_utf8(line).is_ok() => return Ok(RecordedLine::Other),
+            (Some(b'#'), PartForm::Cast) if std::str::from_utf8(line).is_ok() => {
+                return Ok(RecordedLine::Other);
+            }
             (Some(b'{'), _) => return self.header(line).map(RecordedLine::Header),
             _ => {}
         }

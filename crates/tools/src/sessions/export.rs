@@ -126,11 +126,7 @@ fn writer(name: &SessionName) -> AsciicastWriter {
 }
 
 /// The channels of a process without a terminal, as one would have shown them.
-fn converted(
-    reader: &mut RecordingReader<'_>,
-    name: &SessionName,
-    output: &mut dyn Write,
-) -> io::Result<()> {
+fn converted(reader: &mut RecordingReader<'_>, name: &SessionName, output: &mut dyn Write) -> io::Result<()> {
     let mut writer = writer(name);
     let mut last = Duration::ZERO;
     let mut lines = Vec::new();
@@ -150,7 +146,8 @@ fn plain_text(reader: &mut RecordingReader<'_>, output: &mut dyn Write) -> io::R
     let (mut stdout, mut stderr) = (PlainText::default(), PlainText::default());
     let mut plain = String::new();
     while let Some((_, line)) = reader.next_line() {
-        if let RecordedLine::Event(RecordedEvent { data: RecordedData::Output { channel, bytes }, .. }) = line {
+        if let RecordedLine::Event(RecordedEvent { data: RecordedData::Output { channel, bytes }, .. }) = line
+        {
             let filter = match channel {
                 OutputChannel::Stdout => &mut stdout,
                 OutputChannel::Stderr => &mut stderr,

@@ -138,10 +138,12 @@ impl SessionListFlags {
         let Some(start) = &session.start else { return !self.has_filter() };
         let SessionStart { cluster, namespace, pod, .. } = start;
         let (user, impersonated) = session.users();
-        let is_user = self.user.as_ref().is_none_or(|wanted| {
-            [user, impersonated].into_iter().flatten().any(|user| user.name == *wanted)
-        });
+        let is_user = self
+            .user
+            .as_ref()
+            .is_none_or(|wanted| [user, impersonated].into_iter().flatten().any(|user| user.name == *wanted));
         let others = [(&self.cluster, cluster), (&self.namespace, namespace), (&self.pod, pod)];
-        is_user && others.into_iter().all(|(wanted, found)| wanted.as_ref().is_none_or(|wanted| wanted == found))
+        is_user
+            && others.into_iter().all(|(wanted, found)| wanted.as_ref().is_none_or(|wanted| wanted == found))
     }
 }

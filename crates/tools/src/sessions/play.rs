@@ -175,7 +175,10 @@ impl<'a> Screen<'a> {
                 self.note(format!("the session has failed: {}", shortened(message, MAX_NOTE)));
             }
             RecordedData::NotRecorded(why) => {
-                self.note(format!("a part of the session is not in the recording: {}", shortened(why, MAX_NOTE)));
+                self.note(format!(
+                    "a part of the session is not in the recording: {}",
+                    shortened(why, MAX_NOTE)
+                ));
             }
             RecordedData::Input(_)
             | RecordedData::InputEnded

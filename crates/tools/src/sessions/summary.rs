@@ -92,7 +92,8 @@ impl SessionSummary {
         let (user, impersonated) = self.users();
         let of_start = |text: fn(&SessionStart) -> String| self.start.as_ref().map(text);
         let cell = |text: Option<String>| {
-            text.filter(|text| !text.is_empty()).map_or_else(|| "-".to_owned(), |text| shortened(&text, MAX_CELL))
+            text.filter(|text| !text.is_empty())
+                .map_or_else(|| "-".to_owned(), |text| shortened(&text, MAX_CELL))
         };
         [
             self.name.clone(),

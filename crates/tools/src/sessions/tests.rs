@@ -175,7 +175,9 @@ impl Recordings {
 
     /// The output of `list`, in its pieces, and its problems.
     fn list_in_pieces(&self, words: &[&str], is_terminal: bool) -> (Vec<String>, Vec<String>) {
-        let SessionsCommand::List(flags) = self.parse(&[&["list"][..], words].concat()) else { panic!("no list") };
+        let SessionsCommand::List(flags) = self.parse(&[&["list"][..], words].concat()) else {
+            panic!("no list")
+        };
         let (pieces, mut problems) = (RefCell::new(Vec::new()), Vec::new());
         let print = |text: &str| {
             pieces.borrow_mut().push(text.to_owned());
@@ -227,7 +229,8 @@ fn three() -> (Recordings, [SessionName; 3]) {
     let recordings = Recordings::new();
     let shell = recordings.record(&Session::shell());
     let command = recordings.record(&Session::command());
-    let broken = Session { started: STARTED + Duration::from_secs(1800), audit_id: "bbbb", ..Session::shell() };
+    let broken =
+        Session { started: STARTED + Duration::from_secs(1800), audit_id: "bbbb", ..Session::shell() };
     let broken = recordings.record(&broken);
     fs::write(recordings.path(&broken, "session.json"), b"{\"kind\": \"\x1b[2J\"}").unwrap();
     (recordings, [shell, command, broken])
@@ -249,7 +252,10 @@ fn sessions_are_listed_from_the_newest() {
     let states: Vec<_> = list.as_array().unwrap().iter().map(|session| session["state"].clone()).collect();
     assert_eq!(states, [json!("openOrCutOff"), json!("unreadable"), json!("ended")]);
     assert_eq!(list[2]["end"]["exitCode"], 3);
-    assert_eq!((&list[0]["recording"]["form"], &list[2]["recording"]["form"]), (&json!("channels"), &json!("asciicast")));
+    assert_eq!(
+        (&list[0]["recording"]["form"], &list[2]["recording"]["form"]),
+        (&json!("channels"), &json!("asciicast"))
+    );
     // The name of the format in other programs.
     assert_eq!(recordings.list(&["--output", "table"]).0, table);
 }
@@ -343,7 +349,8 @@ fn text_of_a_session_does_not_reach_the_terminal_as_it_is() {
     }
     session.start.command = vec![evil.to_owned()];
     session.start.debug_image = Some(evil.to_owned());
-    session.end = Some(SessionEnd { reason: evil.to_owned(), message: Some(evil.to_owned()), ..SessionEnd::default() });
+    session.end =
+        Some(SessionEnd { reason: evil.to_owned(), message: Some(evil.to_owned()), ..SessionEnd::default() });
     let name = recordings.record(&session);
     let is_safe = |text: &str| !text.chars().any(|c| portcullis_system::text::is_obeyed(c) && c != '\n');
     let (table, _) = recordings.list(&[]);
@@ -370,11 +377,19 @@ fn chains_are_verified() {
     let (recordings, [shell, command, broken]) = three();
     let (table, problems) = recordings.verify(&["--all"]);
     let states = |table: &str| -> Vec<String> {
-        table.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(1).unwrap().to_owned()).collect()
+        table
+            .lines()
+            .map(|line| {
+                line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).nth(1).unwrap().to_owned()
+            })
+            .collect()
     };
     assert_eq!(states(&table), ["STATE", "whole", "damaged", "open, or cut off after 4 parts"], "{table}");
     assert_eq!(problems.len(), 1);
-    assert!(problems[0].starts_with(&format!("{broken}: session.json was truncated: it has 16 of ")), "{problems:?}");
+    assert!(
+        problems[0].starts_with(&format!("{broken}: session.json was truncated: it has 16 of ")),
+        "{problems:?}"
+    );
     // One that is cut off is no problem, one that has lost a part is.
     assert_eq!(recordings.verify(&[command.as_str()]).1, [""; 0]);
     fs::remove_file(recordings.path(&shell, "000001.cast")).unwrap();
@@ -382,7 +397,10 @@ fn chains_are_verified() {
     let (_, problems) = recordings.verify(&[shell.as_str()]);
     let expected = ["000001.cast is missing", "000002.cast was truncated: it has 7 of "];
     let expected = expected.map(|problem| format!("{shell}: {problem}"));
-    assert!(problems.len() == 2 && problems.iter().zip(&expected).all(|(one, other)| one.starts_with(other)), "{problems:?}");
+    assert!(
+        problems.len() == 2 && problems.iter().zip(&expected).all(|(one, other)| one.starts_with(other)),
+        "{problems:?}"
+    );
     let (json, _) = recordings.verify(&["--all", "-o", "json"]);
     let list: Vec<Value> = serde_json::from_str(&json).unwrap();
     assert_eq!(list[0]["problems"].as_array().unwrap().len(), 2);

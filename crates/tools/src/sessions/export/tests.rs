@@ -58,7 +58,8 @@ fn a_damaged_session_is_still_an_asciicast() {
     let first = fs::read_to_string(recordings.path(&name, "000000.cast")).unwrap();
     fs::remove_file(recordings.path(&name, "000000.cast")).unwrap();
     let header = first.lines().next().unwrap();
-    fs::write(recordings.path(&name, "000002.cast"), format!("broken\n{header}\n[0.1, \"o\", \"kept\"]\n")).unwrap();
+    fs::write(recordings.path(&name, "000002.cast"), format!("broken\n{header}\n[0.1, \"o\", \"kept\"]\n"))
+        .unwrap();
     let cast = exported(&recordings, &name, ExportFormat::Asciicast);
     let lines: Vec<&str> = cast.lines().collect();
     assert!(lines[0].starts_with("{\"version\": 3") && lines[0].contains(name.as_str()), "{cast}");
@@ -113,7 +114,8 @@ fn the_size_of_the_parts_does_not_show() {
     let recordings = Recordings::new();
     let events = || (0..40).map(|index| (index * 10, stdout(b"some \x1b[1mtext\r\n"))).collect::<Vec<_>>();
     let one = recordings.record(&Session { events: events(), part: 1 << 20, ..Session::shell() });
-    let many = recordings.record(&Session { audit_id: "many", events: events(), part: 100, ..Session::shell() });
+    let many =
+        recordings.record(&Session { audit_id: "many", events: events(), part: 100, ..Session::shell() });
     for format in [ExportFormat::Asciicast, ExportFormat::Text, ExportFormat::Recorded] {
         assert_eq!(exported(&recordings, &one, format), exported(&recordings, &many, format));
     }

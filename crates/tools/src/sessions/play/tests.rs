@@ -107,7 +107,8 @@ async fn a_session_is_played_as_it_went() {
         let written = played.times();
         let written: Vec<_> = written.into_iter().filter(|(_, text)| !text.is_empty()).collect();
         assert!(
-            written.len() == expected.len() && written.iter().zip(&expected).all(|(one, other)| near(*one, *other)),
+            written.len() == expected.len()
+                && written.iter().zip(&expected).all(|(one, other)| near(*one, *other)),
             "{written:?} {expected:?}"
         );
         assert_eq!((played.signal, played.problems.len()), (None, 0));
@@ -199,10 +200,14 @@ async fn the_end_is_on_a_line_of_its_own() {
     assert!(played(&recordings, &name, on_terminal()).await.text("stdout").ends_with("\r\n"));
     // A file gets the output alone.
     assert_eq!(played(&recordings, &name, AT_ONCE).await.text("stdout"), "no line end");
-    let silent = Session { started: STARTED + Duration::from_secs(1), events: Vec::new(), ..Session::shell() };
+    let silent =
+        Session { started: STARTED + Duration::from_secs(1), events: Vec::new(), ..Session::shell() };
     let name = recordings.record(&silent);
     let played = played(&recordings, &name, on_terminal()).await;
-    assert_eq!((played.text("stdout").as_str(), played.notes), ("", vec!["the recording has no output".to_owned()]));
+    assert_eq!(
+        (played.text("stdout").as_str(), played.notes),
+        ("", vec!["the recording has no output".to_owned()])
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -221,7 +226,11 @@ async fn a_smaller_terminal_is_noted() {
 async fn a_damaged_recording_is_played_as_far_as_it_can_be_read() {
     let recordings = Recordings::new();
     let name = recordings.record(&Session::shell());
-    fs::write(recordings.path(&name, "000001.cast"), b"x\ny\n[1.0, \"o\", \"forged line\"]\n[1.0, \"o\", \"cut").unwrap();
+    fs::write(
+        recordings.path(&name, "000001.cast"),
+        b"x\ny\n[1.0, \"o\", \"forged line\"]\n[1.0, \"o\", \"cut",
+    )
+    .unwrap();
     fs::remove_file(recordings.path(&name, "000000.cast")).unwrap();
     let played = played(&recordings, &name, AT_ONCE).await;
     assert_eq!(played.text("stdout"), "forged linea  b\r\n");
