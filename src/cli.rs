@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::{Args as _, CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 use portcullis_tools::output::{BAD_CONFIGURATION, failed, print_error};
-use portcullis_tools::{cluster_info, help, login, man, token};
+use portcullis_tools::{cluster_info, help, login, man, sessions, token};
 
 use crate::config::ConfigErrors;
 use crate::config::flags::ServeFlags;
@@ -75,6 +75,12 @@ enum Command {
     /// Reads them from the gateway's metrics port. Exits 1 if it cannot be read.
     #[command(after_help = clusters::EXAMPLE)]
     Clusters(clusters::ClustersFlags),
+    /// Read recorded sessions: list, show, play, export and verify what was done by exec, attach and port-forward.
+    ///
+    /// Reads a directory of recordings, which a gateway writes, and changes nothing in it. The text of a session cannot control
+    /// the terminal that shows it.
+    #[command(subcommand, arg_required_else_help = true, after_help = sessions::EXAMPLE)]
+    Sessions(sessions::SessionsCommand),
     /// Manage bootstrap tokens, with which nodes join a cluster.
     ///
     /// A token is a public ID of six characters, a dot and a secret of sixteen, stored in a Secret in kube-system.
@@ -184,7 +190,7 @@ const SERVE_FIRST: [&str; 30] = [
 
 /// The commands by what they are for.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run a gateway", &["serve", "check", "convert", "kubeconfig", "clusters"]),
+    ("Run a gateway", &["serve", "check", "convert", "kubeconfig", "clusters", "sessions"]),
     ("Try it, and find out why", &["dev", "explain", "admit"]),
     ("Log in", &["login", "logout", "credential"]),
     ("Certificates and joining nodes", &["certs", "token", "cluster-info"]),
@@ -319,6 +325,7 @@ impl Cli {
             Command::Explain(flags) => explain::run(&flags),
             Command::Admit(flags) => admit::run(&flags),
             Command::Clusters(flags) => clusters::run(&flags),
+            Command::Sessions(command) => command.run(),
             Command::Token(command) => token::run(&command),
             Command::ClusterInfo(command) => cluster_info::run(&command),
             Command::Certs(command) => command.run(),

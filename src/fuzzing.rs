@@ -16,6 +16,7 @@ mod proxy_header;
 mod request;
 mod requests;
 mod revocation;
+mod sessions;
 #[cfg(test)]
 mod tests;
 mod token_csv;
@@ -30,6 +31,7 @@ pub use proxy_header::proxy_header;
 pub use request::request_info;
 pub use requests::csr;
 pub use revocation::crls;
+pub use sessions::{session_stream, session_text};
 pub use token_csv::token_csv;
 
 /// The time at which certificates and CRLs are verified, 2026-01-01T00:00:00Z.

@@ -72,7 +72,7 @@
 //!
 //! | package | purpose |
 //! |---|---|
-//! | `crates/tools` | the commands of people and machines without the gateway: logins, certificates, bootstrap tokens; `portcullis-login` |
+//! | `crates/tools` | the commands of people and machines without the gateway: logins, certificates, bootstrap tokens, recorded sessions; `portcullis-login` |
 //! | `crates/admission` | admission webhooks as kube-apiserver runs them: configuration, matching, reviews |
 //! | `crates/audit` | audit as kube-apiserver does it: policies, events, the backends that store them |
 //! | `crates/cel` | CEL as kube-apiserver evaluates it |

@@ -8,7 +8,7 @@ use super::*;
 
 type FuzzTarget = (&'static str, fn(&[u8]));
 
-const TARGETS: [FuzzTarget; 15] = [
+const TARGETS: [FuzzTarget; 17] = [
     ("cel_expression", cel_expression),
     ("cel_values", cel_values),
     ("credentials", credentials),
@@ -21,6 +21,8 @@ const TARGETS: [FuzzTarget; 15] = [
     ("pem_bundle", pem_bundle),
     ("proxy_header", proxy_header),
     ("request_info", request_info),
+    ("session_stream", session_stream),
+    ("session_text", session_text),
     ("token_csv", token_csv),
     ("wellformed", wellformed),
     ("x509", x509),
@@ -70,6 +72,8 @@ const CSV: &str = "a|b|,|,|,|\"|\"\"|\n|\r\n|\r| |é|t,u,i\n|\"g,h\"";
 const PEM: &str = "-----BEGIN A-----\n|-----BEGIN A-----\n|-----END A-----\n|-----END A-----\n|-----BEGIN |-----END |-----|A|\n|\n\
     |\r|\r\n| |\t|:|x: y\n|QUFB|QUFB\n|QQ==|=|\u{c}|\0|é";
 const PROXY_LINE: &str = "TCP4 |TCP6 |UNKNOWN|192.0.2.1 10.0.0.1 |2001:db8::1 ::1 |::ffff:1.2.3.4 |1 2|443 |65535 |0|\r\n|\r\n|\n|\r| ";
+const TERMINAL: &str = "\u{1b}|\u{1b}[|\u{1b}]|\u{1b}P|\u{1b}_|\u{1b}(|\u{1b}\\|\u{9b}|\u{9d}|\u{9c}|\u{90}|0|1|25|47|1049|6|2004|52|?|>|!|$|;|:|h|l|m|n|c|J|K|H|T|r\
+    |q|t|i|s|u|p|\u{7}|\u{18}|\u{5}|\r|\n|\r\n|\t|\u{8}|\u{e}|\u{202e}|a|é";
 const EXPRESSION: &str = "object|.spec|.list|.names|.?a|[0]|['a']|(|)|(|)|[|]|{|}|'a': |, |, |1|2.5|3u|-1|'a'|b'a'|true|null| + | - | * |\
     \n / | % | == | != | < | in | && | || | ? | : |!|-|.all(x, |.map(x, |.filter(x, |.exists_one(x, |x|x|.sortBy(x, |.size()|\
     .sort()|.reverse()|.flatten()|.join(',')|dyn(|int(|string(|type(|has(|lists.range(3)|optional.of(|.optMap(x, |.or(|\
@@ -155,6 +159,17 @@ proptest! {
     fn proxy_headers_are_read(line in words(PROXY_LINE, 9), data in damaged("proxy_header")) {
         proxy_header(format!("PROXY {line}").as_bytes());
         proxy_header(&data);
+    }
+
+    #[test]
+    fn streams_of_sessions_are_decoded(data in damaged("session_stream"), random: Vec<u8>) {
+        session_stream(&data);
+        session_stream(&random);
+    }
+
+    #[test]
+    fn text_of_sessions_is_harmless(size in "[a-p]", text in words(TERMINAL, 24)) {
+        session_text(format!("{size}{text}").as_bytes());
     }
 
     #[test]

@@ -79,6 +79,7 @@ mod path_prefixes;
 mod proxies;
 mod proxy_protocol;
 mod random_tokens;
+mod recorded_sessions;
 mod release_build;
 mod releases;
 mod reload;

@@ -8,6 +8,7 @@
 //! cargo test --test real -- misconfigured::              servers that do not accept the gateway's headers
 //! cargo test --test real -- openid::                     users of a real OpenID provider
 //! cargo test --test real -- page::                       the page of the clusters in headless Chromium
+//! cargo test --test real -- recordings::                 recordings in asciinema's reader
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
 //! cargo test --test real -- static_pod::                 what `portcullis convert` makes of kubeadm's control plane, and README beside it
@@ -30,6 +31,7 @@ mod misconfigured;
 mod openid;
 mod page;
 mod quick_start;
+mod recordings;
 mod replicas;
 mod servers;
 mod service_account_tokens;
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         (misconfigured::trials(&trial_of("misconfigured")), absent.clone()),
         (openid::trials(&trial_of("openid")), absent.clone().or_else(openid::absent)),
         (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),
+        (recordings::trials(&trial_of("recordings")), openid::absent()),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
         (static_pod::trials(&trial_of("static_pod")), absent.clone().or(without_controllers)),
         (two_clusters::trials(&trial_of("two_clusters")), absent),

@@ -14,12 +14,24 @@
 //! | line drawing characters (`ESC ( 0`) | other character sets |
 //!
 //! Sequences are recognized in their 7-bit form (`ESC [`) and as C1 characters (U+009B).
+//!
+//! [`PlainText`] has no sequences at all, and [`Pace`] says when a player shows an event.
 // ECMA-48; xterm, ctlseqs.txt
+// threat: hostile-recording
+
+mod pace;
+mod plain;
+
+pub use pace::Pace;
+pub use plain::PlainText;
 
 use portcullis_system::text::is_obeyed;
 
-/// What a player writes after a recording: attributes, character set, margins, screen and cursor as they are usually.
-pub const RESTORE: &str = "\x1b[0m\x1b(B\x0f\x1b[r\x1b[?6l\x1b[?7h\x1b[?25h\x1b[?1049l\x1b[4l";
+/// Attributes, character sets, wrapping, cursor and insert mode as they are usually. The margins are between a saved and a restored
+/// cursor, since they move it to the first line.
+const RESTORE: &str = "\x1b7\x1b[r\x1b8\x1b[0m\x1b(B\x1b)B\x0f\x1b[?7h\x1b[?25h\x1b[4l";
+/// The same for text that was not filtered: ends a sequence; keypad, cursor keys, mouse, focus and paste.
+const RESTORE_UNFILTERED: &str = "\x18\x1b>\x1b[?1l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?2004l";
 
 /// The maximum length of a control sequence. A longer one is dropped.
 const MAX_SEQUENCE: usize = 64;
@@ -28,7 +40,9 @@ const MAX_DIGITS: usize = 4;
 /// The same for the repetition of a character, which has no end at the edge of the screen.
 const MAX_REPEAT_DIGITS: usize = 3;
 /// The private modes that pass: origin, wrapping, the cursor's visibility, the alternate screen.
-const PRIVATE_MODES: [&str; 6] = ["6", "7", "25", "47", "1047", "1049"];
+const PRIVATE_MODES: [&str; 6] = [ORIGIN, "7", "25", "47", "1047", "1049"];
+const ORIGIN: &str = "6";
+const ALTERNATE_SCREEN: [&str; 3] = ["47", "1047", "1049"];
 
 const BEL: char = '\x07';
 const SHIFT_OUT: char = '\x0e';
@@ -42,6 +56,14 @@ const ESC: char = '\x1b';
 pub struct SafeText {
     state: State,
     dropped: u64,
+    modes: ScreenModes,
+}
+
+/// The modes whose end moves the cursor, so that only a terminal that has them gets it.
+#[derive(Debug, Clone, Copy, Default)]
+struct ScreenModes {
+    is_alternate: bool,
+    is_origin: bool,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +87,24 @@ impl SafeText {
     /// The number of characters and sequences that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
+    }
+
+    /// The sequences that a player writes after this text to restore the terminal. `is_filtered` is whether the terminal got the
+    /// safe text, and not the whole.
+    pub fn restore(&self, is_filtered: bool) -> String {
+        let ScreenModes { is_alternate, is_origin } = self.modes;
+        let parts = [
+            (!is_filtered, RESTORE_UNFILTERED),
+            (is_alternate, "\x1b[?1049l"),
+            (is_origin, "\x1b[?6l"),
+            (true, RESTORE),
+        ];
+        parts.into_iter().filter_map(|(is_needed, text)| is_needed.then_some(text)).collect()
+    }
+
+    /// Whether the text is on the alternate screen, which its end takes away.
+    pub fn is_on_alternate_screen(&self) -> bool {
+        self.modes.is_alternate
     }
 
     fn read(&mut self, c: char, safe: &mut String) {
@@ -124,6 +164,7 @@ impl SafeText {
                     let text = std::mem::take(text);
                     self.state = State::Text;
                     if is_safe {
+                        self.modes.follow(&text, c);
                         safe.push_str("\x1b[");
                         safe.push_str(&text);
                         safe.push(c);
@@ -151,6 +192,19 @@ impl SafeText {
             safe.push(c);
         } else {
             self.dropped += 1;
+        }
+    }
+}
+
+impl ScreenModes {
+    fn follow(&mut self, parameters: &str, last: char) {
+        let Some(modes) = parameters.strip_prefix('?').filter(|_| matches!(last, 'h' | 'l')) else { return };
+        for mode in modes.split([';', ':']) {
+            if ALTERNATE_SCREEN.contains(&mode) {
+                self.is_alternate = last == 'h';
+            } else if mode == ORIGIN {
+                self.is_origin = last == 'h';
+            }
         }
     }
 }

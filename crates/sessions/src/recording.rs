@@ -4,6 +4,7 @@
 //! - A session with a terminal is an asciicast, version 3, as `asciinema play` reads it ([`asciicast`]).
 //! - A session without one keeps its channels apart, as JSON lines ([`channel_log`]).
 //! - Beside them, documents say who did what where, and how it ended ([`metadata`]).
+//! - [`reader`] reads all of them, also if some lines are broken.
 //!
 //! A recording has what the process wrote. It has what the client typed only at the level that says so; but a terminal shows
 //! most of what is typed, and some programs show passwords.
@@ -11,6 +12,7 @@
 pub mod asciicast;
 pub mod channel_log;
 pub mod metadata;
+pub mod reader;
 mod text;
 
 use std::time::Duration;

@@ -23,7 +23,7 @@ mod writer;
 
 use std::io;
 
-pub use directory::RecordingDirectory;
+pub use directory::{RecordingDirectory, StoredParts};
 pub use name::{ObjectName, PartForm, SessionName};
 pub use writer::{PartLimits, SessionWriter};
 

@@ -4,7 +4,7 @@
 mod authority;
 mod bundle;
 mod ca_certificates;
-mod error;
+pub(super) mod error;
 mod expiring;
 mod exposure;
 pub(super) mod files;

@@ -1,5 +1,5 @@
-//! The commands of people and machines that need no gateway: logins, certificates, bootstrap tokens. Nothing printed may
-//! contain a credential or control characters from remote text.
+//! The commands of people and machines that need no gateway: logins, certificates, bootstrap tokens, recorded sessions. Nothing
+//! printed may contain a credential or control characters from remote text.
 
 #![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
@@ -12,6 +12,7 @@ mod kube_client;
 pub mod login;
 pub mod man;
 pub mod output;
+pub mod sessions;
 pub mod table;
 pub mod terminal;
 pub mod token;

@@ -17,6 +17,7 @@ pub const BAD_CONFIGURATION: u8 = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// A table, for people.
+    #[value(alias = "table")]
     Text,
     /// JSON, for programs.
     Json,

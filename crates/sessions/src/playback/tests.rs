@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -20,6 +22,7 @@ fn text_and_its_layout_pass() {
         "\x1b[?1049h\x1b[?25l\x1b[?7h\x1b[?25;1049l",
         "\x1b(0lqqk\x1b(B\x1b)0\x0eq\x0f",
         RESTORE,
+        "\x1b[?1049l\x1b[?6l",
     ] {
         assert_eq!(safe(text), (text.to_owned(), 0), "{text:?}");
     }
@@ -90,6 +93,77 @@ fn sequences_are_bounded() {
     assert_eq!(out, "");
 }
 
+/// The end of the alternate screen and of the origin mode moves the cursor: only a terminal that has them gets it.
+#[test]
+fn a_terminal_is_restored_from_the_modes_that_it_has() {
+    let restored = |text: &str| {
+        let mut filter = SafeText::default();
+        filter.filter(text, &mut String::new());
+        (filter.restore(true).replace(RESTORE, "…"), filter.is_on_alternate_screen())
+    };
+    for (text, expected, is_alternate) in [
+        ("", "…", false),
+        ("\x1b[?25l\x1b[31m", "…", false),
+        ("\x1b[?1049h", "\x1b[?1049l…", true),
+        ("\x1b[?47", "…", false),
+        ("\x1b[?25;1047h", "\x1b[?1049l…", true),
+        ("\x1b[?1049h\x1b[?1049l", "…", false),
+        ("\x1b[?1049h\x1b[?1049$p", "\x1b[?1049l…", true),
+        ("\x1b[?6h", "\x1b[?6l…", false),
+        ("\x1b[?6h\x1b[?6l", "…", false),
+    ] {
+        assert_eq!(restored(text), (expected.to_owned(), is_alternate), "{text:?}");
+    }
+    // Half a sequence ends, and what filtered text has not is reset.
+    let unfiltered = SafeText::default().restore(false);
+    assert!(unfiltered.starts_with('\x18') && unfiltered.ends_with(RESTORE), "{unfiltered:?}");
+    assert!(unfiltered.contains("\x1b[?1000l") && unfiltered.contains("\x1b[?2004l"), "{unfiltered:?}");
+}
+
+fn plain(pieces: &[&str]) -> String {
+    let (mut filter, mut plain) = (PlainText::default(), String::new());
+    pieces.iter().for_each(|piece| filter.filter(piece, &mut plain));
+    filter.finish(&mut plain);
+    plain
+}
+
+#[test]
+fn plain_text_has_no_sequences() {
+    for (name, pieces, expected) in [
+        ("lines", &["a\r\nb\n\nc\td"][..], "a\nb\n\nc\td\n"),
+        ("a line end in two pieces", &["a\r", "\nb"], "a\nb\n"),
+        ("colours", &["\x1b[1;31mred\x1b[0m and", " \x1b[", "32mgreen"], "red and green\n"),
+        ("a title and a clipboard", &["a\x1b]0;title\x07b\x1b]52;c;eA==\x1b\\c"], "abc\n"),
+        ("a progress bar", &["10 %\r20 %\r\n"], "10 %\n20 %\n"),
+        ("colours after a carriage return", &["10 %\r\x1b[32m\nb"], "10 %\nb\n"),
+        ("a screen", &["\x1b[2J\x1b[1;1Hone\x1b[2;1Htwo\x1b[3dthree"], "one\ntwo\nthree\n"),
+        ("columns stay on the line", &["a\x1b[10Gb\x1b[2Cc"], "abc\n"),
+        ("backspace and character sets", &["ab\x08c\x1b(0q\x1b(B\x0e\x0f"], "abcq\n"),
+        ("marks of direction", &["a\u{202e}b"], "ab\n"),
+        ("nothing", &["\x1b[H\x1b[2J\r"], ""),
+    ] {
+        assert_eq!(plain(pieces), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_player_keeps_the_pauses_up_to_the_limit() {
+    let at = Duration::from_millis;
+    let due = |speed: f64, idle_limit: Option<u64>, times: [u64; 4]| {
+        let mut pace = Pace::new(speed, idle_limit.map(at));
+        times.map(|time| pace.due(at(time)).as_millis())
+    };
+    assert_eq!(due(1.0, None, [100, 100, 5000, 5500]), [100, 100, 5000, 5500]);
+    assert_eq!(due(2.0, None, [100, 100, 5000, 5500]), [50, 50, 2500, 2750]);
+    assert_eq!(due(0.5, None, [100, 200, 300, 400]), [200, 400, 600, 800]);
+    assert_eq!(due(1.0, Some(2000), [100, 100, 5000, 5500]), [100, 100, 2100, 2600]);
+    // The limit is of the recorded time.
+    assert_eq!(due(2.0, Some(2000), [100, 100, 5000, 5500]), [50, 50, 1050, 1300]);
+    // A time that goes back is no time, and none is too long.
+    assert_eq!(due(1.0, None, [100, 50, 100, 200]), [100, 100, 100, 200]);
+    assert_eq!(Pace::new(1e-9, None).due(Duration::MAX), Duration::MAX);
+}
+
 /// Text that is likely to have sequences.
 fn terminal_text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
@@ -128,6 +202,32 @@ proptest! {
         let (mut filter, mut pieces) = (SafeText::default(), String::new());
         text.chars().for_each(|c| filter.filter(c.encode_utf8(&mut [0; 4]), &mut pieces));
         prop_assert_eq!(pieces, safe(&text).0);
+    }
+
+    #[test]
+    fn plain_text_is_plain_in_any_pieces(text in prop_oneof![terminal_text(), any::<String>()]) {
+        let whole = plain(&[&text]);
+        prop_assert!(!whole.chars().any(|c| is_obeyed(c) && c != '\n' && c != '\t'), "{whole:?}");
+        let pieces: Vec<String> = text.chars().map(String::from).collect();
+        prop_assert_eq!(plain(&pieces.iter().map(String::as_str).collect::<Vec<_>>()), whole.clone());
+        // All that is printed by a terminal is in it.
+        let printed = |text: &str| text.chars().filter(|c| !is_obeyed(*c)).collect::<String>();
+        let strip = |text: &str| {
+            let mut chars = text.chars();
+            let mut kept = String::new();
+            while let Some(c) = chars.next() {
+                match c {
+                    ESC => match chars.next() {
+                        Some('[') => drop(chars.find(|c| matches!(c, '\x40'..='\x7e'))),
+                        Some('(' | ')') => drop(chars.next()),
+                        _ => {}
+                    },
+                    c => kept.push(c),
+                }
+            }
+            kept
+        };
+        prop_assert_eq!(printed(&whole), printed(&strip(&safe(&text).0)));
     }
 
     /// What passes once passes again: the filter leaves no halves that make a sequence together.

@@ -19,9 +19,15 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::reader::{RecordedData, RecordedEvent};
 use super::text::{JoinedText, Utf8Joiner, push_json_string};
-use crate::decoder::SessionEvent;
+use crate::decoder::{OutputChannel, SessionEvent};
 
+/// The version of the format.
+pub(super) const VERSION: u64 = 3;
+/// The beginnings of markers.
+pub(super) const FAILED: &str = "failed: ";
+pub(super) const NOT_RECORDED: &str = "not recorded: ";
 /// The size of a terminal that the client has not told.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
 
@@ -36,6 +42,8 @@ pub struct AsciicastWriter {
     last: u128,
     output: Utf8Joiner,
     input: Utf8Joiner,
+    /// The channels whose copied bytes end in CR.
+    after_cr: Vec<OutputChannel>,
 }
 
 impl AsciicastWriter {
@@ -49,7 +57,52 @@ impl AsciicastWriter {
             last: 0,
             output: Utf8Joiner::default(),
             input: Utf8Joiner::default(),
+            after_cr: Vec::new(),
         }
+    }
+
+    /// Appends the lines of an event of a channel log. A process without a terminal ends its lines by LF alone, and a player's
+    /// terminal needs CR LF.
+    pub fn copy(&mut self, event: &RecordedEvent, lines: &mut Vec<u8>) {
+        let elapsed = event.elapsed;
+        let event = match &event.data {
+            RecordedData::Output { channel, bytes } => {
+                let bytes = self.with_carriage_returns(*channel, bytes);
+                return self.record(
+                    elapsed,
+                    &SessionEvent::Output { channel: *channel, bytes: &bytes },
+                    lines,
+                );
+            }
+            RecordedData::Input(bytes) => SessionEvent::Input(bytes),
+            RecordedData::Resize { columns, rows } => SessionEvent::Resize { columns: *columns, rows: *rows },
+            RecordedData::Exit(code) => SessionEvent::Exit { code: *code },
+            RecordedData::Failed(message) => SessionEvent::Failed { message: message.clone() },
+            RecordedData::NotRecorded(why) => {
+                let mut out = String::new();
+                self.event(elapsed, 'm', &format!("{NOT_RECORDED}{why}"), &mut out);
+                return lines.extend_from_slice(out.as_bytes());
+            }
+            RecordedData::InputEnded
+            | RecordedData::ConnectionOpened(_)
+            | RecordedData::ConnectionClosed(_) => return,
+        };
+        self.record(elapsed, &event, lines);
+    }
+
+    fn with_carriage_returns(&mut self, channel: OutputChannel, bytes: &[u8]) -> Vec<u8> {
+        let mut is_after_cr = self.after_cr.contains(&channel);
+        let mut with = Vec::with_capacity(bytes.len());
+        for byte in bytes {
+            if *byte == b'\n' && !is_after_cr {
+                with.push(b'\r');
+            }
+            is_after_cr = *byte == b'\r';
+            with.push(*byte);
+        }
+        self.after_cr.retain(|known| *known != channel);
+        self.after_cr.extend(is_after_cr.then_some(channel));
+        with
     }
 
     /// Appends the lines of an event.
@@ -79,10 +132,10 @@ impl AsciicastWriter {
                 self.event(elapsed, 'x', &code.to_string(), &mut out);
             }
             SessionEvent::Failed { message } => {
-                self.event(elapsed, 'm', &format!("failed: {message}"), &mut out);
+                self.event(elapsed, 'm', &format!("{FAILED}{message}"), &mut out);
             }
             SessionEvent::Skipped { why, .. } | SessionEvent::Unreadable { why, .. } => {
-                self.event(elapsed, 'm', &format!("not recorded: {why}"), &mut out);
+                self.event(elapsed, 'm', &format!("{NOT_RECORDED}{why}"), &mut out);
             }
             SessionEvent::Resize { .. }
             | SessionEvent::InputEnded
@@ -143,7 +196,7 @@ impl AsciicastWriter {
         let term = json!({"cols": columns, "rows": rows});
         writeln!(
             out,
-            "{{\"version\": 3, \"term\": {term}, \"timestamp\": {}, \"title\": {title}}}",
+            "{{\"version\": {VERSION}, \"term\": {term}, \"timestamp\": {}, \"title\": {title}}}",
             self.started
         )
         .ok();

@@ -30,6 +30,10 @@ use base64::engine::general_purpose::STANDARD;
 use super::text::push_json_string;
 use crate::decoder::{OutputChannel, SessionEvent, Side};
 
+/// The name and the version of the format.
+pub(super) const FORMAT: &str = "portcullis-session";
+pub(super) const VERSION: u64 = 1;
+
 /// Writes the lines.
 #[derive(Debug)]
 pub struct ChannelLogWriter {
@@ -117,7 +121,7 @@ impl ChannelLogWriter {
             self.has_header = true;
             // A string takes all that is written.
             let started = self.started;
-            writeln!(out, "{{\"format\": \"portcullis-session\", \"version\": 1, \"timestamp\": {started}}}")
+            writeln!(out, "{{\"format\": \"{FORMAT}\", \"version\": {VERSION}, \"timestamp\": {started}}}")
                 .ok();
         }
     }

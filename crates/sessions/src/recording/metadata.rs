@@ -2,10 +2,29 @@
 //!
 //! They are two, since nothing that was written is changed later: a store may allow no change, and the hash chain has both.
 
+use portcullis_system::text::shortened;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The version of the documents.
 pub const API_VERSION: &str = "portcullis.dev/v1alpha1";
+
+/// The maximum length of the parser's text in an error: it may quote the document.
+const MAX_REASON: usize = 200;
+
+/// Why a document cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// It is not JSON, or has a value of another type. The text may have parts of the document.
+    #[error("cannot be read: {0}")]
+    Invalid(String),
+    /// It is another document.
+    #[error("is not a {kind} of {API_VERSION}")]
+    OtherKind {
+        /// The kind that it should have.
+        kind: &'static str,
+    },
+}
 
 /// The document that is written before the session begins.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +39,9 @@ pub struct SessionStart {
     pub audit_id: String,
     /// The user as the backend sees it.
     pub user: SessionUser,
+    /// The user who has authenticated, if that one impersonates [`user`](Self::user).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impersonated_by: Option<SessionUser>,
     /// The ID of the credential of the client, such as `X509SHA256=…`.
     #[serde(rename = "credentialID", skip_serializing_if = "Option::is_none")]
     pub credential_id: Option<String>,
@@ -101,6 +123,11 @@ impl SessionStart {
     /// The kind of the document.
     pub const KIND: &str = "SessionStart";
 
+    /// Reads a document.
+    pub fn from_json(json: &[u8]) -> Result<Self, DocumentError> {
+        from_json(json, Self::KIND, |document: &Self| (&document.api_version, &document.kind))
+    }
+
     /// The document as it is stored.
     pub fn to_json(&self) -> Vec<u8> {
         let document =
@@ -113,12 +140,32 @@ impl SessionEnd {
     /// The kind of the document.
     pub const KIND: &str = "SessionEnd";
 
+    /// Reads a document.
+    pub fn from_json(json: &[u8]) -> Result<Self, DocumentError> {
+        from_json(json, Self::KIND, |document: &Self| (&document.api_version, &document.kind))
+    }
+
     /// The document as it is stored.
     pub fn to_json(&self) -> Vec<u8> {
         let document =
             Self { api_version: API_VERSION.to_owned(), kind: Self::KIND.to_owned(), ..self.clone() };
         to_json(&document)
     }
+}
+
+/// Reads a document of this version and kind. Keys of later versions are ignored.
+fn from_json<D: DeserializeOwned>(
+    json: &[u8],
+    kind: &'static str,
+    names: impl Fn(&D) -> (&String, &String),
+) -> Result<D, DocumentError> {
+    let document: D = serde_json::from_slice(json)
+        .map_err(|error| DocumentError::Invalid(shortened(&error.to_string(), MAX_REASON)))?;
+    let (version, found) = names(&document);
+    if version != API_VERSION || found != kind {
+        return Err(DocumentError::OtherKind { kind });
+    }
+    Ok(document)
 }
 
 /// Indented JSON. A document of strings and numbers has no error.

@@ -3,10 +3,11 @@
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use portcullis_system::platform::{create_private_directory, open_input, sync_directory};
 
-use super::{MAX_OBJECT, ObjectName, RecordingStore, SessionName};
+use super::{MAX_OBJECT, ObjectName, PartForm, RecordingStore, SessionName};
 
 /// A directory with a directory for each session.
 #[derive(Debug, Clone)]
@@ -14,11 +15,51 @@ pub struct RecordingDirectory {
     path: PathBuf,
 }
 
+/// The parts of a session.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoredParts {
+    /// Their number.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Their form; `None` if there is no part.
+    pub form: Option<PartForm>,
+    /// When the last one was written, since 1970.
+    pub last_written: Option<Duration>,
+}
+
 impl RecordingDirectory {
     /// Opens the directory; creates it if there is none.
     pub fn open(path: &Path) -> io::Result<Self> {
         create_private_directory(path)?;
         Ok(Self { path: path.to_owned() })
+    }
+
+    /// Opens the directory for reading. Fails if there is none.
+    pub fn existing(path: &Path) -> io::Result<Self> {
+        if !fs::metadata(path)?.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// The parts of a session as files, without their content.
+    pub fn parts(&self, session: &SessionName) -> io::Result<StoredParts> {
+        let mut stored = StoredParts::default();
+        for entry in fs::read_dir(self.session(session))? {
+            let entry = entry?;
+            let object = entry.file_name().to_str().and_then(ObjectName::parse);
+            let Some(ObjectName::Part(_, form)) = object else { continue };
+            let metadata = entry.metadata()?;
+            if metadata.is_file() {
+                let written = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+                stored.count += 1;
+                stored.bytes += metadata.len();
+                stored.form = Some(form);
+                stored.last_written = stored.last_written.max(written);
+            }
+        }
+        Ok(stored)
     }
 
     fn session(&self, session: &SessionName) -> PathBuf {

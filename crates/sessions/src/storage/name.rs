@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use portcullis_go::hex::hex;
-use portcullis_go::time::Date;
+use portcullis_go::time::{Date, Time};
 
 /// The maximum length of an audit ID that is a part of a name.
 const MAX_AUDIT_ID: usize = 64;
@@ -79,6 +79,22 @@ impl SessionName {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The time of the start, since 1970; `None` if there is no such date.
+    pub fn started(&self) -> Option<Duration> {
+        let digits = |range| self.0.get(range);
+        let (year, month, day) = (digits(0..4)?, digits(4..6)?, digits(6..8)?);
+        // With the milliseconds and the Z.
+        let (hour, minute, second) = (digits(9..11)?, digits(11..13)?, digits(13..20)?);
+        let text = format!("{year}-{month}-{day}T{hour}:{minute}:{second}");
+        Time::parse_rfc3339(&text).map(|time| time.since_epoch())
+    }
+
+    /// The audit ID, or `sha256-` and its hash.
+    pub fn audit_id(&self) -> &str {
+        let parts = self.0.split_once('-').and_then(|(_, rest)| rest.rsplit_once('-'));
+        parts.map_or("", |(id, _)| id)
     }
 }
 

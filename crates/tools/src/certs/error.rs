@@ -44,7 +44,7 @@ impl From<super::record_file::RecordFileError> for CommandError {
 
 impl CommandError {
     /// A failure that concerns `subject`, mostly a file.
-    pub(super) fn about(subject: impl std::fmt::Display, problem: impl std::fmt::Display) -> Self {
+    pub(crate) fn about(subject: impl std::fmt::Display, problem: impl std::fmt::Display) -> Self {
         Self::Failed(format!("{subject}: {problem}"))
     }
 

@@ -242,6 +242,32 @@ pub(super) fn replace_record(path: &Path, content: &[u8]) -> Result<(), FileErro
     platform::sync_directory(directory).map_err(at(directory))
 }
 
+/// Writes a file by `write`, whose content may be larger than memory. Complete before it gets its name.
+pub(crate) fn write_streamed(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+) -> Result<(), FileError> {
+    must_be_free(path, force)?;
+    let path = destination(path, force)?;
+    let metadata = match fs::symlink_metadata(&path) {
+        Ok(metadata) if force => Some(metadata),
+        _ => None,
+    };
+    let replaced = metadata.as_ref().map(|metadata| (metadata, SECRET_MODE_MASK));
+    let file = NewFile::filled(&path, replaced, |file| {
+        let mut buffered = io::BufWriter::new(file);
+        write(&mut buffered)?;
+        buffered.flush()
+    })?;
+    file.name(&path, force).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists if !force => FileError::Exists(path.clone()),
+        _ => at(&path)(error),
+    })?;
+    let directory = directory_of(&path);
+    platform::sync_directory(directory).map_err(at(directory))
+}
+
 /// A file with its content, before it gets its name.
 struct WrittenFile {
     path: PathBuf,
@@ -307,6 +333,15 @@ impl NewFile {
 
     /// Creates it with its content, and the owner and shared mode bits of the file that it replaces.
     fn written(path: &Path, content: &[u8], replaced: Option<(&Metadata, u32)>) -> Result<Self, FileError> {
+        Self::filled(path, replaced, |file| file.write_all(content))
+    }
+
+    /// The same with a content that `write` writes.
+    fn filled(
+        path: &Path,
+        replaced: Option<(&Metadata, u32)>,
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<Self, FileError> {
         let mut file = Self::create(path)?;
         let opened = file.as_file();
         if let Some((metadata, shared)) = replaced {
@@ -314,7 +349,7 @@ impl NewFile {
                 FileError::Owner { path: path.to_owned(), owner, source }
             })?;
         }
-        opened.write_all(content).and_then(|()| opened.sync_all()).map_err(at(path))?;
+        write(opened).and_then(|()| opened.sync_all()).map_err(at(path))?;
         Ok(file)
     }
 

@@ -28,7 +28,7 @@ impl Spinner {
     }
 
     /// Changes the message.
-    pub(super) fn set_message(&self, message: &str) {
+    pub(crate) fn set_message(&self, message: &str) {
         self.0.set_message(sanitized(message));
     }
 }
@@ -40,7 +40,7 @@ impl Drop for Spinner {
 }
 
 /// Runs `work` with a spinner.
-pub(super) fn with_spinner<T>(message: &str, work: impl FnOnce() -> T) -> T {
+pub(crate) fn with_spinner<T>(message: &str, work: impl FnOnce() -> T) -> T {
     let _spinner = Spinner::new(message);
     work()
 }
