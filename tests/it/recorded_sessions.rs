@@ -97,7 +97,7 @@ fn recordings(directory: &Path) {
     record(directory, STARTED, "2c7bb2b6-1f6f-4b3c-9c0b-55a1f0d3e4b2", shell(), &events, Some(end));
     let command = SessionStart {
         user: user("root", &["system:masters"]),
-        impersonated_by: Some(user("bob", &["operators", "system:authenticated"])),
+        client: Some(user("bob", &["operators", "system:authenticated"])),
         namespace: "kube-system".to_owned(),
         pod: "etcd-0".to_owned(),
         container: None,

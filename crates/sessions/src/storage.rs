@@ -23,7 +23,8 @@ mod writer;
 
 use std::io;
 
-pub use directory::{RecordingDirectory, StoredParts};
+pub use directory::RecordingDirectory;
+pub use directory::StoredParts;
 pub use name::{ObjectName, PartForm, SessionName};
 pub use writer::{PartLimits, SessionWriter};
 

@@ -114,7 +114,7 @@ struct OutputFlags {
 
 impl DirectoryFlags {
     fn open(&self) -> Result<RecordingDirectory, CommandError> {
-        RecordingDirectory::existing(&self.directory).map_err(|error| self.failed(error))
+        RecordingDirectory::open_existing(&self.directory).map_err(|error| self.failed(error))
     }
 
     /// The names of all sessions, from the oldest.

@@ -29,14 +29,8 @@ pub struct StoredParts {
 }
 
 impl RecordingDirectory {
-    /// Opens the directory; creates it if there is none.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        create_private_directory(path)?;
-        Ok(Self { path: path.to_owned() })
-    }
-
     /// Opens the directory for reading. Fails if there is none.
-    pub fn existing(path: &Path) -> io::Result<Self> {
+    pub fn open_existing(path: &Path) -> io::Result<Self> {
         if !fs::metadata(path)?.is_dir() {
             return Err(io::Error::from(io::ErrorKind::NotADirectory));
         }
@@ -60,6 +54,12 @@ impl RecordingDirectory {
             }
         }
         Ok(stored)
+    }
+
+    /// Opens the directory; creates it if there is none.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        create_private_directory(path)?;
+        Ok(Self { path: path.to_owned() })
     }
 
     fn session(&self, session: &SessionName) -> PathBuf {

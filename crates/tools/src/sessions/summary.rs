@@ -81,7 +81,7 @@ impl SessionSummary {
     /// The authenticated user, and the impersonated one, if there is one.
     pub(super) fn users(&self) -> (Option<&SessionUser>, Option<&SessionUser>) {
         match &self.start {
-            Some(SessionStart { user, impersonated_by: Some(by), .. }) => (Some(by), Some(user)),
+            Some(SessionStart { user, client: Some(client), .. }) => (Some(client), Some(user)),
             Some(SessionStart { user, .. }) => (Some(user), None),
             None => (None, None),
         }

@@ -99,7 +99,7 @@ impl Session {
             start: SessionStart {
                 audit_id: "aaaa".to_owned(),
                 tty: false,
-                impersonated_by: Some(user("bob", &[])),
+                client: Some(user("bob", &[])),
                 user: user("root", &["system:masters"]),
                 container: None,
                 namespace: "kube-system".to_owned(),
@@ -343,7 +343,7 @@ fn text_of_a_session_does_not_reach_the_terminal_as_it_is() {
     let evil = "\u{1b}]52;c;cm0=\u{7}\u{9b}2J\u{202e}x\n";
     let mut session = Session::shell();
     session.start.user = user(evil, &[evil]);
-    session.start.impersonated_by = Some(user(evil, &[]));
+    session.start.client = Some(user(evil, &[]));
     for text in [&mut session.start.namespace, &mut session.start.pod, &mut session.start.level] {
         evil.clone_into(text);
     }
