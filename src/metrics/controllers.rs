@@ -117,7 +117,7 @@ impl ControllerMetrics {
             )?,
             record_size: registrar.gauges(
                 "portcullis_signer_record_bytes",
-                "Size of a record of a signer of certificates for pods: index, of at most 64 MiB, or revoked, of 32 MiB.",
+                "Size of a record of a signer of certificates for pods: index, of at most 64 MiB, or revoked, of 28 MiB.",
                 &["cluster", "signer", "record"],
             )?,
         })

@@ -110,8 +110,8 @@ impl Streams {
             }
             (Side::Client, SpdyFrame::Replied(_)) => Err("the client replies to a stream"),
             // No server reads them: the stream, and others, stand still there.
-            (Side::Client, SpdyFrame::Headers(_)) => Err("the client sends further headers of a stream"),
-            (Side::Server, SpdyFrame::Headers(_)) => Ok(()),
+            (Side::Client, SpdyFrame::Headers) => Err("the client sends further headers of a stream"),
+            (Side::Server, SpdyFrame::Headers) => Ok(()),
             (_, SpdyFrame::Data(id, bytes)) => self.data(from, id, bytes, events),
             (_, SpdyFrame::Ended(id)) => {
                 self.ended(from, id, events);

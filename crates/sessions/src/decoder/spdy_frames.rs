@@ -47,7 +47,7 @@ pub(super) enum SpdyFrame<'a> {
     /// The receiver has accepted the stream.
     Replied(u32),
     /// Further headers of a stream.
-    Headers(u32),
+    Headers,
     /// Data of a stream.
     Data(u32, &'a [u8]),
     /// The side sends no more on the stream.
@@ -91,7 +91,7 @@ impl SpdyFrameReader {
                     }
                     Payload::Headers => {
                         self.headers.end_block()?;
-                        frames(SpdyFrame::Headers(stream))?;
+                        frames(SpdyFrame::Headers)?;
                     }
                     Payload::Data | Payload::Ignored => {}
                 }

@@ -36,9 +36,9 @@ pub use sizes::{RecordSizes, SignerRecord};
 pub const INDEX_EXTENSION: &str = ".index.jsonl";
 /// The maximum size of an index: about 100,000 certificates. It is read as a whole.
 const MAX_INDEX: u64 = 64 << 20;
-/// The maximum size of the record of revocations, beyond which nothing is issued: about 140,000 certificates. With those that an index
+/// The maximum size of the record of revocations, beyond which nothing is issued: about 110,000 certificates. With those that an index
 /// can have, they fit into a CRL of 16 MiB, which is what the gateway reads of one.
-const MAX_REVOKED: u64 = 32 << 20;
+const MAX_REVOKED: u64 = 28 << 20;
 /// How long a line stays in the index and in the record of revocations after its certificate has ended.
 const RETENTION: Duration = Duration::from_hours(24);
 /// How long a certificate stays in CRLs after its end: clocks differ.

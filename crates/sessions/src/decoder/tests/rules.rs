@@ -4,7 +4,7 @@ use super::streams::websocket::{BINARY, CONTINUATION, frame, message};
 use super::streams::{EXIT_7, SUCCESS, channels, spdy_ports, spdy_session, tunnelled};
 use super::*;
 use Side::{Client, Server};
-use spdy::{Opener, control, data, pairs};
+use spdy::{Opener, control, data};
 
 const EXEC: SessionKind = SessionKind::Exec;
 const PORTS: SessionKind = SessionKind::PortForward;

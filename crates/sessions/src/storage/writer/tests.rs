@@ -9,7 +9,7 @@ use crate::storage::verify::verify;
 const LIMITS: PartLimits = PartLimits { size: 10, age: Duration::from_secs(5) };
 
 /// Objects in memory, and what becomes of the next writes, the next one last.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct FaultyStore {
     objects: Mutex<BTreeMap<ObjectName, Vec<u8>>>,
     faults: Mutex<Vec<Option<Fault>>>,

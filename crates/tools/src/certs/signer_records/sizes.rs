@@ -8,8 +8,8 @@ use super::{MAX_INDEX, MAX_REVOKED};
 
 /// The sizes of the two records, by namespace.
 ///
-/// A namespace may have as much as is free. So one namespace that takes all that it gets has half of a record, two have a third
-/// each, and a part of the same size is left for the others, however many there are.
+/// A namespace may have as much as is free: one that takes all that it gets has half of a record, and each further one at most half of
+/// what those before it have left. So something is left for the others, however many there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordSizes {
     index: NamespaceSizes,
@@ -149,7 +149,7 @@ mod tests {
             let (all, floods) = (sizes.total(SignerRecord::Index), u64::try_from(floods).unwrap());
             // Each may be over by its last line.
             let free = MAX_INDEX.saturating_sub(all);
-            prop_assert!(free + 100_000 * floods >= MAX_INDEX / (floods + 1), "{free} is free with {floods}");
+            prop_assert!(free + 100_000 * floods >= MAX_INDEX >> floods, "{free} is free with {floods}");
             for namespace in 0..floods {
                 prop_assert_eq!(sizes.refuses(&format!("flood-{namespace}")), Some(SignerRecord::Index));
             }

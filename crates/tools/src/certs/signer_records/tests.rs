@@ -416,7 +416,7 @@ fn a_full_record_of_revocations_stops_certificates_and_no_crl() {
         RecordedCertificate { issued: &issued, alt_names, signer: "example.com/pods", pod: &of };
     let error = bed.records.record(certificate, bed.owner(), NOW).unwrap_err().to_string();
     assert!(
-        error.ends_with("pods.revoked.jsonl: is larger than 32 MiB; the revoked certificates must end first"),
+        error.ends_with("pods.revoked.jsonl: is larger than 28 MiB; the revoked certificates must end first"),
         "{error}"
     );
 }
