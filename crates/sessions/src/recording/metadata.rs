@@ -20,6 +20,9 @@ pub struct SessionStart {
     pub audit_id: String,
     /// The user as the backend sees it.
     pub user: SessionUser,
+    /// The client, if it impersonates the user. Rules match the client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client: Option<SessionUser>,
     /// The ID of the credential of the client, such as `X509SHA256=…`.
     #[serde(rename = "credentialID", skip_serializing_if = "Option::is_none")]
     pub credential_id: Option<String>,
