@@ -31,6 +31,7 @@ use crate::controllers::ClusterControllers;
 use crate::limits::ClusterLimiter;
 use crate::limits::settings::LimitSettings;
 use crate::metrics::BackendTimings;
+use crate::sessions::ClusterSessions;
 use activity::{ActivityCounts, ClusterActivity};
 use authenticators::{ClusterAuthn, ClusterDeps};
 use life::ClusterLife;
@@ -55,6 +56,8 @@ pub(crate) struct Cluster {
     pub(crate) admission: Option<Arc<ClusterAdmission>>,
     /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
     pub(crate) audit: Option<Arc<ClusterAudit>>,
+    /// Which sessions are recorded and limited; `None`: none is.
+    pub(crate) sessions: Option<Arc<ClusterSessions>>,
     /// The limits on requests in flight, in force with this generation.
     pub(crate) limits: LimitSettings,
     /// The requests in flight, of every generation.
@@ -151,6 +154,8 @@ impl Cluster {
             }
         };
         let audit = open_audit(settings, deps, audit)?.map(Arc::new);
+        let sessions = settings.sessions.as_ref();
+        let sessions = sessions.map(|settings| Arc::new(deps.sessions.open(settings, owner.clone())));
         let controllers = controllers.as_ref().map(|settings| ClusterControllers {
             cluster: name.as_str().into(),
             backend: Arc::clone(&backend),
@@ -165,6 +170,7 @@ impl Cluster {
             impersonator,
             admission,
             audit,
+            sessions,
             limits: settings.limits,
             limiter: deps.limiters.of(name),
             activity: before.map(|before| Arc::clone(&before.activity)).unwrap_or_default(),

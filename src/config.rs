@@ -26,6 +26,7 @@ pub(crate) mod page_settings;
 pub(crate) mod resolve;
 pub(crate) mod sections;
 pub(crate) mod separate_cluster;
+mod session_flags;
 pub(crate) mod settings;
 pub(crate) mod source;
 mod validity;

@@ -22,7 +22,7 @@ pub use crate::config::error::ConfigErrors;
 pub use crate::config::flags::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
     LimitFlags, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys, RESTART, ServeFlags,
-    ServingFlags, SignerProfileKeys,
+    ServingFlags, SessionFlags, SignerProfileKeys,
 };
 pub use crate::config::inputs::{CredentialUser, InputReader};
 pub use crate::config::management_cluster::{ManagementClusterKeys, ManagementSettings, SecretStore};

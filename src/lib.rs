@@ -57,6 +57,7 @@
 //! | [`controllers`] | certificate and bootstrap controllers, leader election |
 //! | [`admission`] | the admission webhooks of a cluster: settings, calls, labels of namespaces; `pipeline` obtains the objects |
 //! | [`audit`] | the audit of a cluster: its policy, and the backends that store events; `pipeline` makes the events |
+//! | `sessions` | the sessions of a cluster: their policy, and the recordings that are stored; `pipeline` opens them |
 //! | [`authz`] | what a user may do, and impersonation: the gateway's own authorizers, access reviews at the API servers |
 //! | [`backend`] | endpoints, connections to them, the gateway's own clients, what these follow |
 //! | [`authn`] | one authenticator for each kind of credential, their chain, the token cache |
@@ -139,6 +140,7 @@ mod page;
 mod pipeline;
 mod request;
 mod server;
+mod sessions;
 mod state;
 mod tasks;
 mod telemetry;

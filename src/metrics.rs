@@ -162,6 +162,7 @@ impl Metrics {
     fn update(&self) {
         self.traces.update();
         self.backend.update();
+        self.sessions.update();
         self.process.update();
     }
 

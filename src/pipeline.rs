@@ -53,6 +53,7 @@ use health::HealthChecks;
 use post_process::PostProcess;
 use respond::RefusalRenderer;
 use scope::RequestScope;
+use session::SessionRequest;
 use stages::{Admitted, AuthenticationRecord, Identified, Received, Route, Routed, within};
 
 use crate::audit::ClusterAudit;
@@ -233,15 +234,20 @@ impl Gateway {
     ) -> Result<Response<Body>, Refusal> {
         let context = self.forward_context(connection, scope);
         let is_read = admitted.is_read();
+        let session = SessionRequest::of(&admitted, context.client, context.audit_id);
         // The last step that refuses a request because of its header.
         let prepared = forward::prepare(admitted, context)?;
+        let session = match session {
+            Some(session) => Some(Box::pin(scope.permit_session(*session, &self.metrics)).await?),
+            None => None,
+        };
         if !is_read {
             scope.write.note_sent();
         }
         let tunnel = || Tunnel {
             guard: scope.tunnel_guard(connection),
             end: scope.tunnel_end(connection),
-            session: scope.session(&self.metrics),
+            session: scope.session(session, &self.metrics),
         };
         let sending = Box::pin(forward::send(&self.pools, prepared, context, tunnel));
         // A reviewed write is no stream, whatever its header says, and what it has stored is compared.

@@ -56,6 +56,7 @@ use crate::metrics::Metrics;
 use crate::page::{self, Page, PageParts};
 use crate::pipeline::Gateway;
 use crate::pipeline::health::HealthChecks;
+use crate::sessions::Sessions;
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
 use crate::state::snapshot::SnapshotError;
@@ -109,8 +110,40 @@ pub struct Server {
     shutdown_handles: Mutex<Option<ShutdownHandles>>,
     vital_threads: Vec<VitalThread>,
     shared: ProcessState,
+    recordings: RecordingsEnd,
     audit: AuditEnd,
     traces: Option<TracesEnd>,
+}
+
+/// The recordings of sessions, which end after the tunnels.
+#[derive(Debug)]
+struct RecordingsEnd {
+    sessions: Arc<Sessions>,
+    phase: watch::Sender<ShutdownPhase>,
+}
+
+/// How long the recordings of the last sessions may take to be stored.
+const RECORDINGS_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl RecordingsEnd {
+    /// Waits for the recordings. Blocks.
+    fn flush(&self) {
+        if self.sessions.unfinished() > 0
+            && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
+        {
+            let finished =
+                runtime.block_on(async { timeout(RECORDINGS_FLUSH_TIMEOUT, self.sessions.finished()).await });
+            if finished.is_err() {
+                let (recordings, timeout) = (self.sessions.unfinished(), RECORDINGS_FLUSH_TIMEOUT);
+                error!(
+                    recordings,
+                    ?timeout,
+                    "recordings of sessions lack their end: they were not stored in time"
+                );
+            }
+        }
+        self.phase.send_replace(ShutdownPhase::Abort);
+    }
 }
 
 /// The export of traces, which ends after the requests.
@@ -206,6 +239,9 @@ impl Server {
         let (audit_phase, phase_of_audit) = watch::channel(ShutdownPhase::Serving);
         let runtime = start_runtime("audit", phase_of_audit).map_err(StartError::Thread)?;
         let audit = Arc::new(Audit::new(&metrics, &clock, runtime));
+        let (recordings_phase, phase_of_recordings) = watch::channel(ShutdownPhase::Serving);
+        let runtime = start_runtime("sessions", phase_of_recordings).map_err(StartError::Thread)?;
+        let sessions = Arc::new(Sessions::new(&metrics, &clock, runtime));
         let pool = |name| {
             let started = start_compute_pool(name, settings.operation.workers, &shutdown.phase);
             started.map_err(StartError::Thread)
@@ -216,7 +252,8 @@ impl Server {
             reviewing: pool("admission")?,
             reviews: start("reviews")?,
         };
-        let deps = ClusterDeps::new(threads, Arc::clone(&metrics), Arc::clone(&audit), dials.clone());
+        let stores = (Arc::clone(&audit), Arc::clone(&sessions));
+        let deps = ClusterDeps::new(threads, Arc::clone(&metrics), stores, dials.clone());
         let mut history = BuildHistory::default();
         let snapshot = build_snapshot(config, None, &deps, &mut history)?;
         let live = Live::new(snapshot, Arc::clone(&deps.reload));
@@ -267,6 +304,7 @@ impl Server {
         let force_shutdown = events.force_shutdown();
         let shutdown_handles = Some(ShutdownHandles { workers, controllers, events }).into();
         let audit = AuditEnd { audit, phase: audit_phase };
+        let recordings = RecordingsEnd { sessions, phase: recordings_phase };
         Ok(Self {
             address,
             metrics_address,
@@ -276,6 +314,7 @@ impl Server {
             shutdown_handles,
             vital_threads,
             shared,
+            recordings,
             audit,
             traces,
         })
@@ -315,6 +354,7 @@ impl Server {
         if let Some(shutdown_handles) = shutdown_handles {
             shutdown::run(settings, &self.phase, &shutdown.watches, shutdown_handles, metrics);
         }
+        self.recordings.flush();
         self.audit.flush();
         if let Some(traces) = &self.traces {
             traces.flush();

@@ -2,6 +2,7 @@
 
 mod admission;
 mod audit;
+mod sessions;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::limits::settings::LimitSettings;
 use crate::state::effective_config::EffectiveConfig;
 use crate::state::snapshot::Snapshot;
 use audit::AuditReport;
+use sessions::SessionReport;
 
 /// The examples of `portcullis check --help`.
 pub(super) const EXAMPLE: &str = "\
@@ -96,6 +98,8 @@ struct ClusterReport {
     admission_policies: Vec<admission::PolicyReport>,
     /// Which requests are audited; `None`: none.
     audit: Option<AuditReport>,
+    /// Which sessions are recorded and limited; `None`: none.
+    sessions: Option<SessionReport>,
     /// The limits on requests in flight, if there are any.
     limits: Option<LimitReport>,
     controllers: Vec<&'static str>,
@@ -268,6 +272,7 @@ impl ClusterReport {
             authorization,
             admission,
             audit,
+            sessions,
             limits,
             controllers,
         } = cluster;
@@ -300,6 +305,7 @@ impl ClusterReport {
             admission_webhooks: admission.as_deref().map(admission::reports).unwrap_or_default(),
             admission_policies: admission.as_deref().map(admission::policy_reports).unwrap_or_default(),
             audit: audit.as_deref().map(AuditReport::of),
+            sessions: sessions.as_deref().map(SessionReport::of),
             limits: limits.is_limited().then(|| LimitReport::of(&limits)),
             client_crls: authentication
                 .revocation
@@ -381,6 +387,9 @@ impl ClusterReport {
         }
         if let Some(audit) = &self.audit {
             rows.push(("audit", audit.rows()));
+        }
+        if let Some(sessions) = &self.sessions {
+            rows.push(("sessions", sessions.rows()));
         }
         if !self.uncompressed_watches.is_empty() {
             let clients = self.uncompressed_watches.join(", ");

@@ -40,6 +40,7 @@ use crate::backend::dials::DialLimits;
 use crate::descriptors::Descriptors;
 use crate::limits::Limiters;
 use crate::metrics::Metrics;
+use crate::sessions::Sessions;
 use crate::tasks::compute::ComputePool;
 
 /// The dependencies of all authenticators, for the life of the process.
@@ -67,6 +68,8 @@ pub(crate) struct ClusterDeps {
     pub(crate) revocation: Arc<RevocationWatch>,
     /// The backends of audit.
     pub(crate) audit: Arc<Audit>,
+    /// The sessions and their recordings.
+    pub(crate) sessions: Arc<Sessions>,
     /// Requests a reload when the first discovery of an issuer has succeeded.
     pub(crate) reload: Arc<Notify>,
 }
@@ -88,6 +91,7 @@ impl ClusterDeps {
     pub(crate) fn idle(runtime: &Handle) -> Self {
         let metrics = Arc::new(Metrics::new());
         let audit = Arc::new(Audit::new(&metrics, &Clock::system(), runtime.clone()));
+        let sessions = Arc::new(Sessions::new(&metrics, &Clock::system(), runtime.clone()));
         let pool = || ComputePool::new(runtime.clone(), 1);
         let dials = DialLimits::new(Descriptors::unlimited().backends, &ByteLedger::new(usize::MAX));
         let threads = ClusterThreads {
@@ -96,20 +100,21 @@ impl ClusterDeps {
             reviewing: pool(),
             reviews: runtime.clone(),
         };
-        Self::new(threads, metrics, audit, dials)
+        Self::new(threads, metrics, (audit, sessions), dials)
     }
 
     /// Dependencies whose work runs on these threads.
     pub(crate) fn new(
         threads: ClusterThreads,
         metrics: Arc<Metrics>,
-        audit: Arc<Audit>,
+        (audit, sessions): (Arc<Audit>, Arc<Sessions>),
         dials: DialLimits,
     ) -> Self {
         let ClusterThreads { runtime, checks, reviewing, reviews } = threads;
         Self {
             dials,
             audit,
+            sessions,
             runtime,
             checks,
             reviewing,

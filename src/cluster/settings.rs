@@ -18,6 +18,7 @@ use crate::backend::settings::Backend;
 use crate::controllers::settings::ControllerSettings;
 use crate::limits::settings::LimitSettings;
 use crate::operator::OperatorUser;
+use crate::sessions::settings::SessionSettings;
 
 /// A cluster: its routes, authentication, backend and controllers. No part of one cluster is used for another.
 #[derive(Debug, Clone)]
@@ -44,6 +45,8 @@ pub struct Cluster {
     pub admission: Option<Arc<AdmissionSettings>>,
     /// Which requests are audited, and where their events are stored; `None`: nothing is audited.
     pub audit: Option<Arc<AuditSettings>>,
+    /// Which sessions are recorded and limited; `None`: none is.
+    pub sessions: Option<Arc<SessionSettings>>,
     /// The limits on its requests in flight.
     pub limits: LimitSettings,
     /// The controllers that run for it, if any.

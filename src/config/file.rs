@@ -53,6 +53,9 @@ pub(super) struct FileSections {
     pub(super) audit: Map<String, Value>,
     /// The defaults of every cluster.
     #[arg(skip)]
+    pub(super) sessions: Map<String, Value>,
+    /// The defaults of every cluster.
+    #[arg(skip)]
     pub(super) limits: Map<String, Value>,
     /// The defaults of every cluster.
     #[arg(skip)]

@@ -20,6 +20,7 @@ use super::error::ConfigError;
 pub use super::limit_flags::LimitFlags;
 pub use super::page_flags::PageFlags;
 use super::sections::GivenFlags;
+pub use super::session_flags::SessionFlags;
 use crate::authn::revocation::crls::CrlFailurePolicy;
 use crate::authz::impersonation::ImpersonationBy;
 use crate::backend::settings::EndpointDiscovery;
@@ -47,6 +48,9 @@ pub struct ServeFlags {
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub audit: GivenFlags<AuditFlags>,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "flattened groups speak for themselves")]
+    pub sessions: GivenFlags<SessionFlags>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "flattened groups speak for themselves")]
     pub limits: GivenFlags<LimitFlags>,
@@ -424,6 +428,9 @@ pub struct ClusterKeys {
     /// The [`AuditFlags`] that differ from the file's template.
     #[arg(skip)]
     pub audit: Map<String, Value>,
+    /// The [`SessionFlags`] that differ from the file's template.
+    #[arg(skip)]
+    pub sessions: Map<String, Value>,
     /// The [`LimitFlags`] that differ from the file's template.
     #[arg(skip)]
     pub limits: Map<String, Value>,

@@ -42,6 +42,8 @@ pub struct InputReader {
     secret_list: Option<Arc<SecretList>>,
     /// The scope of the Secrets and their clusters, if there is a management cluster. Before they were read there are none.
     secret_clusters: Option<(SecretScope, Option<Vec<ClusterOrigin>>)>,
+    /// The directories that were found usable once.
+    usable_directories: BTreeSet<PathBuf>,
     clock: Clock,
 }
 
@@ -73,6 +75,7 @@ impl InputReader {
             secrets: Arc::default(),
             secret_list: None,
             secret_clusters: None,
+            usable_directories: BTreeSet::new(),
             clock,
         }
     }
@@ -102,6 +105,20 @@ impl InputReader {
             recording.files.entry(file.to_owned()).or_insert(digest);
         }
         content
+    }
+
+    /// Whether a directory is usable. One that was is not looked at again: a reload must not wait for a disk, nor fail because it is
+    /// full.
+    pub(super) fn is_usable(
+        &mut self,
+        directory: &Path,
+        check: impl FnOnce(&Path) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        if !self.usable_directories.contains(directory) {
+            check(directory)?;
+            self.usable_directories.insert(directory.to_owned());
+        }
+        Ok(())
     }
 
     /// The manifests in a folder in order of their names. Records them, so that a file that appears is a change.

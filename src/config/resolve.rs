@@ -12,6 +12,7 @@ mod management_cluster;
 mod page;
 mod separate_clusters;
 mod serving;
+mod sessions;
 mod tracing;
 
 use std::path::Path;

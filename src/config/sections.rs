@@ -311,7 +311,7 @@ mod tests {
     use crate::config::flags::{
         AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, BackendFlags, ClusterKeys,
         ControllerFlags, LimitFlags, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys,
-        ServingFlags, SignerProfileKeys,
+        ServingFlags, SessionFlags, SignerProfileKeys,
     };
     use crate::config::management_cluster::ManagementClusterKeys;
 
@@ -336,6 +336,7 @@ mod tests {
         keys_are_those_of_flags::<AuthorizationFlags>(&[]);
         keys_are_those_of_flags::<AdmissionFlags>(&[]);
         keys_are_those_of_flags::<AuditFlags>(&[]);
+        keys_are_those_of_flags::<SessionFlags>(&[]);
         keys_are_those_of_flags::<LimitFlags>(&[]);
         keys_are_those_of_flags::<BackendFlags>(&[]);
         keys_are_those_of_flags::<ClusterKeys>(&[
@@ -346,6 +347,7 @@ mod tests {
             "controllerManager",
             "limits",
             "match",
+            "sessions",
         ]);
         keys_are_those_of_flags::<MatchKeys>(&[]);
         keys_are_those_of_flags::<ManagementClusterKeys>(&[]);

@@ -223,8 +223,8 @@ impl AuditedRequest {
         self.0.session
     }
 
-    /// Adds the annotations of a session that has ended.
-    pub(super) fn note_session_end<const N: usize>(&self, annotations: [(&str, Option<String>); N]) {
+    /// Adds annotations of the session.
+    pub(super) fn annotate_session<const N: usize>(&self, annotations: [(&str, Option<String>); N]) {
         let mut parts = self.0.parts();
         for (key, value) in annotations {
             if let Some(value) = value {

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use portcullis_audit::sink::NotStored;
 use portcullis_http::identity::UnencodableIdentity;
 use portcullis_http::loop_detection::ForwardingLoop;
-use portcullis_kubernetes::status::{NO_USABLE_BACKEND, Reason, Status};
+use portcullis_kubernetes::status::{Cause, Details, NO_USABLE_BACKEND, Reason, Status};
 
 use crate::authn::AuthnError;
 use crate::authn::revocation::Revoked;
@@ -20,12 +20,16 @@ use crate::cluster::router::RouteError;
 use crate::limits::LimitExceeded;
 use crate::listener::TooManyConnections;
 use crate::pipeline::forward_error::{ForwardError, PrepareError};
+use crate::pipeline::session::SessionRefusal;
 use crate::request::credentials::UnknownImpersonateHeader;
 use crate::request::deadline::BadTimeout;
 use crate::request::wellformed::MalformedRequest;
+use crate::sessions::TooManySessions;
 
 /// The `Retry-After` of a response when the backend is unavailable.
 const RETRY_AFTER_SECONDS: u32 = 1;
+/// The same when a user has as many sessions as permitted: sessions take longer.
+const SESSION_RETRY_AFTER_SECONDS: u32 = 10;
 
 /// The reason why the gateway refuses a request, or cannot return the backend's response.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +82,8 @@ pub(super) enum Refusal {
     BadRequest(Cow<'static, str>),
     #[error("admission webhooks or policies match the request: {0}")]
     UnreadableForAdmission(String),
+    #[error(transparent)]
+    Session(#[from] SessionRefusal),
     #[error(transparent)]
     Prepare(#[from] PrepareError),
     #[error(transparent)]
@@ -154,6 +160,7 @@ impl Refusal {
             Self::Prepare(error @ PrepareError::ImpersonationAsIdentity(_)) => {
                 Status::new(Reason::InternalError, error.to_string())
             }
+            Self::Session(refusal) => session_status(refusal),
             Self::Forward(error) => forward_status(error, audit_id),
             // Clients repeat any request after 429.
             Self::GivenUpAfterSending => Status::bad_gateway(audit_id),
@@ -223,6 +230,30 @@ fn undecided_impersonation_status(error: &ReviewError) -> Status {
                 "forbidden: this gateway cannot check whether the user may impersonate; its log says why",
             )
         },
+    }
+}
+
+/// The response to a session that the session policy does not permit. The cause of a failure is in the log.
+// apimachinery: pkg/api/errors/errors.go, NewTooManyRequests and NewInternalError
+fn session_status(refusal: &SessionRefusal) -> Status {
+    match refusal {
+        SessionRefusal::TooMany(TooManySessions { most }) => {
+            let message =
+                format!("the session policy permits each user {most} sessions at a time, end one first");
+            let details = Details { retry_after_seconds: SESSION_RETRY_AFTER_SECONDS, ..Details::default() };
+            Status { details: Some(details), ..Status::new(Reason::TooManyRequests, message) }
+        }
+        SessionRefusal::UnreadableProtocol => Status::bad_request(
+            "the session must be recorded, and the gateway cannot read one of the protocols that the client offers",
+        ),
+        SessionRefusal::NotRecorded(_) => {
+            let cause = "the session must be recorded, and cannot be: the log of the gateway says why";
+            let causes = vec![Cause { message: cause.to_owned(), ..Cause::default() }];
+            Status {
+                details: Some(Details { causes, ..Details::default() }),
+                ..Status::new(Reason::InternalError, format!("Internal error occurred: {cause}"))
+            }
+        }
     }
 }
 

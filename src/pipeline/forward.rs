@@ -79,7 +79,7 @@ pub(super) struct Tunnel {
     pub(super) guard: EndGuard,
     /// Completes when it is to end.
     pub(super) end: BodyEnd,
-    /// Observes the session in it, if that is audited.
+    /// Observes the session in it, if that is audited or under a session policy.
     pub(super) session: Option<SessionObserver>,
 }
 

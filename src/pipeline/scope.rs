@@ -21,7 +21,7 @@ use super::credential_end::StreamCredential;
 use super::error_map::Refusal;
 use super::finished::WriteInProgress;
 use super::respond::{self, RefusalRenderer};
-use super::session::SessionObserver;
+use super::session::{self, PermittedSession, SessionObserver, SessionRefusal, SessionRequest};
 use super::stages::Impersonated;
 use crate::authn::{AuthnError, ProvenIdentity};
 use crate::authz::{AccessRefusal, AllowedAccess};
@@ -170,10 +170,30 @@ impl RequestScope {
         Box::new((connection.keep_open(), self.audited.clone(), self.permit.clone(), self.open.clone()))
     }
 
-    /// Observes the session that a tunnel carries, if it is audited.
-    pub(super) fn session(&self, metrics: &Arc<Metrics>) -> Option<SessionObserver> {
-        let audited = self.audited.as_ref()?;
-        Some(SessionObserver::new(audited.clone(), audited.session()?, Arc::clone(metrics)))
+    /// Opens a session that the policy of its cluster permits. A refusal is in the audit and the metrics.
+    pub(super) async fn permit_session(
+        &self,
+        request: SessionRequest,
+        metrics: &Metrics,
+    ) -> Result<Box<PermittedSession>, SessionRefusal> {
+        let kind = request.kind();
+        let permitted = request.permit().await;
+        if let Err(refusal) = &permitted {
+            metrics.sessions.refused(kind, refusal.reason());
+        }
+        if let Some(audited) = &self.audited {
+            audited.annotate_session(session::annotations_of_permit(&permitted));
+        }
+        permitted
+    }
+
+    /// Observes the session that a tunnel carries, if it is audited or permitted by a session policy.
+    pub(super) fn session(
+        &self,
+        permitted: Option<Box<PermittedSession>>,
+        metrics: &Arc<Metrics>,
+    ) -> Option<SessionObserver> {
+        SessionObserver::new(self.audited.as_ref(), permitted, metrics)
     }
 
     /// Completes when a stream is to end, because its credential is accepted no longer, or its cluster is no longer served.

@@ -377,6 +377,11 @@ impl Impersonated {
         (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)
     }
 
+    /// The client itself, whomever it impersonates.
+    pub(super) fn requester(&self) -> &Identity {
+        &self.requester
+    }
+
     /// The user as whom the client wants the request to be made, which the backend decides.
     pub(super) fn asked_of_backend(&self) -> Option<&Identity> {
         self.asked.as_ref()

@@ -28,6 +28,7 @@ use crate::config::settings::{MaxBufferedBytes, Shutdown};
 use crate::listener::settings::{ClientLimits, ProxyProtocol};
 use crate::listener::tls;
 use crate::request::cors::AllowedOrigins;
+use crate::sessions::Sessions;
 
 /// One generation of the configuration.
 #[derive(Debug)]
@@ -60,6 +61,7 @@ pub(crate) struct Snapshot {
     caches: CacheBudget,
     connections: Budget,
     review_memory: ReviewMemory,
+    sessions: Arc<Sessions>,
     /// The shutdown sequence.
     pub(crate) shutdown: Shutdown,
     /// The management cluster, whose Secrets are clusters.
@@ -163,6 +165,7 @@ impl Snapshot {
             caches: deps.dials.caches().clone(),
             connections: deps.dials.connections().clone(),
             review_memory: deps.review_memory.clone(),
+            sessions: Arc::clone(&deps.sessions),
             shutdown: settings.operation.shutdown,
             management: settings.management.clone(),
             livez_grace_period: settings.operation.livez_grace_period,
@@ -192,6 +195,7 @@ impl Snapshot {
         let caches = max_buffered_bytes / TENANT_CACHES_PART;
         self.caches.set_bytes_of_tenants(caches / TENANT_PART, caches, tenants);
         self.connections.divide_among(tenants);
+        self.sessions.divide_among(tenants);
         // Objects under review may have as much again.
         self.review_memory.set_total(max_buffered_bytes);
         if let Some(audit) = lock(&self.audit).take() {

@@ -7,7 +7,7 @@ use portcullis::internal::key_of;
 use portcullis::internal::{
     AdmissionFlags, AuditFlags, AuthenticationFlags, AuthorizationFlags, ClusterKeys, ControllerFlags,
     LimitFlags, ManagementClusterKeys, MatchKeys, OperationFlags, PageFlags, PodRuleKeys, PodSignerKeys,
-    RESTART, ServeFlags, ServingFlags, SignerProfileKeys,
+    RESTART, ServeFlags, ServingFlags, SessionFlags, SignerProfileKeys,
 };
 
 const INTRODUCTION: &str = "\
@@ -158,6 +158,12 @@ kube-apiserver's `staticManifestsDir`: `admissionControlConfigFile` names an `Ad
 const AUDIT: &str = "\
 Which requests of a cluster are audited, and where their events are stored ([Audit](audit.md)), as with kube-apiserver.";
 
+const SESSIONS: &str = "\
+Which sessions (exec, attach, port-forward) are recorded, and how long they may take: [Recorded sessions](sessions.md) has the
+form of the policy.
+
+";
+
 const LIMITS: &str = "\
 Limits on the requests of each cluster in flight, and fair queues for the requests beyond them;
 [limits.md](limits.md#requests-in-flight) describes them. `operation.maxRequestsInflightTotal` is the limit of the
@@ -173,8 +179,8 @@ The page on which users find their clusters; [Login](page.md#the-page) describes
 const CLUSTERS: &str = "\
 The clusters behind the gateway. The flags describe one cluster. The file lists any number of clusters, and then excludes
 these flags. With several clusters each needs a `match`. A cluster's own `authentication` has the keys of
-[the section](#authentication), and replaces them for this cluster; `authorization`, `admission`, `audit`, `limits` and `controllerManager` work
-the same way.
+[the section](#authentication), and replaces them for this cluster; `authorization`, `admission`, `audit`, `sessions`, `limits` and
+`controllerManager` work the same way.
 
 ";
 
@@ -235,6 +241,7 @@ fn reference() -> String {
     section("## `authorization`", AUTHORIZATION, rows::<AuthorizationFlags>());
     section("## `admission`", ADMISSION, rows::<AdmissionFlags>());
     section("## `audit`", AUDIT, rows::<AuditFlags>());
+    section("## `sessions`", SESSIONS, rows::<SessionFlags>());
     section("## `limits`", LIMITS, rows::<LimitFlags>());
     section("## `clusters[]`", CLUSTERS, rows::<ClusterKeys>());
     section("### `clusters[].match`", MATCH, rows::<MatchKeys>());

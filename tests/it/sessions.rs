@@ -1,12 +1,16 @@
 //! Sessions in the audit log and the metrics: exec, attach and port-forward, as their streams tell.
 
-use std::path::PathBuf;
+mod recordings;
+mod rules;
+
+use std::path::{Path, PathBuf};
 
 use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
-use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, get, in_time, until};
+use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, full, get, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::gateway::InProcess as _;
@@ -14,8 +18,67 @@ use crate::gateway::InProcess as _;
 const V5: &str = "v5.channel.k8s.io";
 const SUCCESS: &str = r#"{"metadata":{},"status":"Success"}"#;
 
-/// A gateway in front of a backend that switches to this protocol, sends these bytes once the client has sent something, and ends when
-/// the client does.
+/// A backend that switches to this protocol, sends the next of these each time that the client has sent something, and ends when the
+/// client does. It answers access reviews, and refuses sessions of the pod `refused`.
+async fn switching(pki: &Pki, protocol: (&'static str, &'static str), sent: Vec<Vec<u8>>) -> FakeBackend {
+    let (upgrade, version) = protocol;
+    FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
+        if request.uri().path().ends_with("/subjectaccessreviews") {
+            let review = json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
+                                "spec": {}, "status": {"allowed": true}});
+            let response = Response::builder()
+                .status(201)
+                .header("content-type", "application/json")
+                .body(full(review.to_string()));
+            return Box::pin(async { response.unwrap() });
+        }
+        if !request.headers().contains_key("upgrade") {
+            return Box::pin(async { Response::new(empty()) });
+        }
+        if request.uri().path().contains("/pods/refused/") {
+            return Box::pin(async { Response::builder().status(403).body(empty()).unwrap() });
+        }
+        let upgrading = hyper::upgrade::on(&mut request);
+        let sent = sent.clone();
+        tokio::spawn(async move {
+            let mut tunnel = TokioIo::new(upgrading.await.unwrap());
+            let mut received = [0; 1024];
+            for sent in sent {
+                if tunnel.read(&mut received).await.unwrap_or_default() == 0
+                    || tunnel.write_all(&sent).await.is_err()
+                {
+                    return;
+                }
+            }
+            while tunnel.read(&mut received).await.is_ok_and(|count| count > 0) {}
+        });
+        let response = Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header("connection", "Upgrade")
+            .header("upgrade", upgrade)
+            .header(protocol_header(upgrade), version)
+            .body(empty());
+        Box::pin(async { response.unwrap() })
+    })
+    .await
+}
+
+/// The header that names the protocol within an upgrade.
+fn protocol_header(upgrade: &str) -> &'static str {
+    if upgrade == "websocket" { "sec-websocket-protocol" } else { "x-stream-protocol-version" }
+}
+
+/// The flags of an audit with this level, and its log.
+fn audit_flags(pki: &Pki, level: &str) -> (Vec<String>, PathBuf) {
+    let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": level}]});
+    let policy = pki.write("policy.yaml", policy.to_string());
+    let log = pki.directory.path().join("audit.log");
+    let flags =
+        [format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())];
+    (flags.into(), log)
+}
+
+/// A gateway in front of a backend that sends these bytes once the client has sent something.
 struct Audited {
     pki: Pki,
     gateway: Gateway,
@@ -27,39 +90,10 @@ struct Audited {
 impl Audited {
     async fn start(protocol: (&'static str, &'static str), sent: Vec<u8>, level: &str) -> Self {
         let pki = Pki::new();
-        let backend = FakeBackend::start(&pki, H2, move |mut request: Request<hyper::body::Incoming>| {
-            if !request.headers().contains_key("upgrade") {
-                return Box::pin(async { Response::new(empty()) });
-            }
-            let upgrading = hyper::upgrade::on(&mut request);
-            let sent = sent.clone();
-            tokio::spawn(async move {
-                let mut tunnel = TokioIo::new(upgrading.await.unwrap());
-                let mut received = [0; 1024];
-                if tunnel.read(&mut received).await.unwrap_or_default() == 0 {
-                    return;
-                }
-                tunnel.write_all(&sent).await.unwrap();
-                while tunnel.read(&mut received).await.is_ok_and(|count| count > 0) {}
-            });
-            let (upgrade, version) = protocol;
-            let header =
-                if upgrade == "websocket" { "sec-websocket-protocol" } else { "x-stream-protocol-version" };
-            let response = Response::builder()
-                .status(StatusCode::SWITCHING_PROTOCOLS)
-                .header("connection", "Upgrade")
-                .header("upgrade", upgrade)
-                .header(header, version)
-                .body(empty());
-            Box::pin(async { response.unwrap() })
-        })
-        .await;
-        let policy = json!({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": level}]});
-        let policy = pki.write("policy.yaml", policy.to_string());
-        let log = pki.directory.path().join("audit.log");
+        let backend = switching(&pki, protocol, vec![sent]).await;
         let mut given = flags(&pki, backend.address);
-        given.push(format!("--audit-policy-file={}", policy.display()));
-        given.push(format!("--audit-log-path={}", log.display()));
+        let (audit, log) = audit_flags(&pki, level);
+        given.extend(audit);
         let gateway = Gateway::with(given);
         gateway.checked().await;
         Self { pki, gateway, log, protocol, _backend: backend }
@@ -67,36 +101,14 @@ impl Audited {
 
     /// Opens a session of a subresource of the pod.
     async fn open(&self, subresource: &str) -> TokioIo<Upgraded> {
-        let (upgrade, version) = self.protocol;
-        let header =
-            if upgrade == "websocket" { "sec-websocket-protocol" } else { "x-stream-protocol-version" };
         let path = format!("/api/v1/namespaces/n/pods/p/{subresource}");
-        let headers = [
-            ("connection", "Upgrade"),
-            ("upgrade", upgrade),
-            (header, version),
-            ("sec-websocket-key", "AAAA"),
-        ];
-        let alice = self.pki.clients.leaf().cn("alice").issue();
-        let mut client = self.gateway.http1(Some(&alice)).await;
-        let response = client.send(get(&path, &headers)).await.unwrap();
-        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-        TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap())
+        let response = ask(&self.pki, &self.gateway, self.protocol, &path, &[]).await;
+        opened(response).await
     }
 
     /// The annotations about the session in the event of a stage.
     async fn annotations(&self, stage: &str) -> Map<String, Value> {
-        let found = || {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            events.find(|event| event["stage"] == stage && event["requestURI"] != "/readyz")
-        };
-        until("the event", || found().is_some()).await;
-        let annotations = found().unwrap()["annotations"].as_object().cloned().unwrap_or_default();
-        let of_session = |(key, value): (String, Value)| {
-            Some((key.strip_prefix("audit.portcullis.dev/session-")?.to_owned(), value))
-        };
-        annotations.into_iter().filter_map(of_session).collect()
+        annotations(&self.log, stage).await
     }
 
     /// As [`Self::annotations`], at the end of the session and without its duration.
@@ -108,9 +120,54 @@ impl Audited {
     }
 }
 
+/// Asks for a session as alice, with these further headers.
+async fn ask(
+    pki: &Pki,
+    gateway: &Gateway,
+    (upgrade, version): (&str, &str),
+    path: &str,
+    further: &[(&str, &str)],
+) -> Response<Incoming> {
+    let alice = pki.clients.leaf().cn("alice").org("developers").issue();
+    let mut client = gateway.http1(Some(&alice)).await;
+    let headers = [
+        ("connection", "Upgrade"),
+        ("upgrade", upgrade),
+        (protocol_header(upgrade), version),
+        ("sec-websocket-key", "AAAA"),
+    ];
+    client.send(get(path, &[&headers[..], further].concat())).await.unwrap()
+}
+
+/// The tunnel after a response that has switched protocols.
+async fn opened(response: Response<Incoming>) -> TokioIo<Upgraded> {
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    TokioIo::new(in_time(hyper::upgrade::on(response)).await.unwrap())
+}
+
+/// The annotations about sessions in the event of a stage.
+async fn annotations(log: &Path, stage: &str) -> Map<String, Value> {
+    let found = || {
+        let text = std::fs::read_to_string(log).unwrap_or_default();
+        let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        events.find(|event| event["stage"] == stage && event["requestURI"] != "/readyz")
+    };
+    until("the event", || found().is_some()).await;
+    let annotations = found().unwrap()["annotations"].as_object().cloned().unwrap_or_default();
+    let of_session = |(key, value): (String, Value)| {
+        Some((key.strip_prefix("audit.portcullis.dev/session-")?.to_owned(), value))
+    };
+    annotations.into_iter().filter_map(of_session).collect()
+}
+
 /// A message of a channel, of the server.
 fn message(channel: u8, content: &str) -> Vec<u8> {
-    [&[0x82, u8::try_from(content.len() + 1).unwrap(), channel], content.as_bytes()].concat()
+    let length = u16::try_from(content.len() + 1).unwrap();
+    let head = match u8::try_from(length) {
+        Ok(short @ ..126) => vec![0x82, short],
+        _ => [&[0x82, 126][..], &length.to_be_bytes()].concat(),
+    };
+    [&head, &[channel][..], content.as_bytes()].concat()
 }
 
 /// A message of a channel, of the client. The mask is zero.

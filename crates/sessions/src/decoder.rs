@@ -220,6 +220,17 @@ impl Decoder {
         }
     }
 
+    /// Bytes that end the session for its client, and tell the reason: to be sent after all that the server has sent. `None` if they
+    /// would not be understood there.
+    pub fn closing_frames(&self, message: &str) -> Option<Vec<u8>> {
+        match &self.transport {
+            Transport::Channels(channels) if !self.is_unreadable(Side::Server) => {
+                channels.closing_frames(message)
+            }
+            _ => None,
+        }
+    }
+
     /// The bytes of the stream, frames and all.
     pub fn wire_bytes(&self) -> ByteCounts {
         self.wire

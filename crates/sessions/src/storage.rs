@@ -22,6 +22,7 @@ pub mod verify;
 mod writer;
 
 use std::io;
+use std::sync::Arc;
 
 pub use directory::RecordingDirectory;
 pub use directory::StoredParts;
@@ -44,6 +45,34 @@ pub trait RecordingStore: Send + Sync {
 
     /// The sessions, from the oldest. Other files are left out.
     fn sessions(&self) -> io::Result<Vec<SessionName>>;
+
+    /// Removes a session that did not begin: it has its first document and no other object. A store that removes nothing keeps
+    /// it.
+    fn discard(&self, _session: &SessionName) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<S: RecordingStore + ?Sized> RecordingStore for Arc<S> {
+    fn put(&self, session: &SessionName, object: &ObjectName, content: &[u8]) -> io::Result<()> {
+        (**self).put(session, object, content)
+    }
+
+    fn get(&self, session: &SessionName, object: &ObjectName) -> io::Result<Option<Vec<u8>>> {
+        (**self).get(session, object)
+    }
+
+    fn objects(&self, session: &SessionName) -> io::Result<Vec<ObjectName>> {
+        (**self).objects(session)
+    }
+
+    fn sessions(&self) -> io::Result<Vec<SessionName>> {
+        (**self).sessions()
+    }
+
+    fn discard(&self, session: &SessionName) -> io::Result<()> {
+        (**self).discard(session)
+    }
 }
 
 #[cfg(test)]

@@ -140,6 +140,7 @@ impl ConfigResolver<'_> {
         let authorization_template = file.map(|file| file.below("authorization", &file.values.authorization));
         let admission_template = file.map(|file| file.below("admission", &file.values.admission));
         let audit_template = file.map(|file| file.below("audit", &file.values.audit));
+        let session_template = file.map(|file| file.below("sessions", &file.values.sessions));
         let limit_template = file.map(|file| file.below("limits", &file.values.limits));
         let controller_template =
             file.map(|file| file.below("controllerManager", &file.values.controller_manager));
@@ -163,6 +164,10 @@ impl ConfigResolver<'_> {
             let own = (!own.is_empty()).then(|| given.below("audit", own));
             let layers = [audit_template.clone(), own, Some(flags.audit.layer())];
             let audit = self.section(layers).and_then(|given| self.audit(&given));
+            let own = &given.values.sessions;
+            let own = (!own.is_empty()).then(|| given.below("sessions", own));
+            let layers = [session_template.clone(), own, Some(flags.sessions.layer())];
+            let sessions = self.section(layers).and_then(|given| self.sessions(&given));
             let own = &given.values.limits;
             let own = (!own.is_empty()).then(|| given.below("limits", own));
             let layers = [limit_template.clone(), own, Some(flags.limits.layer())];
@@ -207,6 +212,7 @@ impl ConfigResolver<'_> {
                     authorization,
                     admission,
                     audit,
+                    sessions,
                     limits,
                     controllers,
                 });

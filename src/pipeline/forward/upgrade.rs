@@ -1,8 +1,12 @@
 //! Upgrades (exec, attach, port-forward): a tunnel opens only after a 101 from the backend for exactly the requested
 //! protocol. Any other response is returned as a response, and the connection is not reused.
 //!
+//! The bytes pass as they are. Where a rule of the session policy ends the session, a frame with the reason follows those of the
+//! server.
+//!
 //! A raw pipe after a failed upgrade would hand the client the gateway's own credential (CVE-2018-1002105).
 
+use std::future::pending;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,7 +20,9 @@ use portcullis_http::body::{Body, EndGuard};
 use portcullis_http::hop_by_hop::strip_hop_by_hop;
 use portcullis_http::transport::Incoming;
 use portcullis_sessions::decoder::Side;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf, copy, split};
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf, ReadHalf, WriteHalf, copy, split,
+};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::debug;
 
@@ -27,6 +33,8 @@ use crate::pipeline::session::{ObservedSession, TunnelEnd};
 
 /// How long one direction may still deliver bytes after the other one has ended.
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The buffer of one direction of a session that a rule may end; that of `tokio::io::copy` is as large.
+const RULED_BUFFER: usize = 8 << 10;
 
 /// Sends an upgrade request and, after a 101, tunnels until either side ends or `deadline` expires. `request` has no
 /// hop-by-hop headers; the tunnel's guard is dropped when it ends. A tunnel has no idle limit, and only an unauthenticated
@@ -105,9 +113,25 @@ async fn copy_both_ways(client: Upgraded, backend: Upgraded, session: Option<&Ob
     let (from_backend, to_backend) = split(TokioIo::new(backend));
     let mut out =
         Box::pin(copy_one_way(ObservedRead { from: from_client, side: Side::Client, session }, to_backend));
-    let mut back =
-        Box::pin(copy_one_way(ObservedRead { from: from_backend, side: Side::Server, session }, to_client));
+    let from_backend = ObservedRead { from: from_backend, side: Side::Server, session };
+    let ruled = session.filter(|session| session.has_rules());
+    let mut back = Box::pin(async move {
+        match ruled {
+            Some(session) => copy_until_over(from_backend, to_client, session).await,
+            None => copy_one_way(from_backend, to_client).await,
+        }
+    });
+    let ruled_end = async {
+        match ruled {
+            Some(session) => session.ruled_end().await,
+            None => pending().await,
+        }
+    };
     let (end, ended) = tokio::select! {
+        end = ruled_end => {
+            timeout(HALF_CLOSE_DRAIN_TIMEOUT, back).await.ok();
+            (end, Ok(()))
+        }
         ended = &mut out => {
             timeout(HALF_CLOSE_DRAIN_TIMEOUT, back).await.ok();
             (TunnelEnd::Client, ended)
@@ -131,6 +155,41 @@ where
     let copied = copy(&mut from, &mut to).await;
     let ended = to.shutdown().await;
     copied.map(|_| ()).and(ended)
+}
+
+/// Copies what the server sends to its end, or until a rule has ended the session. Then the client gets the reason, if all that was
+/// read is written and its protocol permits.
+async fn copy_until_over<T>(
+    mut from: ObservedRead<'_, T>,
+    mut to: WriteHalf<T>,
+    session: &ObservedSession,
+) -> io::Result<()>
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let copied = async {
+        let mut buffer = vec![0; RULED_BUFFER];
+        loop {
+            let count = tokio::select! {
+                biased;
+                () = session.over() => {
+                    if let Some(frames) = session.closing_frames() {
+                        to.write_all(&frames).await?;
+                    }
+                    return Ok(());
+                }
+                read = from.read(&mut buffer) => read?,
+            };
+            if count == 0 {
+                return Ok(());
+            }
+            to.write_all(buffer.get(..count).unwrap_or_default()).await?;
+            to.flush().await?;
+        }
+    };
+    let copied: io::Result<()> = copied.await;
+    let ended = to.shutdown().await;
+    copied.and(ended)
 }
 
 /// Reads one direction, and shows the bytes to the session before they are written to the other side: what answers them is

@@ -5,11 +5,13 @@
 //! clients do.
 // apiserver: k8s.io/streaming/pkg/httpstream/wsstream/conn.go, handle; golang.org/x/net/websocket, Codec.Receive
 
+use serde_json::json;
+
 use super::event::{OutputChannel, SessionEvent, Side};
 use super::exit_status::ExitStatusReader;
 use super::forwarded_ports::ForwardedPorts;
 use super::terminal_size::TerminalSizeReader;
-use super::websocket::{FramePart, FrameReader};
+use super::websocket::{FramePart, FrameReader, frame};
 use super::{ProtocolVersion, SessionKind, length};
 
 const STDIN: u8 = 0;
@@ -19,6 +21,10 @@ const ERROR: u8 = 3;
 const RESIZE: u8 = 4;
 /// The highest channel that a message can have: the first byte 255 closes the channel in the second one.
 const CLOSE_SIGNAL: u8 = 255;
+// Of frames. RFC 6455, 11.7 and 11.8
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const NORMAL_CLOSURE: u16 = 1000;
 
 /// Decodes the channels of a session.
 #[derive(Debug)]
@@ -37,11 +43,15 @@ struct Messages {
     sizes: TerminalSizeReader,
     /// The ports of a session that forwards them.
     ports: Option<ForwardedPorts>,
+    /// Whether the server has said how the session ends, or a part of it, or has closed the WebSocket.
+    is_ending: bool,
 }
 
 /// The message that a side is sending.
 #[derive(Debug, Default)]
 struct Message {
+    /// Whether a frame of it has begun.
+    has_begun: bool,
     channel: Option<u8>,
     /// The channel that a close signal names.
     closes: Option<u8>,
@@ -58,6 +68,7 @@ impl ChannelDecoder {
             status: ExitStatusReader::new(version),
             sizes: TerminalSizeReader::default(),
             ports: (kind == SessionKind::PortForward).then(ForwardedPorts::default),
+            is_ending: false,
         };
         Self { client: FrameReader::default(), server: FrameReader::default(), messages }
     }
@@ -75,6 +86,24 @@ impl ChannelDecoder {
         }
     }
 
+    /// The frames by which the client learns why its session ends, as a `Status` of the server would tell it. `None` in the middle
+    /// of a message of the server, after it has said how the session ends, and where errors are no objects.
+    // client-go: tools/remotecommand/{v4,v5}.go, errorDecoderV4
+    pub(super) fn closing_frames(&self, message: &str) -> Option<Vec<u8>> {
+        let Messages { version, server, ports, is_ending, .. } = &self.messages;
+        let is_between = self.server.is_between_frames() && !server.has_begun;
+        if !is_between || *is_ending || ports.is_some() || *version < ProtocolVersion::V4 {
+            return None;
+        }
+        let status = json!({"metadata": {}, "status": "Failure", "message": message});
+        let mut frames = frame(BINARY, &[&[ERROR], status.to_string().as_bytes()].concat());
+        if *version == ProtocolVersion::V5 {
+            frames.extend(frame(BINARY, &[CLOSE_SIGNAL, ERROR]));
+        }
+        frames.extend(frame(CLOSE, &NORMAL_CLOSURE.to_be_bytes()));
+        Some(frames)
+    }
+
     pub(super) fn held(&self) -> usize {
         let Messages { status, sizes, ports, .. } = &self.messages;
         status.held() + sizes.held() + ports.as_ref().map_or(0, ForwardedPorts::held)
@@ -89,6 +118,7 @@ impl Messages {
                 if !continues {
                     *message = Message::default();
                 }
+                message.has_begun = true;
             }
             FramePart::Data(bytes) => {
                 let (channel, content) = match (message.channel, bytes.split_first()) {
@@ -117,6 +147,7 @@ impl Messages {
             }
             FramePart::Close(code) => {
                 if from == Side::Server {
+                    self.is_ending = true;
                     self.status.end(events);
                 }
                 events(SessionEvent::WebSocketClosed { by: from, code });
@@ -144,7 +175,10 @@ impl Messages {
             (Side::Client, RESIZE) => self.sizes.read(bytes, events),
             (Side::Server, STDOUT) => events(SessionEvent::Output { channel: OutputChannel::Stdout, bytes }),
             (Side::Server, STDERR) => events(SessionEvent::Output { channel: OutputChannel::Stderr, bytes }),
-            (Side::Server, ERROR) => self.status.read(bytes, events),
+            (Side::Server, ERROR) => {
+                self.is_ending = true;
+                self.status.read(bytes, events);
+            }
             // Both sides ignore messages of other channels.
             _ if offset == 0 => {
                 events(SessionEvent::Skipped { from, why: "a message of a channel without a meaning" });

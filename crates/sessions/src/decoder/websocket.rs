@@ -53,7 +53,28 @@ pub(super) enum FramePart<'a> {
     Close(Option<u16>),
 }
 
+/// A frame of a server: whole, and without a mask. The payload has less than 64 KiB.
+// RFC 6455, 5.2
+pub(super) fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap_or(u16::MAX);
+    let mut frame = vec![0x80 | opcode];
+    match u8::try_from(length) {
+        Ok(short @ ..126) => frame.push(short),
+        _ => {
+            frame.push(126);
+            frame.extend(length.to_be_bytes());
+        }
+    }
+    frame.extend(payload.iter().take(length.into()));
+    frame
+}
+
 impl FrameReader {
+    /// Whether the next byte is the first one of a frame.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.frame.is_none() && self.head.is_empty()
+    }
+
     pub(super) fn read(&mut self, mut bytes: &[u8], parts: &mut dyn FnMut(FramePart<'_>)) {
         loop {
             if let Some(frame) = &mut self.frame {

@@ -62,6 +62,11 @@ impl RecordingDirectory {
         Ok(Self { path: path.to_owned() })
     }
 
+    /// The directory, which exists.
+    pub fn existing(path: &Path) -> Self {
+        Self { path: path.to_owned() }
+    }
+
     fn session(&self, session: &SessionName) -> PathBuf {
         self.path.join(session.as_str())
     }
@@ -115,6 +120,20 @@ impl RecordingStore for RecordingDirectory {
 
     fn sessions(&self) -> io::Result<Vec<SessionName>> {
         names(&self.path, SessionName::parse)
+    }
+
+    fn discard(&self, session: &SessionName) -> io::Result<()> {
+        let objects = self.objects(session)?;
+        if objects.iter().any(|object| !matches!(object, ObjectName::Start | ObjectName::StartLink)) {
+            return Err(io::Error::other("has begun"));
+        }
+        let directory = self.session(session);
+        // A document without its link is a session whose writer was killed.
+        for object in objects.iter().rev() {
+            fs::remove_file(directory.join(object.to_string()))?;
+        }
+        fs::remove_dir(&directory)?;
+        sync_directory(&self.path)
     }
 }
 

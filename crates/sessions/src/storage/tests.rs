@@ -410,3 +410,24 @@ fn names_of_objects_are_unique() {
         assert_eq!(ObjectName::parse(text), None, "{text}");
     }
 }
+
+#[test]
+fn a_session_that_did_not_begin_is_removed_and_no_other() {
+    let recorded = Recorded::new();
+    drop(recorded.begin());
+    recorded.store.discard(&name()).unwrap();
+    assert_eq!(recorded.store.sessions().unwrap(), []);
+    // Its writer was killed between the document and its link.
+    drop(recorded.begin());
+    fs::remove_file(recorded.path("session.link")).unwrap();
+    recorded.store.discard(&name()).unwrap();
+    assert_eq!(recorded.store.sessions().unwrap(), []);
+
+    let mut writer = recorded.begin();
+    assert!(writer.write(Duration::ZERO, b"0123456789").unwrap());
+    assert!(recorded.store.discard(&name()).is_err());
+    assert_eq!((recorded.problems(), recorded.verify().parts), (Vec::new(), 1));
+    fs::write(recorded.path("notes"), "of a person").unwrap();
+    assert!(recorded.store.discard(&name()).is_err());
+    assert!(recorded.path("notes").exists() && recorded.path("session.json").exists());
+}

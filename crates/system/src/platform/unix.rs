@@ -63,6 +63,11 @@ pub fn is_open_to_others(metadata: &Metadata) -> bool {
     metadata.mode() & 0o077 != 0
 }
 
+/// Whether the mode lets every user do anything with the file or directory, and not only a group.
+pub fn is_open_to_all(metadata: &Metadata) -> bool {
+    metadata.mode() & 0o007 != 0
+}
+
 /// Whether the mode lets other users write to the file or directory.
 pub fn is_writable_for_others(metadata: &Metadata) -> bool {
     metadata.mode() & 0o022 != 0

@@ -75,6 +75,11 @@ pub fn is_open_to_others(_: &Metadata) -> bool {
 }
 
 /// Not known: see the head of this file.
+pub fn is_open_to_all(_: &Metadata) -> bool {
+    false
+}
+
+/// Not known: see the head of this file.
 pub fn is_writable_for_others(_: &Metadata) -> bool {
     false
 }

@@ -1,6 +1,6 @@
 //! The rules of the protocols, as tables.
 
-use super::streams::websocket::{BINARY, CONTINUATION, frame, message};
+use super::streams::websocket::{BINARY, CLOSE, CONTINUATION, frame, message};
 use super::streams::{EXIT_7, SUCCESS, channels, spdy_ports, spdy_session, tunnelled};
 use super::*;
 use Side::{Client, Server};
@@ -265,4 +265,47 @@ fn the_protocol_is_that_of_the_response() {
     let unreadable = |side| Seen::Unreadable(side, "the protocol of the stream is not known");
     let sent = [(Client, vec![1]), (Server, vec![2]), (Client, vec![3])];
     assert_eq!(decode(StreamProtocol::Unknown, EXEC, &sent), [unreadable(Client), unreadable(Server)]);
+}
+
+/// What a client reads of the frames that end a session, after what the server has sent.
+fn told(protocol: StreamProtocol, kind: SessionKind, sent: &[u8], reason: &str) -> Option<Vec<Seen>> {
+    let mut decoder = Decoder::new(protocol, kind);
+    decoder.push(Server, sent, &mut |_| ());
+    let frames = decoder.closing_frames(reason)?;
+    Some(decode(protocol, kind, &[(Server, frames)]))
+}
+
+#[test]
+fn a_client_is_told_why_its_session_ends() {
+    let long = "x".repeat(300);
+    let (_, output) = message(Server, 1, "a");
+    for protocol in [V4, V5] {
+        for reason in ["a reason", &long] {
+            let expected = vec![Seen::Failed(reason.to_owned()), Seen::WebSocketClosed(Server, Some(1000))];
+            assert_eq!(told(protocol, EXEC, &output, reason), Some(expected.clone()), "{protocol:?}");
+            assert_eq!(told(protocol, SessionKind::Attach, &[], reason), Some(expected));
+        }
+    }
+}
+
+#[test]
+fn a_client_is_told_nothing_where_it_would_not_understand_it() {
+    let (_, output) = message(Server, 1, "a");
+    let (_, status) = message(Server, 3, SUCCESS);
+    let (_, half) = frame(Server, BINARY, false, &[1, b'a']);
+    let (_, close) = frame(Server, CLOSE, true, &1000_u16.to_be_bytes());
+    for (name, protocol, kind, sent) in [
+        ("errors are texts", StreamProtocol::Channels(ProtocolVersion::TextErrors), EXEC, &output[..]),
+        ("SPDY", SPDY, EXEC, &[]),
+        ("a tunnel", StreamProtocol::TunnelledSpdy, PORTS, &[]),
+        ("ports", V4, PORTS, &[]),
+        ("an unknown protocol", StreamProtocol::Unknown, EXEC, &[]),
+        ("in a head", V5, EXEC, &output[..1]),
+        ("in a payload", V5, EXEC, &output[..3]),
+        ("between two frames of a message", V5, EXEC, &half),
+        ("after the status", V5, EXEC, &status),
+        ("after the close", V5, EXEC, &close),
+    ] {
+        assert_eq!(told(protocol, kind, sent, "a reason"), None, "{name}");
+    }
 }

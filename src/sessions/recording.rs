@@ -1,0 +1,158 @@
+//! The recording of one session, as its tunnel sees it: events become lines at once, in their order.
+//!
+//! A recording shows what is missing in it. A session that must be recorded ends instead.
+
+use std::sync::Arc;
+
+use portcullis_sessions::decoder::{SessionEvent, Side};
+use portcullis_sessions::policy::{RecordingLevel, SessionDecision};
+use portcullis_sessions::recording::Recorder;
+use portcullis_sessions::recording::metadata::{SessionEnd, SessionStart};
+use portcullis_sessions::storage::PartForm;
+use portcullis_system::text::shortened;
+use tokio::time::Instant;
+
+use super::failures::RecordingFailure;
+use super::queue::{Ending, LineKind};
+use super::writer::QueuedSession;
+
+/// The form of a recording that has the documents alone.
+pub(super) const FORM_WITHOUT_CONTENT: PartForm = PartForm::JsonLines;
+/// The most bytes that one byte of the session becomes in a line: a control character is six in JSON.
+const MAX_ESCAPED: usize = 6;
+/// The most bytes of the lines of an event beside its text: times, codes, the header.
+const MAX_LINE_OVERHEAD: usize = 4 << 10;
+/// The most characters of the title, which is in the header.
+const MAX_TITLE: usize = 256;
+/// Marks a gap.
+const GAP: &str = "the recording could not keep up";
+
+/// The recording of an open session. Dropped before the session is opened, it is removed.
+#[derive(Debug)]
+pub(crate) struct SessionRecording {
+    /// `None`: only the documents are stored.
+    recorder: Option<Recorder>,
+    has_input: bool,
+    queue: QueuedSession,
+    is_required: bool,
+    /// When the session was opened.
+    opened: Option<Instant>,
+    /// The sender of what is left out since the last line.
+    gap: Option<Side>,
+    has_ended: bool,
+}
+
+/// Makes the lines of a session.
+pub(super) fn recorder(start: &SessionStart, started: u64, has_input: bool) -> Recorder {
+    if start.tty {
+        let title = shortened(&format!("{}/{}", start.namespace, start.pod), MAX_TITLE);
+        Recorder::of_terminal(started, &title, has_input)
+    } else {
+        Recorder::of_channels(started, has_input)
+    }
+}
+
+impl SessionRecording {
+    pub(super) fn new(recorder: Option<Recorder>, queue: QueuedSession, decision: SessionDecision) -> Self {
+        let SessionDecision { level, required: is_required, .. } = decision;
+        let has_input = level == RecordingLevel::InputAndOutput;
+        Self { recorder, has_input, queue, is_required, opened: None, gap: None, has_ended: false }
+    }
+
+    /// The name of the recording.
+    pub(crate) fn name(&self) -> &str {
+        self.queue.name()
+    }
+
+    /// The session is open: times count from now.
+    pub(crate) fn open(&mut self) {
+        self.opened.get_or_insert_with(Instant::now);
+    }
+
+    /// Completes when the session must be recorded and cannot be any more.
+    pub(crate) fn failed(&self) -> impl Future<Output = ()> + Send + use<> {
+        let lines = Arc::clone(self.queue.lines());
+        async move { lines.failed().await }
+    }
+
+    /// Records an event, or that it is left out.
+    pub(crate) fn record(&mut self, event: &SessionEvent<'_>) {
+        let Some(opened) = self.opened.filter(|_| !self.has_ended) else { return };
+        let Some(recorder) = &mut self.recorder else { return };
+        let Some((side, kind, size)) = measured(event, self.has_input) else { return };
+        let elapsed = opened.elapsed();
+        if let SessionEvent::Unreadable { why, .. } = event {
+            self.queue.note(&RecordingFailure::Unreadable(why));
+            if self.is_required {
+                self.queue.lines().fail();
+            }
+        }
+        let most = size.saturating_mul(MAX_ESCAPED).saturating_add(2 * MAX_LINE_OVERHEAD);
+        let gap = self.gap;
+        let is_recorded = self.queue.lines().append(most, kind, |lines| {
+            if let Some(from) = gap {
+                recorder.record(elapsed, &SessionEvent::Skipped { from, why: GAP }, lines);
+            }
+            recorder.record(elapsed, event, lines);
+        });
+        if is_recorded {
+            self.gap = None;
+            return;
+        }
+        self.gap.get_or_insert(side);
+        if self.queue.lines().note_gap() {
+            self.queue.note(&RecordingFailure::Slow);
+        }
+        // What is left out cannot be recorded later.
+        if self.is_required {
+            self.queue.lines().fail();
+        }
+    }
+
+    /// The session has ended. `end` lacks the time.
+    pub(crate) fn end(&mut self, end: SessionEnd) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let end = SessionEnd { end: self.queue.now(), ..end };
+        if let (Some(recorder), Some(opened)) = (&mut self.recorder, self.opened) {
+            let (elapsed, gap) = (opened.elapsed(), self.gap.take());
+            self.queue.lines().append(2 * MAX_LINE_OVERHEAD, LineKind::Other, |lines| {
+                if let Some(from) = gap {
+                    recorder.record(elapsed, &SessionEvent::Skipped { from, why: GAP }, lines);
+                }
+                recorder.finish(elapsed, lines);
+            });
+        }
+        self.queue.lines().end(Ending::Ended(Box::new(end)));
+    }
+}
+
+impl Drop for SessionRecording {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            let is_open = self.opened.is_some();
+            self.queue.lines().end(if is_open { Ending::Ended(Box::default()) } else { Ending::NotOpened });
+        }
+    }
+}
+
+/// The sender of an event, whether it has content, and the size of its text; `None` if it has no line.
+fn measured(event: &SessionEvent<'_>, has_input: bool) -> Option<(Side, LineKind, usize)> {
+    Some(match event {
+        SessionEvent::Forwarded { .. } | SessionEvent::WebSocketClosed { .. } => return None,
+        SessionEvent::Input(_) if !has_input => return None,
+        SessionEvent::Input(bytes) => (Side::Client, LineKind::Content, bytes.len()),
+        SessionEvent::Output { bytes, .. } => (Side::Server, LineKind::Content, bytes.len()),
+        SessionEvent::Failed { message } => (Side::Server, LineKind::Other, message.len()),
+        SessionEvent::Exit { .. } => (Side::Server, LineKind::Other, 0),
+        SessionEvent::Skipped { from, .. } | SessionEvent::Unreadable { from, .. } => {
+            (*from, LineKind::Content, 0)
+        }
+        // A client can make as many as it likes.
+        SessionEvent::InputEnded
+        | SessionEvent::Resize { .. }
+        | SessionEvent::ConnectionOpened { .. }
+        | SessionEvent::ConnectionClosed { .. } => (Side::Client, LineKind::Content, 0),
+    })
+}
