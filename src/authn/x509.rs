@@ -356,14 +356,14 @@ pub(super) struct ChainRefusal {
 struct RefusedLeaf {
     /// The log's identifier.
     identifier: String,
-    /// Whether it has a PodIdentity extension.
-    claims_pod: bool,
+    /// Whether it has a PodIdentity extension, and is refused for another reason than its CA, such as its end.
+    is_bad_pod: bool,
 }
 
 impl ChainRefusal {
-    /// Whether the certificate has a PodIdentity extension: that no CA of users has signed it is then not the reason to tell.
-    pub(super) fn claims_pod(&self) -> bool {
-        self.leaf.as_ref().is_some_and(|leaf| leaf.claims_pod)
+    /// Whether this is the reason to tell, and not that no CA of users has signed the certificate.
+    pub(super) fn is_of_pod(&self) -> bool {
+        self.leaf.as_ref().is_some_and(|leaf| leaf.is_bad_pod)
     }
 
     /// The error of an authenticator by this name, with its step.
