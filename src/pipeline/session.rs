@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
 use portcullis_go::url::query;
 use portcullis_sessions::decoder::{SessionKind, StreamProtocol};
-use portcullis_system::text::shortened;
+use portcullis_system::text::{sanitized, shortened};
 
 use crate::request::info::RequestInfo;
 pub(super) use observed::{ObservedSession, SessionObserver, TunnelEnd};
@@ -71,6 +71,11 @@ impl SessionOptions {
     }
 }
 
+/// A text of a client as an annotation has it: a log may be read on a terminal.
+fn plain(text: &str) -> String {
+    shortened(&sanitized(text), MAX_TEXT)
+}
+
 /// The annotations of a request that opens a session.
 pub(super) fn annotations_of_request(
     kind: SessionKind,
@@ -78,10 +83,10 @@ pub(super) fn annotations_of_request(
 ) -> impl Iterator<Item = (&'static str, String)> {
     let SessionOptions { container, command, tty, stdin } = SessionOptions::of(kind, query);
     let command =
-        (!command.is_empty()).then(|| shortened(&serde_json::Value::from(command).to_string(), MAX_TEXT));
+        (!command.is_empty()).then(|| plain(&serde_json::Value::from(command).to_string()));
     let flag = |is_set: bool| is_set.then(|| "true".to_owned());
     [
-        (CONTAINER, container.map(|container| shortened(&container, MAX_TEXT))),
+        (CONTAINER, container.map(|container| plain(&container))),
         (COMMAND, command),
         (TTY, flag(tty)),
         (STDIN, flag(stdin)),
@@ -161,6 +166,8 @@ mod tests {
         ] {
             assert_eq!(text(kind, query), expected, "{query}");
         }
+        let obeyed = text(SessionKind::Exec, "container=a%C2%9D52&command=%C2%9Bb");
+        assert_eq!(obeyed, "container=a\u{fffd}52 command=[\"\u{fffd}b\"]");
         let long = text(SessionKind::Exec, &format!("command={}", "x".repeat(100_000)));
         assert!(long.len() < 1100 && long.ends_with('…'), "{}", long.len());
         assert_eq!(annotations_of_request(SessionKind::Exec, None).count(), 0);

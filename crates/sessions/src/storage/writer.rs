@@ -56,7 +56,7 @@ impl<S: RecordingStore> SessionWriter<S> {
     }
 
     /// Takes whole lines at a time of any clock that does not go back. Writes a part when it is due; returns whether it did. After an
-    /// error the part is still pending, and the next call tries again. Beyond [`MAX_OBJECT`] of pending lines, the lines of the call
+    /// error the part is still pending, and the next part or [`Self::flush`] tries again. Beyond [`MAX_OBJECT`] of pending lines, the lines of the call
     /// are lost, with an error of the kind `StorageFull`.
     pub fn write(&mut self, now: Duration, lines: &[u8]) -> io::Result<bool> {
         let mut has_written = false;
@@ -74,7 +74,7 @@ impl<S: RecordingStore> SessionWriter<S> {
             self.pending.extend_from_slice(lines);
         }
         let is_old = self.since.is_some_and(|since| now.saturating_sub(since) >= self.limits.age);
-        if self.unwritten.is_none() && self.pending.len() < self.limits.size && !is_old {
+        if self.pending() < self.limits.size && !is_old {
             return Ok(has_written);
         }
         self.flush()
