@@ -82,8 +82,7 @@ pub(super) fn annotations_of_request(
     query: Option<&str>,
 ) -> impl Iterator<Item = (&'static str, String)> {
     let SessionOptions { container, command, tty, stdin } = SessionOptions::of(kind, query);
-    let command =
-        (!command.is_empty()).then(|| plain(&serde_json::Value::from(command).to_string()));
+    let command = (!command.is_empty()).then(|| plain(&serde_json::Value::from(command).to_string()));
     let flag = |is_set: bool| is_set.then(|| "true".to_owned());
     [
         (CONTAINER, container.map(|container| plain(&container))),
