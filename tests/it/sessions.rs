@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use serde_json::{Map, Value, json};
+use testkit::self_check;
 use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, full, get, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -22,7 +23,11 @@ const SUCCESS: &str = r#"{"metadata":{},"status":"Success"}"#;
 /// client does. It answers access reviews, and refuses sessions of the pod `refused`.
 async fn switching(pki: &Pki, protocol: (&'static str, &'static str), sent: Vec<Vec<u8>>) -> FakeBackend {
     let (upgrade, version) = protocol;
-    FakeBackend::start(pki, H2, move |mut request: Request<Incoming>| {
+    let self_check = |request: &Request<Incoming>| {
+        let is_review = request.uri().path().ends_with("/subjectaccessreviews");
+        if is_review { None } else { self_check::answer(request) }
+    };
+    FakeBackend::with_self_check(pki, H2, self_check, move |mut request: Request<Incoming>| {
         if request.uri().path().ends_with("/subjectaccessreviews") {
             let review = json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
                                 "spec": {}, "status": {"allowed": true}});

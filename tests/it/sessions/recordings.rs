@@ -406,7 +406,8 @@ async fn rules_match_the_client_and_the_documents_have_the_user_whom_it_imperson
         drop(tunnel);
         let recording = recorded.ended().await;
         let SessionStart { user, client, .. } = &recording.start;
-        assert_eq!((user.name.as_str(), &user.groups[..]), ("bob", groups), "{mode}");
+        assert_eq!(user.name, "bob", "{mode}");
+        assert_eq!(user.groups, groups, "{mode}");
         let client = client.as_ref().unwrap();
         assert_eq!((client.name.as_str(), client.groups[0].as_str()), ("alice", "developers"), "{mode}");
     }

@@ -75,6 +75,8 @@ impl RecordingDirectory {
     fn writable(&self, session: &SessionName, object: ObjectName) -> io::Result<PathBuf> {
         let directory = self.session(session);
         if object == ObjectName::Start && !directory.try_exists()? {
+            // One that was removed is not made again: its volume may be gone.
+            fs::metadata(&self.path)?;
             create_private_directory(&directory)?;
             sync_directory(&self.path)?;
         }

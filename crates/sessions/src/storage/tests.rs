@@ -431,3 +431,13 @@ fn a_session_that_did_not_begin_is_removed_and_no_other() {
     assert!(recorded.store.discard(&name()).is_err());
     assert!(recorded.path("notes").exists() && recorded.path("session.json").exists());
 }
+
+#[test]
+fn a_directory_that_was_removed_is_not_made_again() {
+    let recorded = Recorded::new();
+    fs::remove_dir(recorded.root.path().join("recordings")).unwrap();
+    let begun =
+        SessionWriter::begin(&recorded.store, name(), &SessionStart::default(), PartForm::Cast, LIMITS);
+    assert_eq!(begun.unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert!(!recorded.root.path().join("recordings").exists());
+}
