@@ -48,8 +48,8 @@ fn record(
     end: Option<SessionEnd>,
 ) -> SessionName {
     let name = SessionName::new(started, audit_id, [7; 8]);
-    let start =
-        SessionStart { audit_id: audit_id.to_owned(), start: "2026-01-02T15:04:05.678Z".to_owned(), ..start };
+    let time = if started == STARTED { "2026-01-02T15:04:05.678Z" } else { "2026-01-02T16:04:05.678Z" };
+    let start = SessionStart { audit_id: audit_id.to_owned(), start: time.to_owned(), ..start };
     let mut recorder = if start.tty {
         Recorder::of_terminal(started.as_secs(), "shop/web-0", false)
     } else {
@@ -144,7 +144,7 @@ fn the_page_is_the_output_of_the_commands() {
     let played = transcript::replay(&page, &[], directory.path(), |command| {
         command.env("PATH", &path).env("NO_COLOR", "1");
     });
-    assert_eq!(played.unwrap(), 9);
+    assert_eq!(played.unwrap(), 10);
 }
 
 /// The page has the table of the filter itself.
