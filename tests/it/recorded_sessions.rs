@@ -180,7 +180,7 @@ fn mistakes_have_their_exit_codes() {
         ("show --directory recordings nothing", 1, "nothing: is no session in recordings"),
         ("show --directory recordings ../recordings", 1, "is no session in"),
         ("play --directory recordings --speed 0 nothing", 64, "give a number from 0.001"),
-        ("play --directory recordings --idle-limit -1s nothing", 64, "negative"),
+        ("play --directory recordings --idle-limit=-1s nothing", 64, "negative"),
         ("export --directory recordings --force nothing", 64, "--out"),
         ("verify --directory recordings", 64, "--all"),
         ("verify --directory recordings --all nothing", 64, "--all"),
@@ -274,7 +274,7 @@ fn a_terminal_gets_the_session_in_time_and_ctrl_c_restores_it() {
     // A million times as fast.
     let line = format!("{play} --speed 1e6 long; echo \"code $?.\"");
     let seen = on_terminal(directory.path(), &line, &[], |_| ());
-    assert!(seen.contains("second half\r\n") && seen.contains("code 0."), "{seen:?}");
+    assert!(seen.contains("second half\r\r\n") && seen.contains("code 0."), "{seen:?}");
     assert!(seen.contains("--raw writes them"), "{seen:?}");
     let line = format!("{play} --idle-limit 1ms --raw long; echo \"code $?.\"");
     let seen = on_terminal(directory.path(), &line, &[], |_| ());
