@@ -48,8 +48,8 @@ fn record(
     end: Option<SessionEnd>,
 ) -> SessionName {
     let name = SessionName::new(started, audit_id, [7; 8]);
-    let start =
-        SessionStart { audit_id: audit_id.to_owned(), start: "2026-01-02T15:04:05.678Z".to_owned(), ..start };
+    let time = if started == STARTED { "2026-01-02T15:04:05.678Z" } else { "2026-01-02T16:04:05.678Z" };
+    let start = SessionStart { audit_id: audit_id.to_owned(), start: time.to_owned(), ..start };
     let mut recorder = if start.tty {
         Recorder::of_terminal(started.as_secs(), "shop/web-0", false)
     } else {
@@ -144,7 +144,7 @@ fn the_page_is_the_output_of_the_commands() {
     let played = transcript::replay(&page, &[], directory.path(), |command| {
         command.env("PATH", &path).env("NO_COLOR", "1");
     });
-    assert_eq!(played.unwrap(), 9);
+    assert_eq!(played.unwrap(), 10);
 }
 
 /// The page has the table of the filter itself.
@@ -180,7 +180,7 @@ fn mistakes_have_their_exit_codes() {
         ("show --directory recordings nothing", 1, "nothing: is no session in recordings"),
         ("show --directory recordings ../recordings", 1, "is no session in"),
         ("play --directory recordings --speed 0 nothing", 64, "give a number from 0.001"),
-        ("play --directory recordings --idle-limit -1s nothing", 64, "negative"),
+        ("play --directory recordings --idle-limit=-1s nothing", 64, "negative"),
         ("export --directory recordings --force nothing", 64, "--out"),
         ("verify --directory recordings", 64, "--all"),
         ("verify --directory recordings --all nothing", 64, "--all"),
@@ -274,7 +274,7 @@ fn a_terminal_gets_the_session_in_time_and_ctrl_c_restores_it() {
     // A million times as fast.
     let line = format!("{play} --speed 1e6 long; echo \"code $?.\"");
     let seen = on_terminal(directory.path(), &line, &[], |_| ());
-    assert!(seen.contains("second half\r\n") && seen.contains("code 0."), "{seen:?}");
+    assert!(seen.contains("second half\r\r\n") && seen.contains("code 0."), "{seen:?}");
     assert!(seen.contains("--raw writes them"), "{seen:?}");
     let line = format!("{play} --idle-limit 1ms --raw long; echo \"code $?.\"");
     let seen = on_terminal(directory.path(), &line, &[], |_| ());
