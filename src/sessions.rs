@@ -24,6 +24,7 @@ use portcullis_limits::budget::{Budget, BudgetShares};
 use portcullis_limits::fair_limiter::{FairLimiter, Permit, Shares};
 use portcullis_limits::{ClusterOwner, Owner};
 use portcullis_sessions::policy::{RecordingLevel, SessionAttributes, SessionDecision, SessionPolicy};
+use portcullis_sessions::recording::Recorder;
 use portcullis_sessions::recording::metadata::SessionStart;
 use portcullis_sessions::storage::{RecordingDirectory, SessionName};
 use portcullis_system::clock::{Clock, UnixTime};
@@ -226,7 +227,7 @@ impl ClusterSessions {
         let has_input = decision.level == RecordingLevel::InputAndOutput;
         let recorder = (decision.level >= RecordingLevel::Output)
             .then(|| recording::recorder(&start, now.as_secs(), has_input));
-        let form = recorder.as_ref().map_or(recording::FORM_WITHOUT_CONTENT, |recorder| recorder.part_form());
+        let form = recorder.as_ref().map_or(recording::FORM_WITHOUT_CONTENT, Recorder::part_form);
         let queue = recorded.begin(start, form, decision.required).await?;
         Ok(SessionRecording::new(recorder, queue, decision))
     }

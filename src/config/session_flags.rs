@@ -1,5 +1,4 @@
 //! The flags of sessions. They have a cluster's section of the configuration file, `sessions`.
-#![expect(clippy::doc_markdown, reason = "the doc comments are the text of --help")]
 
 use std::path::PathBuf;
 

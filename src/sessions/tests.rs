@@ -230,7 +230,6 @@ async fn what_was_not_opened_leaves_nothing() {
     assert_eq!(recorded.store.sessions().unwrap(), []);
 }
 
-// threat: recording-gap
 #[tokio::test(start_paused = true)]
 async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
     let recorded = Recorded::new();
@@ -264,7 +263,6 @@ async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
     assert_eq!(recorded.held(), 0);
 }
 
-// threat: recording-gap
 #[tokio::test(start_paused = true)]
 async fn a_user_with_many_sessions_makes_gaps_in_its_own_recordings_alone() {
     let share = 3 << 20;
@@ -288,7 +286,6 @@ async fn a_user_with_many_sessions_makes_gaps_in_its_own_recordings_alone() {
     assert_eq!(recorded.held(), 0);
 }
 
-// threat: recording-hang
 #[tokio::test(start_paused = true)]
 async fn a_user_whose_writes_hang_leaves_threads_to_others() {
     let recorded = Recorded::new();
@@ -312,7 +309,6 @@ async fn a_user_whose_writes_hang_leaves_threads_to_others() {
     assert_eq!(recorded.held(), 0);
 }
 
-// threat: recording-hang
 #[tokio::test(start_paused = true)]
 async fn a_store_that_hangs_refuses_a_session_in_time() {
     let recorded = Recorded::new();
@@ -336,7 +332,6 @@ async fn a_store_that_hangs_refuses_a_session_in_time() {
     assert_eq!(recorded.store.sessions().unwrap(), []);
 }
 
-// threat: unrecorded-session
 #[tokio::test(start_paused = true)]
 async fn a_session_that_must_be_recorded_ends_with_its_first_failure() {
     let recorded = Recorded::new();

@@ -168,9 +168,10 @@ async fn annotations(log: &Path, stage: &str) -> Map<String, Value> {
 /// A message of a channel, of the server.
 fn message(channel: u8, content: &str) -> Vec<u8> {
     let length = u16::try_from(content.len() + 1).unwrap();
-    let head = match u8::try_from(length) {
-        Ok(short @ ..126) => vec![0x82, short],
-        _ => [&[0x82, 126][..], &length.to_be_bytes()].concat(),
+    let head = if let Ok(short @ ..126) = u8::try_from(length) {
+        vec![0x82, short]
+    } else {
+        [&[0x82, 126][..], &length.to_be_bytes()].concat()
     };
     [&head, &[channel][..], content.as_bytes()].concat()
 }

@@ -58,12 +58,11 @@ pub(super) enum FramePart<'a> {
 pub(super) fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap_or(u16::MAX);
     let mut frame = vec![0x80 | opcode];
-    match u8::try_from(length) {
-        Ok(short @ ..126) => frame.push(short),
-        _ => {
-            frame.push(126);
-            frame.extend(length.to_be_bytes());
-        }
+    if let Ok(short @ ..126) = u8::try_from(length) {
+        frame.push(short);
+    } else {
+        frame.push(126);
+        frame.extend(length.to_be_bytes());
     }
     frame.extend(payload.iter().take(length.into()));
     frame
