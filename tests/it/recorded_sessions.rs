@@ -110,7 +110,7 @@ fn recordings(directory: &Path) {
         (40, stdout("root:x:0:0:root:/root:/bin/sh\n")),
         (41, output(OutputChannel::Stderr, "cat: /missing: No such file or directory\n")),
     ];
-    let started = STARTED + Duration::from_secs(3600);
+    let started = STARTED + Duration::from_hours(1);
     record(directory, started, "7b0f1f0e-93a5-4d0a-8a43-0f4d1c8e6a11", command, &events, None);
 }
 

@@ -122,7 +122,9 @@ impl SessionListFlags {
             }
             // Its line is cleared before others are printed.
             drop(spinner);
-            unreadable.iter().for_each(|problem| report(problem));
+            for problem in &unreadable {
+                report(problem);
+            }
             printer.print_block();
         }
         let is_filtered = self.has_filter() || since.is_some() || until.is_some();

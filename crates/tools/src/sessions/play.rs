@@ -65,7 +65,9 @@ pub(super) fn run(flags: &SessionPlayFlags) -> Result<ExitCode, CommandError> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(ExitCode::FAILURE),
         notes => notes.map_err(|error| CommandError::about("standard output", error))?,
     };
-    notes.iter().for_each(|note| print_error(note));
+    for note in &notes {
+        print_error(note);
+    }
     if let Some(signal) = signal {
         return Ok(signal.exit_code());
     }
@@ -80,7 +82,9 @@ pub(super) fn report_problems(
     name: &SessionName,
 ) -> Result<bool, CommandError> {
     let problems = reader.problems()?;
-    problems.iter().for_each(|problem| print_error(&format!("{name}: {problem}")));
+    for problem in &problems {
+        print_error(&format!("{name}: {problem}"));
+    }
     let objects = directory.objects(name).map_err(|error| CommandError::about(name, error))?;
     if problems.is_empty() && !objects.contains(&ObjectName::End) {
         print_error(&format!("{name}: the recording has no end: the session is open, or was cut off"));

@@ -38,7 +38,9 @@ struct SessionReport {
 pub(super) fn run(flags: &SessionShowFlags) -> Result<ExitCode, CommandError> {
     let (directory, name) = flags.session.open()?;
     let (text, problems) = report(&directory, &name, flags.output.output)?;
-    problems.iter().for_each(|problem| print_error(problem));
+    for problem in &problems {
+        print_error(problem);
+    }
     let printed = print(&for_terminal(&text, std::io::stdout().is_terminal()));
     Ok(if problems.is_empty() { printed } else { ExitCode::FAILURE })
 }

@@ -94,7 +94,7 @@ impl Session {
     pub(super) fn command() -> Self {
         let shell = Self::shell();
         Self {
-            started: STARTED + Duration::from_secs(3600),
+            started: STARTED + Duration::from_hours(1),
             audit_id: "aaaa",
             start: SessionStart {
                 audit_id: "aaaa".to_owned(),
@@ -229,8 +229,7 @@ fn three() -> (Recordings, [SessionName; 3]) {
     let recordings = Recordings::new();
     let shell = recordings.record(&Session::shell());
     let command = recordings.record(&Session::command());
-    let broken =
-        Session { started: STARTED + Duration::from_secs(1800), audit_id: "bbbb", ..Session::shell() };
+    let broken = Session { started: STARTED + Duration::from_mins(30), audit_id: "bbbb", ..Session::shell() };
     let broken = recordings.record(&broken);
     fs::write(recordings.path(&broken, "session.json"), b"{\"kind\": \"\x1b[2J\"}").unwrap();
     (recordings, [shell, command, broken])
@@ -325,7 +324,7 @@ fn a_session_is_shown_with_its_chain() {
     let (recordings, [shell, command, broken]) = three();
     let without_times = |text: String| {
         let lines = text.lines().map(|line| line.split("; last part written").next().unwrap().trim_end());
-        lines.map(|line| format!("{line}\n")).collect::<String>()
+        lines.flat_map(|line| [line, "\n"]).collect::<String>()
     };
     insta::assert_snapshot!("show_ended", recordings.show(shell.as_str(), Output::Text));
     insta::assert_snapshot!("show_open", without_times(recordings.show(command.as_str(), Output::Text)));

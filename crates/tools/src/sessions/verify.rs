@@ -116,7 +116,9 @@ impl SessionVerifyFlags {
             }
             drop(spinner);
             printer.print_block();
-            problems.iter().for_each(|problem| report(problem));
+            for problem in &problems {
+                report(problem);
+            }
         }
         printer.finish("no sessions recorded yet\n")
     }
