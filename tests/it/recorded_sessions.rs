@@ -182,7 +182,7 @@ fn mistakes_have_their_exit_codes() {
         ("play --directory recordings --speed 0 nothing", 64, "give a number from 0.001"),
         ("play --directory recordings --idle-limit=-1s nothing", 64, "negative"),
         ("export --directory recordings --force nothing", 64, "--out"),
-        ("verify --directory recordings", 64, "--all"),
+        ("verify --directory recordings", 64, "<NAME>"),
         ("verify --directory recordings --all nothing", 64, "--all"),
         ("verify --directory recordings nothing", 1, "is no session in recordings"),
     ] {

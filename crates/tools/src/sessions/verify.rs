@@ -120,7 +120,7 @@ impl SessionVerifyFlags {
                 report(problem);
             }
         }
-        printer.finish("no sessions recorded yet\n")
+        printer.finish(if self.all { "no sessions recorded yet\n" } else { "" })
     }
 }
 
