@@ -218,6 +218,12 @@ fn spdy_open(id: u32, stream_type: &str) -> Vec<u8> {
     [&[0x80, 3, 0, 1, 0][..], &length[1..], &payload].concat()
 }
 
+fn spdy_reply(id: u32) -> Vec<u8> {
+    let payload = [&id.to_be_bytes()[..], &spdy_block(id == 1, &[])].concat();
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&[0x80, 3, 0, 2, 0][..], &length[1..], &payload].concat()
+}
+
 fn spdy_data(id: u32, text: &str) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap().to_be_bytes();
     [&id.to_be_bytes()[..], &[0], &length[1..], text.as_bytes()].concat()
@@ -225,14 +231,16 @@ fn spdy_data(id: u32, text: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_session_with_a_terminal_over_spdy_is_an_asciicast() {
+    let streams = [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")];
+    let replies: Vec<u8> = streams.iter().flat_map(|(id, _)| spdy_reply(*id)).collect();
     let sent = [spdy_data(5, "$ ls\r\nfile\r\n"), spdy_data(1, SUCCESS)].concat();
     let protocol = ("SPDY/3.1", "v4.channel.k8s.io");
-    let recorded = Recorded::over(protocol, std::slice::from_ref(&sent), &everything(), &[]).await;
+    let answers = [replies.clone(), sent.clone()];
+    let recorded = Recorded::over(protocol, &answers, &everything(), &[]).await;
     let mut tunnel = recorded.open("/api/v1/namespaces/n/pods/p/attach?tty=true&stdin=true").await;
-    let streams = [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "resize")];
-    let mut from_client: Vec<u8> = streams.iter().flat_map(|(id, kind)| spdy_open(*id, kind)).collect();
-    from_client.extend(spdy_data(7, r#"{"Width":100,"Height":30}"#));
-    from_client.extend(spdy_data(3, "ls\r"));
+    let opened: Vec<u8> = streams.iter().flat_map(|(id, kind)| spdy_open(*id, kind)).collect();
+    exchange(&mut tunnel, &opened, &replies).await;
+    let from_client = [spdy_data(7, r#"{"Width":100,"Height":30}"#), spdy_data(3, "ls\r")].concat();
     exchange(&mut tunnel, &from_client, &sent).await;
     drop(tunnel);
     let recording = recorded.ended().await;

@@ -74,7 +74,7 @@ impl SpdyFrameReader {
                 match frame.payload {
                     Payload::Data if !payload.is_empty() => frames(SpdyFrame::Data(frame.stream, payload))?,
                     Payload::SynStream | Payload::SynReply | Payload::Headers => {
-                        self.headers.read(payload)?
+                        self.headers.read(payload)?;
                     }
                     Payload::Data | Payload::Ignored => {}
                 }

@@ -120,6 +120,7 @@ impl NamespaceSizes {
         }
     }
 
+    // threat: pod-index-flood
     fn admits(&self, namespace: &str, limit: u64) -> bool {
         let own = self.namespaces.get(namespace).copied().unwrap_or(0);
         self.total >= limit || own < limit - self.total
