@@ -163,7 +163,8 @@ mod tests {
         let issued =
             |namespace: &str| format!("{{\"pod\":{{\"namespace\":\"{namespace}\",\"name\":\"p\"}}}}\n");
         let revoked = |namespace: &str| format!("{{\"serial\":\"01\",\"namespace\":\"{namespace}\"}}\n");
-        for of in [issued, revoked] as [fn(&str) -> String; 2] {
+        let kinds: [fn(&str) -> String; 2] = [issued, revoked];
+        for of in kinds {
             let others = ["{\"serial\":\"02\"}\n".to_owned(), "no record".to_owned()].concat();
             let text = [of("a"), of("b"), of("a"), others].concat();
             let sizes = NamespaceSizes::of(&text);
