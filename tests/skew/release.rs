@@ -75,7 +75,7 @@ fn serves_pod_requests(version: &str) -> Vec<String> {
 
 /// The minor version of a release.
 fn minor(release: &str) -> u32 {
-    release.split('.').nth(1).and_then(|minor| minor.parse().ok()).expect("a release of Kubernetes")
+    release.split('.').nth(1).and_then(|minor| minor.parse().ok()).unwrap()
 }
 
 /// The version of requests of certificates for pods.

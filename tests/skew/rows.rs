@@ -320,18 +320,15 @@ async fn pod(release: &Release) -> Outcome {
         "serviceAccountUID": uid(&account), "nodeName": "n1", "nodeUID": uid(&node),
     });
     let key = Key::generate(KeyKind::P256);
-    match release.minor() {
+    if release.minor() < 36 {
         // As their kubelets write it.
-        ..36 => {
-            let proof =
-                key.sign(key.default_algorithm(), uid(&created).as_str().unwrap_or_default().as_bytes());
-            spec["pkixPublicKey"] = BASE64_STANDARD.encode(key.spki()).into();
-            spec["proofOfPossession"] = BASE64_STANDARD.encode(proof).into();
-        }
-        36.. => {
-            let request = Csr::new().with_key(Arc::clone(&key));
-            spec["stubPKCS10Request"] = BASE64_STANDARD.encode(request.der()).into();
-        }
+        let pod_uid = uid(&created);
+        let proof = key.sign(key.default_algorithm(), pod_uid.as_str().unwrap_or_default().as_bytes());
+        spec["pkixPublicKey"] = BASE64_STANDARD.encode(key.spki()).into();
+        spec["proofOfPossession"] = BASE64_STANDARD.encode(proof).into();
+    } else {
+        let request = Csr::new().with_key(Arc::clone(&key));
+        spec["stubPKCS10Request"] = BASE64_STANDARD.encode(request.der()).into();
     }
     let requests =
         format!("/apis/certificates.k8s.io/{}/namespaces/load-4/podcertificaterequests", version.as_str());

@@ -96,6 +96,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use clap::Parser;
+    use portcullis_kubernetes::release::Release;
 
     use super::*;
     use crate::config::flags::ServeFlags;
@@ -113,7 +114,7 @@ mod tests {
     /// The settings, the errors with their fixes, and the warnings.
     fn resolve(flags: &[String], inputs: &mut InputReader) -> Resolved {
         let line = CommandLine::parse_from(["serve".to_owned()].iter().chain(flags));
-        let mut resolver = ConfigResolver::new(inputs, false, Default::default());
+        let mut resolver = ConfigResolver::new(inputs, false, Release::default());
         let given = MergedSection::read([line.serve.sessions.layer()], &mut resolver.unread).unwrap();
         let settings = resolver.sessions(&given);
         let warnings = std::mem::take(&mut resolver.warnings);

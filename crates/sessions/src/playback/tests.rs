@@ -122,7 +122,9 @@ fn a_terminal_is_restored_from_the_modes_that_it_has() {
 
 fn plain(pieces: &[&str]) -> String {
     let (mut filter, mut plain) = (PlainText::default(), String::new());
-    pieces.iter().for_each(|piece| filter.filter(piece, &mut plain));
+    for piece in pieces.iter() {
+        filter.filter(piece, &mut plain);
+    }
     filter.finish(&mut plain);
     plain
 }

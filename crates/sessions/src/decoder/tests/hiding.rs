@@ -45,6 +45,9 @@ fn a_client_cannot_hide_a_frame_of_spdy_in_another_one() {
     }
 }
 
+/// Makes a frame with a header block.
+type Hiding = fn(&mut Opener) -> Sent;
+
 /// Kubernetes' servers ignore these frames, or take them for another stream, and go on with the streams that they have.
 #[test]
 fn a_client_cannot_hide_a_stream_by_another_frame() {
@@ -54,7 +57,6 @@ fn a_client_cannot_hide_a_stream_by_another_frame() {
     let numbered = |kind, id: u32, flags, rest: &[u8]| {
         control(Client, kind, flags, &[&id.to_be_bytes()[..], rest].concat())
     };
-    type Hiding = fn(&mut Opener) -> Sent;
     let cases: [(&str, Option<Hiding>, Sent, &str); 12] = [
         ("a reset of another number", None, numbered(3, 0x8000_0003, 0, &[0, 0, 0, 5]), stream),
         ("a reset of the connection", None, numbered(3, 0, 0, &[0, 0, 0, 5]), stream),
