@@ -122,7 +122,7 @@ fn a_terminal_is_restored_from_the_modes_that_it_has() {
 
 fn plain(pieces: &[&str]) -> String {
     let (mut filter, mut plain) = (PlainText::default(), String::new());
-    for piece in pieces.iter() {
+    for piece in pieces {
         filter.filter(piece, &mut plain);
     }
     filter.finish(&mut plain);
