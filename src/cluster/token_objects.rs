@@ -214,9 +214,7 @@ impl TokenObjectCache {
             let task = self.runtime.spawn(async move {
                 backend.until_trusted().await;
                 // If this fails, the first token causes another attempt.
-                if keys.known().is_none() {
-                    keys.refresh().await;
-                }
+                keys.initialize().await.ok();
                 keys.keep_fresh().await;
             });
             task.abort_handle()

@@ -105,10 +105,17 @@ impl KeySet {
         unusable.iter().find(|(unusable, _)| unusable == id).map(|(_, problem)| *problem)
     }
 
-    /// Fetches the keys unless a fetch has succeeded.
-    #[cfg(test)]
+    /// Fetches the keys unless a fetch has succeeded; one that is under way may be that. A failure is logged as by
+    /// [`Self::refresh`].
     pub async fn initialize(&self) -> Result<(), KeySetError> {
-        if self.keys.load().is_some() { Ok(()) } else { self.fetch_since(Instant::now()).await }
+        let requested = Instant::now();
+        let mut last = self.last.lock().await;
+        if self.keys.load().is_some() {
+            return Ok(());
+        }
+        let fetched = self.fetch(&mut last, requested).await;
+        self.note(&fetched);
+        fetched
     }
 
     /// Refreshes the keys periodically. Never returns.
@@ -123,6 +130,10 @@ impl KeySet {
     /// Fetches the keys. After a failure the cached keys stay in use; the first failure in a row is logged.
     pub async fn refresh(&self) {
         let fetched = self.fetch_since(Instant::now()).await;
+        self.note(&fetched);
+    }
+
+    fn note(&self, fetched: &Result<(), KeySetError>) {
         let was_failing = self.is_failing.swap(fetched.is_err(), Ordering::Relaxed);
         let source = || self.source.name();
         match fetched {
@@ -162,6 +173,11 @@ impl KeySet {
     /// Completes a fetch that began at or after `requested`, or shares one.
     async fn fetch_since(&self, requested: Instant) -> Result<(), KeySetError> {
         let mut last = self.last.lock().await;
+        self.fetch(&mut last, requested).await
+    }
+
+    /// The same, for the holder of the lock on the last fetch.
+    async fn fetch(&self, last: &mut Option<LastFetch>, requested: Instant) -> Result<(), KeySetError> {
         if let Some(fetch) = last.as_ref() {
             match &fetch.outcome {
                 Some(outcome) if fetch.began >= requested => {

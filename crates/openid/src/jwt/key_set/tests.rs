@@ -125,6 +125,19 @@ async fn a_failure_is_shared_and_retried_a_second_later() {
     assert_eq!(source.fetches(), 2);
 }
 
+/// The first token comes just before the gateway fetches the keys ahead of it.
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_a_token_has_begun_is_not_repeated() {
+    let (source, keys) = CountingSource::new(TAKES);
+    let token = Jwt::parse(UNKNOWN).unwrap();
+    let ahead = async {
+        sleep(TAKES / 2).await;
+        keys.initialize().await
+    };
+    let (_, initialized) = tokio::join!(keys.verify(&token, &OWNER), ahead);
+    assert_eq!((initialized, source.fetches()), (Ok(()), 1));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_revoked_key_is_removed_by_the_periodic_refresh() {
     let (source, keys) = CountingSource::new(TAKES);
