@@ -128,19 +128,14 @@ const RECORDINGS_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 impl RecordingsEnd {
     /// Waits for the recordings. Blocks.
     fn flush(&self) {
-        if self.sessions.unfinished() > 0
-            && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
+        if self.sessions.unfinished() > 0 && !ends_within(RECORDINGS_FLUSH_TIMEOUT, self.sessions.finished())
         {
-            let finished =
-                runtime.block_on(async { timeout(RECORDINGS_FLUSH_TIMEOUT, self.sessions.finished()).await });
-            if finished.is_err() {
-                let (recordings, timeout) = (self.sessions.unfinished(), RECORDINGS_FLUSH_TIMEOUT);
-                error!(
-                    recordings,
-                    ?timeout,
-                    "recordings of sessions lack their end: they were not stored in time"
-                );
-            }
+            let (recordings, timeout) = (self.sessions.unfinished(), RECORDINGS_FLUSH_TIMEOUT);
+            error!(
+                recordings,
+                ?timeout,
+                "recordings of sessions lack their end: they were not stored in time"
+            );
         }
         self.phase.send_replace(ShutdownPhase::Abort);
     }
@@ -196,17 +191,19 @@ const AUDIT_FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AuditEnd {
     fn flush(&self) {
-        if self.audit.pending() > 0
-            && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_time().build()
-        {
-            let flushed = runtime.block_on(async { timeout(AUDIT_FLUSH_TIMEOUT, self.audit.flush()).await });
-            if flushed.is_err() {
-                let events = self.audit.pending();
-                error!(events, timeout = ?AUDIT_FLUSH_TIMEOUT, "audit events are lost: they were not stored in time");
-            }
+        if self.audit.pending() > 0 && !ends_within(AUDIT_FLUSH_TIMEOUT, self.audit.flush()) {
+            let events = self.audit.pending();
+            error!(events, timeout = ?AUDIT_FLUSH_TIMEOUT, "audit events are lost: they were not stored in time");
         }
         self.phase.send_replace(ShutdownPhase::Abort);
     }
+}
+
+/// Waits on this thread, which runs nothing else any more. Returns whether the work has ended in time; without a runtime it is not
+/// waited for.
+fn ends_within<T>(time: Duration, work: impl Future<Output = T>) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    runtime.map_or(true, |runtime| runtime.block_on(async { timeout(time, work).await.is_ok() }))
 }
 
 /// The state that the threads of the process share.

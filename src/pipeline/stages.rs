@@ -377,7 +377,7 @@ impl Impersonated {
         (!self.identity.is_shared_with(&self.requester)).then_some(&*self.identity)
     }
 
-    /// The client itself, whomever it impersonates.
+    /// The client itself, never the user that it impersonates.
     pub(super) fn requester(&self) -> &Identity {
         &self.requester
     }

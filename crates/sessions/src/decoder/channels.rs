@@ -87,7 +87,7 @@ impl ChannelDecoder {
     }
 
     /// The frames by which the client learns why its session ends, as a `Status` of the server would tell it. `None` in the middle
-    /// of a message of the server, after it has said how the session ends, and where errors are no objects.
+    /// of a message of the server, after it has said how the session ends, and where the protocol has errors as texts.
     // client-go: tools/remotecommand/{v4,v5}.go, errorDecoderV4
     pub(super) fn closing_frames(&self, message: &str) -> Option<Vec<u8>> {
         let Messages { version, server, ports, is_ending, .. } = &self.messages;

@@ -30,8 +30,9 @@ impl Recorded {
         Self { root, store }
     }
 
-    fn begin(&self) -> SessionWriter<&RecordingDirectory> {
-        SessionWriter::begin(&self.store, name(), &SessionStart::default(), PartForm::Cast, LIMITS).unwrap()
+    fn begin(&self) -> SessionWriter<RecordingDirectory> {
+        SessionWriter::begin(self.store.clone(), name(), &SessionStart::default(), PartForm::Cast, LIMITS)
+            .unwrap()
     }
 
     /// A session of three parts that has ended.
@@ -55,24 +56,6 @@ impl Recorded {
 
     fn problems(&self) -> Vec<String> {
         self.verify().problems.iter().map(ToString::to_string).collect()
-    }
-}
-
-impl RecordingStore for &RecordingDirectory {
-    fn put(&self, session: &SessionName, object: &ObjectName, content: &[u8]) -> io::Result<()> {
-        (**self).put(session, object, content)
-    }
-
-    fn get(&self, session: &SessionName, object: &ObjectName) -> io::Result<Option<Vec<u8>>> {
-        (**self).get(session, object)
-    }
-
-    fn objects(&self, session: &SessionName) -> io::Result<Vec<ObjectName>> {
-        (**self).objects(session)
-    }
-
-    fn sessions(&self) -> io::Result<Vec<SessionName>> {
-        (**self).sessions()
     }
 }
 
@@ -306,7 +289,7 @@ fn nothing_is_written_over() {
     let (store, part) = (&recorded.store, ObjectName::Part(0, PartForm::Cast));
     assert_eq!(store.put(&name(), &part, b"new").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(store.get(&name(), &part).unwrap().unwrap(), b"0123456789");
-    let again = SessionWriter::begin(store, name(), &SessionStart::default(), PartForm::Cast, LIMITS);
+    let again = SessionWriter::begin(store.clone(), name(), &SessionStart::default(), PartForm::Cast, LIMITS);
     assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     // No file stays from an attempt.
     assert!(
@@ -341,7 +324,7 @@ fn a_link_in_the_place_of_a_session_is_not_followed() {
     std::os::unix::fs::symlink(other.path(), recorded.path("")).ok();
     std::os::unix::fs::symlink(other.path(), recorded.root.path().join("recordings").join(name().as_str()))
         .ok();
-    SessionWriter::begin(&recorded.store, name(), &SessionStart::default(), PartForm::Cast, LIMITS)
+    SessionWriter::begin(recorded.store.clone(), name(), &SessionStart::default(), PartForm::Cast, LIMITS)
         .unwrap_err();
     assert_eq!(fs::read_dir(other.path()).unwrap().count(), 0);
 }
@@ -436,8 +419,13 @@ fn a_session_that_did_not_begin_is_removed_and_no_other() {
 fn a_directory_that_was_removed_is_not_made_again() {
     let recorded = Recorded::new();
     fs::remove_dir(recorded.root.path().join("recordings")).unwrap();
-    let begun =
-        SessionWriter::begin(&recorded.store, name(), &SessionStart::default(), PartForm::Cast, LIMITS);
+    let begun = SessionWriter::begin(
+        recorded.store.clone(),
+        name(),
+        &SessionStart::default(),
+        PartForm::Cast,
+        LIMITS,
+    );
     assert_eq!(begun.unwrap_err().kind(), io::ErrorKind::NotFound);
     assert!(!recorded.root.path().join("recordings").exists());
 }

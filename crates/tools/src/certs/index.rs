@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::print_error;
-use super::record_file::{RecordFile, RecordFileError};
+use super::record_file::{RecordFile, RecordFileError, readable};
 
 /// How long a command waits while another one has the index locked.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -212,20 +212,12 @@ impl IssuanceIndex {
 
     /// All entries that can be read, and the error for the first line that is none.
     pub(super) fn read_readable(&self) -> Result<(Vec<IndexEntry>, Option<IndexError>), IndexError> {
-        let text = RecordFile::read(&self.path)?.unwrap_or_default();
-        let (mut entries, mut damaged) = (Vec::new(), None);
-        for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            match serde_json::from_str(line) {
-                Ok(entry) => entries.push(entry),
-                Err(error) => {
-                    damaged.get_or_insert_with(|| IndexError::Damaged {
-                        path: self.path.clone(),
-                        line: number + 1,
-                        problem: error.to_string(),
-                    });
-                }
-            }
-        }
+        let (entries, damaged) = readable(&RecordFile::read(&self.path)?.unwrap_or_default());
+        let damaged = damaged.map(|(line, error)| IndexError::Damaged {
+            path: self.path.clone(),
+            line,
+            problem: error.to_string(),
+        });
         Ok((entries, damaged))
     }
 }

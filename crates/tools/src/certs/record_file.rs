@@ -8,6 +8,7 @@ use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use portcullis_system::platform;
+use serde::de::DeserializeOwned;
 
 use super::link::{LinkError, resolve};
 
@@ -30,6 +31,18 @@ pub(super) enum RecordFileError {
         /// The error.
         source: io::Error,
     },
+}
+
+/// The entries of a record, and the number of the first line that is none, from 1, with the parser's error.
+pub(super) fn readable<T: DeserializeOwned>(text: &str) -> (Vec<T>, Option<(usize, serde_json::Error)>) {
+    let (mut entries, mut damaged) = (Vec::new(), None);
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        match serde_json::from_str(line) {
+            Ok(entry) => entries.push(entry),
+            Err(error) => drop(damaged.get_or_insert((index + 1, error))),
+        }
+    }
+    (entries, damaged)
 }
 
 /// An opened record.

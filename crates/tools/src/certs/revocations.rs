@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::error::CommandError;
-use super::record_file::RecordFile;
+use super::record_file::{RecordFile, readable};
 
 /// Why a certificate is revoked.
 // RFC 5280 section 5.3.1
@@ -108,24 +108,12 @@ impl RevocationRecords {
         &self,
     ) -> Result<(Vec<RevocationRecord>, Option<CommandError>), CommandError> {
         let Self(path) = self;
-        let text = RecordFile::read(path)?.unwrap_or_default();
-        let (mut records, mut damaged) = (Vec::new(), None);
-        for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            match serde_json::from_str(line) {
-                Ok(record) => records.push(record),
-                Err(error) => {
-                    damaged.get_or_insert_with(|| {
-                        CommandError::about(
-                            path.display(),
-                            format!(
-                                "line {} is not a record: {error}; repair it: a lost line is a lost revocation",
-                                index + 1
-                            ),
-                        )
-                    });
-                }
-            }
-        }
+        let (records, damaged) = readable(&RecordFile::read(path)?.unwrap_or_default());
+        let damaged = damaged.map(|(line, error)| {
+            let problem =
+                format!("line {line} is not a record: {error}; repair it: a lost line is a lost revocation");
+            CommandError::about(path.display(), problem)
+        });
         Ok((records, damaged))
     }
 

@@ -1,7 +1,7 @@
 //! A store that fails, at any object, before or after it has stored it.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::storage::verify::verify;
@@ -23,7 +23,7 @@ enum Fault {
     After,
 }
 
-impl RecordingStore for &FaultyStore {
+impl RecordingStore for FaultyStore {
     fn put(&self, _: &SessionName, object: &ObjectName, content: &[u8]) -> io::Result<()> {
         let fault = self.faults.lock().unwrap().pop().flatten();
         if matches!(fault, Some(Fault::Before)) {
@@ -54,8 +54,8 @@ fn name() -> SessionName {
     SessionName::new(Duration::from_secs(1_767_323_045), "2c7bb2b6-1f6f", [0; 8])
 }
 
-fn begin(store: &FaultyStore) -> SessionWriter<&FaultyStore> {
-    SessionWriter::begin(store, name(), &SessionStart::default(), PartForm::Cast, LIMITS).unwrap()
+fn begin(store: &Arc<FaultyStore>) -> SessionWriter<Arc<FaultyStore>> {
+    SessionWriter::begin(Arc::clone(store), name(), &SessionStart::default(), PartForm::Cast, LIMITS).unwrap()
 }
 
 /// A part or its link fails once or twice, before or after it was stored, and more lines come meanwhile.
@@ -74,7 +74,7 @@ fn what_could_not_be_written_is_written_as_it_was() {
         // The part is there, and its link fails twice.
         vec![None, Some(Before), None, Some(After)],
     ] {
-        let store = FaultyStore::default();
+        let store = Arc::new(FaultyStore::default());
         let mut writer = begin(&store);
         *store.faults.lock().unwrap() = faults.iter().rev().copied().collect();
         let (mut failures, mut sent) = (0, Vec::new());
@@ -85,7 +85,7 @@ fn what_could_not_be_written_is_written_as_it_was() {
         }
         assert_eq!(failures, faults.iter().flatten().count(), "{faults:?}");
         let head = writer.end(&SessionEnd::default()).unwrap();
-        let found = verify(&&store, &name()).unwrap();
+        let found = verify(&store, &name()).unwrap();
         assert_eq!((found.problems.len(), found.has_ended, found.head), (0, true, head), "{faults:?}");
         let stored = store.objects.lock().unwrap();
         let parts = stored.iter().filter(|(object, _)| matches!(object, ObjectName::Part(..)));
@@ -96,14 +96,14 @@ fn what_could_not_be_written_is_written_as_it_was() {
 #[test]
 fn the_end_may_be_tried_again() {
     for fault in [Fault::Before, Fault::After] {
-        let store = FaultyStore::default();
+        let store = Arc::new(FaultyStore::default());
         let mut writer = begin(&store);
         writer.write(Duration::ZERO, b"line\n").unwrap();
         *store.faults.lock().unwrap() = vec![Some(fault)];
         let end = SessionEnd::default();
         writer.end(&end).unwrap_err();
         writer.end(&end).unwrap();
-        let found = verify(&&store, &name()).unwrap();
+        let found = verify(&store, &name()).unwrap();
         assert_eq!((found.problems.len(), found.has_ended, found.parts), (0, true, 1));
     }
 }
@@ -111,7 +111,7 @@ fn the_end_may_be_tried_again() {
 /// A store that fails for ever costs a bounded amount of memory.
 #[test]
 fn unwritten_lines_are_bounded() {
-    let store = FaultyStore::default();
+    let store = Arc::new(FaultyStore::default());
     let mut writer = begin(&store);
     *store.faults.lock().unwrap() = vec![Some(Fault::Before); 1000];
     let line = vec![b'x'; 1 << 20];
@@ -127,8 +127,9 @@ fn unwritten_lines_are_bounded() {
 /// Two writers of one session: the second does not take the objects of the first for its own.
 #[test]
 fn a_session_that_exists_is_not_begun_again() {
-    let store = FaultyStore::default();
+    let store = Arc::new(FaultyStore::default());
     let _first = begin(&store);
-    let again = SessionWriter::begin(&store, name(), &SessionStart::default(), PartForm::Cast, LIMITS);
+    let again =
+        SessionWriter::begin(Arc::clone(&store), name(), &SessionStart::default(), PartForm::Cast, LIMITS);
     assert_eq!(again.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
 }

@@ -76,7 +76,8 @@ impl RecordSizes {
         self.index.add(namespace, size);
     }
 
-    /// The record in which the namespace may have no further line. A full one is no matter of shares: that is an error for all.
+    /// The record in which the namespace may have no further line. A full record refuses no namespace here: it is
+    /// an error for all of them.
     pub fn refuses(&self, namespace: &str) -> Option<SignerRecord> {
         SignerRecord::ALL
             .into_iter()
