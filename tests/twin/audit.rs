@@ -243,6 +243,10 @@ pub(crate) fn without_declared(reference: &mut [Value], gateway: &mut [Value]) {
         retain_annotations(event, |key| key.starts_with("authentication.k8s.io/"));
     }
     for (reference, gateway) in reference.iter_mut().zip(gateway) {
+        // D-audit-sessions: what the reference lacks, on the requests alone that open a session.
+        if matches!(gateway["objectRef"]["subresource"].as_str(), Some("exec" | "attach" | "portforward")) {
+            retain_annotations(gateway, |key| !key.starts_with("audit.portcullis.dev/session-"));
+        }
         let code = gateway["responseStatus"]["code"].as_u64().unwrap_or_default();
         if code >= 400 {
             // D-audit-refused: the gateway cannot tell whether the API server has read the object.

@@ -331,6 +331,11 @@ pub(crate) fn normalise(text: &str, values: &Values) -> String {
     let text = replace_generated(&text, "{unique}-");
     let text = replace_ages(&text);
     let text = replace_after(&text, "resourceVersion", "<rv>");
+    // In the URI of a request that names the version of the case.
+    let text = match values.version.as_str() {
+        "" => text,
+        version => text.replace(&format!("resourceVersion={version}&"), "resourceVersion={version}&"),
+    };
     // With the oldest version that the server's watch cache has.
     let text = replace_number_after(&text, "too old resource version: 1 (", "<rv>");
     // Of Services: the servers share the ranges.

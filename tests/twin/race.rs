@@ -209,24 +209,31 @@ fn gone() -> kube::Error {
     kube::Error::Api(Box::new(kube::core::Status { code: 410, ..Default::default() }))
 }
 
-/// Every version of the objects that is stored before the object `end`, except deletions.
+/// Every version of the objects that is stored before the object `end`, except deletions. A watch that ends by its time-out
+/// is begun again where it ended.
 async fn versions(api: &Api<ConfigMap>, race: &str, from: &str, end: &str) -> Result<Vec<Value>, Failed> {
     let watch = WatchParams::default().labels(&format!("{RACE_LABEL}={race}")).timeout(290);
-    let mut events = api.watch(&watch, from).await.map_err(text)?.boxed();
+    let mut last = from.to_owned();
     let mut versions = Vec::new();
-    while let Some(event) = events.try_next().await.map_err(text)? {
-        match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                if object.name_any() == end {
-                    return Ok(versions);
+    loop {
+        let mut events = api.watch(&watch, &last).await.map_err(text)?.boxed();
+        while let Some(event) = events.try_next().await.map_err(text)? {
+            match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    if object.name_any() == end {
+                        return Ok(versions);
+                    }
+                    last = object.resource_version().ok_or("an object without a version")?;
+                    versions.push(serde_json::to_value(object).map_err(text)?);
                 }
-                versions.push(serde_json::to_value(object).map_err(text)?);
+                WatchEvent::Deleted(object) => {
+                    last = object.resource_version().ok_or("an object without a version")?;
+                }
+                WatchEvent::Bookmark(bookmark) => last = bookmark.metadata.resource_version,
+                WatchEvent::Error(error) => return Err(format!("the watch failed: {error:?}").into()),
             }
-            WatchEvent::Error(error) => return Err(format!("the watch failed: {error:?}").into()),
-            WatchEvent::Deleted(_) | WatchEvent::Bookmark(_) => {}
         }
     }
-    Err("the watch ended early".into())
 }
 
 fn text(error: impl std::fmt::Display) -> Failed {
