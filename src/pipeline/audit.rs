@@ -223,12 +223,13 @@ impl AuditedRequest {
         self.0.session
     }
 
-    /// Adds annotations of the session.
+    /// Adds annotations of the session. One without a value is removed.
     pub(super) fn annotate_session<const N: usize>(&self, annotations: [(&str, Option<String>); N]) {
         let mut parts = self.0.parts();
         for (key, value) in annotations {
-            if let Some(value) = value {
-                parts.annotate(key, &value);
+            match value {
+                Some(value) => parts.annotate(key, &value),
+                None => parts.remove_annotation(key),
             }
         }
     }

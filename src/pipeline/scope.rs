@@ -180,9 +180,9 @@ impl RequestScope {
         let permitted = request.permit().await;
         if let Err(refusal) = &permitted {
             metrics.sessions.refused(kind, refusal.reason());
-        }
-        if let Some(audited) = &self.audited {
-            audited.annotate_session(session::annotations_of_permit(&permitted));
+            if let Some(audited) = &self.audited {
+                audited.annotate_session(session::annotation_of_refusal(refusal));
+            }
         }
         permitted
     }

@@ -2,8 +2,8 @@
 //! and the metrics what happens in them.
 //!
 //! A copy of the tunnel's bytes is decoded once as it passes, for the recording and for the audit. A session that is neither
-//! audited nor under a rule of the policy is not decoded. The tunnel does not depend on what the decoder finds, and never waits
-//! for a recording; a session that must be recorded ends when it cannot be.
+//! audited nor of a cluster with a policy is not decoded. The tunnel does not depend on what the decoder finds, and never waits
+//! for a recording; a session that must be recorded ends when it cannot be, and what is not recorded does not pass.
 
 mod observed;
 mod opening;
@@ -94,14 +94,9 @@ pub(super) fn annotations_of_request(
     .filter_map(|(key, value)| Some((key, value?)))
 }
 
-/// The annotations of the decision on a session: the name of its recording, or why it is refused.
-pub(super) fn annotations_of_permit(
-    permitted: &Result<Box<PermittedSession>, SessionRefusal>,
-) -> [(&'static str, Option<String>); 1] {
-    [match permitted {
-        Ok(permitted) => (RECORDING, permitted.recording().map(ToOwned::to_owned)),
-        Err(refusal) => (REASON, Some(refusal.reason().to_owned())),
-    }]
+/// The annotation of a session that its policy refuses.
+pub(super) fn annotation_of_refusal(refusal: &SessionRefusal) -> [(&'static str, Option<String>); 1] {
+    [(REASON, Some(refusal.reason().to_owned()))]
 }
 
 /// The protocol of the stream after a response that has switched protocols.

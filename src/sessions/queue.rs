@@ -30,7 +30,7 @@ pub(super) enum LineKind {
 pub(super) enum Ending {
     /// The session has ended.
     Ended(Box<SessionEnd>),
-    /// It was never opened: the recording is removed.
+    /// It was never opened, and its command has not run: the recording is removed.
     NotOpened,
 }
 
@@ -138,9 +138,9 @@ impl LineQueue {
         self.failed.cancel();
     }
 
-    /// Completes when the session has to end.
-    pub(super) async fn failed(&self) {
-        self.failed.cancelled().await;
+    /// Is cancelled when the session has to end.
+    pub(super) fn failed(&self) -> CancellationToken {
+        self.failed.clone()
     }
 
     /// Waits until lines are to be stored: there are enough, the first one is old, or the recording has ended.

@@ -2,8 +2,6 @@
 //!
 //! A recording shows what is missing in it. A session that must be recorded ends instead.
 
-use std::sync::Arc;
-
 use portcullis_sessions::decoder::{SessionEvent, Side};
 use portcullis_sessions::policy::{RecordingLevel, SessionDecision};
 use portcullis_sessions::recording::Recorder;
@@ -11,6 +9,7 @@ use portcullis_sessions::recording::metadata::{SessionEnd, SessionStart};
 use portcullis_sessions::storage::PartForm;
 use portcullis_system::text::shortened;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::failures::RecordingFailure;
 use super::queue::{Ending, LineKind};
@@ -24,10 +23,12 @@ const MAX_ESCAPED: usize = 6;
 const MAX_LINE_OVERHEAD: usize = 4 << 10;
 /// The most characters of the title, which is in the header.
 const MAX_TITLE: usize = 256;
+/// The reason of a session whose request was sent, and that has ended before the API server responded: its command may run.
+const UNANSWERED: &str = "unanswered";
 /// Marks a gap.
 const GAP: &str = "the recording could not keep up";
 
-/// The recording of an open session. Dropped before the session is opened, it is removed.
+/// The recording of a session. Dropped before the request was sent, or after the API server has refused it, it is removed.
 #[derive(Debug)]
 pub(crate) struct SessionRecording {
     /// `None`: only the documents are stored.
@@ -35,6 +36,8 @@ pub(crate) struct SessionRecording {
     has_input: bool,
     queue: QueuedSession,
     is_required: bool,
+    /// Whether the API server may run the command.
+    is_sent: bool,
     /// When the session was opened.
     opened: Option<Instant>,
     /// The sender of what is left out since the last line.
@@ -56,7 +59,8 @@ impl SessionRecording {
     pub(super) fn new(recorder: Option<Recorder>, queue: QueuedSession, decision: SessionDecision) -> Self {
         let SessionDecision { level, required: is_required, .. } = decision;
         let has_input = level == RecordingLevel::InputAndOutput;
-        Self { recorder, has_input, queue, is_required, opened: None, gap: None, has_ended: false }
+        let (is_sent, opened, gap, has_ended) = (false, None, None, false);
+        Self { recorder, has_input, queue, is_required, is_sent, opened, gap, has_ended }
     }
 
     /// The name of the recording.
@@ -64,15 +68,30 @@ impl SessionRecording {
         self.queue.name()
     }
 
+    /// The request is about to be sent: from now on the command may run, whatever becomes of the client.
+    // threat: unrecorded-session
+    pub(crate) fn sent(&mut self) {
+        self.is_sent = true;
+    }
+
+    /// The API server has responded that there is no session.
+    pub(crate) fn refused(&mut self) {
+        self.is_sent = false;
+    }
+
     /// The session is open: times count from now.
     pub(crate) fn open(&mut self) {
         self.opened.get_or_insert_with(Instant::now);
     }
 
-    /// Completes when the session must be recorded and cannot be any more.
-    pub(crate) fn failed(&self) -> impl Future<Output = ()> + Send + use<> {
-        let lines = Arc::clone(self.queue.lines());
-        async move { lines.failed().await }
+    /// Is cancelled when the session must be recorded and cannot be any more.
+    pub(crate) fn failed(&self) -> CancellationToken {
+        self.queue.lines().failed()
+    }
+
+    /// Whether an end by [`Self::failed`] is possible.
+    pub(crate) fn is_required(&self) -> bool {
+        self.is_required
     }
 
     /// Records an event, or that it is left out.
@@ -117,23 +136,32 @@ impl SessionRecording {
         let end = SessionEnd { end: self.queue.now(), ..end };
         if let (Some(recorder), Some(opened)) = (&mut self.recorder, self.opened) {
             let (elapsed, gap) = (opened.elapsed(), self.gap.take());
-            self.queue.lines().append(2 * MAX_LINE_OVERHEAD, LineKind::Other, |lines| {
+            let is_recorded = self.queue.lines().append(2 * MAX_LINE_OVERHEAD, LineKind::Other, |lines| {
                 if let Some(from) = gap {
                     recorder.record(elapsed, &SessionEvent::Skipped { from, why: GAP }, lines);
                 }
                 recorder.finish(elapsed, lines);
             });
+            if !is_recorded {
+                self.queue.lines().note_gap();
+            }
         }
+        let end = SessionEnd { incomplete: self.queue.lines().has_gap(), ..end };
         self.queue.lines().end(Ending::Ended(Box::new(end)));
     }
 }
 
 impl Drop for SessionRecording {
     fn drop(&mut self) {
-        if !self.has_ended {
-            let is_open = self.opened.is_some();
-            self.queue.lines().end(if is_open { Ending::Ended(Box::default()) } else { Ending::NotOpened });
+        if self.has_ended {
+            return;
         }
+        if self.opened.is_none() && !self.is_sent {
+            self.queue.lines().end(Ending::NotOpened);
+            return;
+        }
+        let reason = if self.opened.is_some() { "gateway" } else { UNANSWERED };
+        self.end(SessionEnd { reason: reason.to_owned(), ..SessionEnd::default() });
     }
 }
 

@@ -3,6 +3,7 @@
 //! What blocks runs on threads of the store. After an error the next part is tried again with the same lines; a part that could
 //! not be stored at the end of the session is lost.
 
+use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,30 +104,59 @@ impl RecordedSession {
     ) -> Result<QueuedSession, RecordingFailure> {
         let until = Instant::now() + BEGIN_TIMEOUT;
         let thread = self.store.thread(&self.owner, until).await?;
-        let (store, session) = (self.store.blocking(), self.session.clone());
+        let lines = Arc::new(LineQueue::new(self.parts.memory.reserve(self.owner.clone())));
+        // If the client is gone, or the thread comes too late, the task removes what it finds.
+        let mut unopened = UnopenedGuard(Some(Arc::clone(&lines)));
+        let (recorded, queue) = (self.clone(), Arc::clone(&lines));
         let (sender, begun) = oneshot::channel();
         // The handle is not needed: the result comes by the channel.
         drop(store::run(thread, &self.parts.runtime, move || {
-            let begun = Writer::begin(Arc::clone(&store), session.clone(), &start, form, WHEN_FLUSHED);
-            // The client is gone, or does not wait any more.
-            if let Err(Ok(_)) = sender.send(begun) {
-                store.discard(&session).ok();
-            }
+            sender.send(recorded.begin_task(&start, form, queue, is_required)).ok();
         }));
-        let writer = match timeout_at(until, begun).await {
+        match timeout_at(until, begun).await {
             Ok(Ok(begun)) => begun?,
             Ok(Err(_)) => return Err(RecordingFailure::Panicked),
             Err(_) => return Err(RecordingFailure::TimedOut),
-        };
-        let lines = Arc::new(LineQueue::new(self.parts.memory.reserve(self.owner.clone())));
-        let task = WriterTask {
-            recorded: self.clone(),
-            lines: Arc::clone(&lines),
-            is_required,
-            _unfinished: Unfinished::new(&self.parts.unfinished),
-        };
-        self.parts.runtime.spawn(task.run(writer));
+        }
+        unopened.0 = None;
         Ok(QueuedSession { recorded: self, lines })
+    }
+
+    /// Stores the first document, and starts the task. It blocks.
+    fn begin_task(
+        self,
+        start: &SessionStart,
+        form: PartForm,
+        lines: Arc<LineQueue>,
+        is_required: bool,
+    ) -> io::Result<()> {
+        let (store, session) = (self.store.blocking(), self.session.clone());
+        let begun = Writer::begin(Arc::clone(&store), session.clone(), start, form, WHEN_FLUSHED);
+        let writer = match begun {
+            Ok(writer) => writer,
+            Err(error) => {
+                // What is there already is of another session.
+                if error.kind() != io::ErrorKind::AlreadyExists {
+                    store.discard(&session).ok();
+                }
+                return Err(error);
+            }
+        };
+        let (runtime, unfinished) = (self.parts.runtime.clone(), Unfinished::new(&self.parts.unfinished));
+        let task = WriterTask { recorded: self, lines, is_required, _unfinished: unfinished };
+        runtime.spawn(task.run(writer));
+        Ok(())
+    }
+}
+
+/// Ends a recording whose session is given up while it begins.
+struct UnopenedGuard(Option<Arc<LineQueue>>);
+
+impl Drop for UnopenedGuard {
+    fn drop(&mut self) {
+        if let Some(lines) = &self.0 {
+            lines.end(Ending::NotOpened);
+        }
     }
 }
 
@@ -151,8 +181,12 @@ enum Attempt {
 impl WriterTask {
     async fn run(self, writer: Writer) {
         let mut writer = Box::new(writer);
+        let mut is_retry = false;
         loop {
-            self.lines.due().await;
+            // What could not be stored waits in the writer.
+            if !is_retry {
+                self.lines.due().await;
+            }
             let (lines, ending) = self.lines.take();
             let end = match ending {
                 Some(Ending::NotOpened) => return self.discard().await,
@@ -164,6 +198,7 @@ impl WriterTask {
                 Attempt::Stored(Some(next)) => {
                     self.lines.stored();
                     writer = next;
+                    is_retry = false;
                     continue;
                 }
                 Attempt::Stored(None) => {
@@ -173,6 +208,7 @@ impl WriterTask {
                 Attempt::Failed(next, failure) if !is_end => {
                     self.fail(&failure);
                     writer = next;
+                    is_retry = true;
                     // After the end, the last attempt follows at once.
                     tokio::select! {
                         () = sleep(RETRY_INTERVAL) => {}

@@ -3,6 +3,7 @@
 mod recordings;
 mod rules;
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 
 use http::{Request, Response, StatusCode};
@@ -13,21 +14,33 @@ use serde_json::{Map, Value, json};
 use testkit::self_check;
 use testkit::{FakeBackend, Gateway, H2, Pki, empty, flags, full, get, in_time, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::gateway::InProcess as _;
 
 const V5: &str = "v5.channel.k8s.io";
 const SUCCESS: &str = r#"{"metadata":{},"status":"Success"}"#;
 
-/// A backend that switches to this protocol, sends the next of these each time that the client has sent something, and ends when the
-/// client does. It answers access reviews, and refuses sessions of the pod `refused`.
+/// As [`switching_and_received`], without what it receives.
 async fn switching(pki: &Pki, protocol: (&'static str, &'static str), sent: Vec<Vec<u8>>) -> FakeBackend {
+    switching_and_received(pki, protocol, sent).await.0
+}
+
+/// A backend that switches to this protocol, sends the next of these each time that the client has sent something, and ends when the
+/// client does. It answers access reviews, refuses sessions of the pod `refused`, and does not answer those of the pod `silent`.
+/// Returns also the bytes that it receives in tunnels; none at the end of each.
+async fn switching_and_received(
+    pki: &Pki,
+    protocol: (&'static str, &'static str),
+    sent: Vec<Vec<u8>>,
+) -> (FakeBackend, UnboundedReceiver<Vec<u8>>) {
+    let (receiving, all_received) = unbounded_channel();
     let (upgrade, version) = protocol;
     let self_check = |request: &Request<Incoming>| {
         let is_review = request.uri().path().ends_with("/subjectaccessreviews");
         if is_review { None } else { self_check::answer(request) }
     };
-    FakeBackend::with_self_check(pki, H2, self_check, move |mut request: Request<Incoming>| {
+    let backend = FakeBackend::with_self_check(pki, H2, self_check, move |mut request: Request<Incoming>| {
         if request.uri().path().ends_with("/subjectaccessreviews") {
             let review = json!({"kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
                                 "spec": {}, "status": {"allowed": true}});
@@ -43,19 +56,22 @@ async fn switching(pki: &Pki, protocol: (&'static str, &'static str), sent: Vec<
         if request.uri().path().contains("/pods/refused/") {
             return Box::pin(async { Response::builder().status(403).body(empty()).unwrap() });
         }
+        if request.uri().path().contains("/pods/silent/") {
+            return Box::pin(pending());
+        }
         let upgrading = hyper::upgrade::on(&mut request);
-        let sent = sent.clone();
+        let (sent, receiving) = (sent.clone(), receiving.clone());
         tokio::spawn(async move {
             let mut tunnel = TokioIo::new(upgrading.await.unwrap());
             let mut received = [0; 1024];
-            for sent in sent {
-                if tunnel.read(&mut received).await.unwrap_or_default() == 0
-                    || tunnel.write_all(&sent).await.is_err()
-                {
+            let mut sent = sent.into_iter();
+            loop {
+                let count = tunnel.read(&mut received).await.unwrap_or_default();
+                receiving.send(received[..count].to_vec()).ok();
+                if count == 0 || tunnel.write_all(&sent.next().unwrap_or_default()).await.is_err() {
                     return;
                 }
             }
-            while tunnel.read(&mut received).await.is_ok_and(|count| count > 0) {}
         });
         let response = Response::builder()
             .status(StatusCode::SWITCHING_PROTOCOLS)
@@ -65,7 +81,8 @@ async fn switching(pki: &Pki, protocol: (&'static str, &'static str), sent: Vec<
             .body(empty());
         Box::pin(async { response.unwrap() })
     })
-    .await
+    .await;
+    (backend, all_received)
 }
 
 /// The header that names the protocol within an upgrade.

@@ -18,6 +18,7 @@ pub struct BudgetShares {
     tenants: usize,
     tenant_count: usize,
     per_flow: usize,
+    flow_floor: usize,
     per_network: usize,
     networks: usize,
 }
@@ -27,10 +28,22 @@ impl BudgetShares {
     pub const fn new(total: usize) -> Self {
         let (per_network, networks) = (total, total);
         let (per_tenant, tenants, per_flow) = (total, total, total);
-        Self { total, reserve: 0, per_tenant, tenants, tenant_count: 0, per_flow, per_network, networks }
+        let (reserve, tenant_count, flow_floor) = (0, 0, 0);
+        Self {
+            total,
+            reserve,
+            per_tenant,
+            tenants,
+            tenant_count,
+            per_flow,
+            flow_floor,
+            per_network,
+            networks,
+        }
     }
 
-    /// The same, of which this many are for [`Budget::try_acquire_reserved`] alone.
+    /// The same, of which this many are for [`Budget::try_acquire_reserved`], and for the first places of flows
+    /// ([`Self::with_flow_floor`]), alone.
     #[must_use]
     pub const fn with_reserve(self, reserve: usize) -> Self {
         Self { reserve, ..self }
@@ -53,6 +66,12 @@ impl BudgetShares {
     #[must_use]
     pub const fn with_flows(self, each: usize) -> Self {
         Self { per_flow: each, ..self }
+    }
+
+    /// The same, where a flow may take its first so many also of the reserve: they are there, whatever a few others take.
+    #[must_use]
+    pub const fn with_flow_floor(self, floor: usize) -> Self {
+        Self { flow_floor: floor, ..self }
     }
 
     /// The same, of which each network of unauthenticated clients may have so many, and all of them so many together.
@@ -308,7 +327,9 @@ impl Taken {
             Owner::Flow { .. } => fits(own, shares.per_flow),
             Owner::Gateway => true,
         };
-        is_within_share && fits(usage.unprivileged(), shares.total.saturating_sub(shares.reserve))
+        let may_take_reserve = matches!(owner, Owner::Flow { .. }) && fits(own, shares.flow_floor);
+        let unreserved = shares.total.saturating_sub(shares.reserve);
+        is_within_share && (may_take_reserve || fits(usage.unprivileged(), unreserved))
     }
 
     /// Within the floor of a tenant it does not matter what the others have; beyond, they share what is not divided.

@@ -51,9 +51,9 @@ impl SessionReport {
 impl SessionRuleReport {
     fn of(rule: &SessionRule) -> Self {
         let SessionRule { users, user_groups, namespaces, kinds, decision } = rule;
-        let groups = user_groups.iter().map(|group| format!("group {group}"));
-        // A rule with both needs both.
-        let separator = if users.is_empty() || user_groups.is_empty() { ", " } else { " and " };
+        let groups = user_groups.iter().map(|group| format!("group {group}")).collect::<Vec<_>>().join(", ");
+        // A rule with both needs both: one of the users, in one of the groups.
+        let users = [users.join(", "), groups].into_iter().filter(|names| !names.is_empty());
         let SessionDecision { level, required, max_duration, idle_timeout, max_sessions_per_user } = decision;
         let time = |text: &str, duration: &Option<Duration>| {
             let nanoseconds = i64::try_from((*duration)?.as_nanos()).unwrap_or(i64::MAX);
@@ -67,7 +67,7 @@ impl SessionRuleReport {
         ];
         Self {
             level: level.as_str(),
-            users: users.iter().cloned().chain(groups).collect::<Vec<_>>().join(separator),
+            users: users.collect::<Vec<_>>().join(" and "),
             namespaces: namespaces.join(", "),
             subresources: kinds.iter().copied().map(SessionKind::as_str).collect::<Vec<_>>().join(", "),
             limits: limits.into_iter().flatten().collect::<Vec<_>>().join(", "),
@@ -93,7 +93,7 @@ mod tests {
         let policy = json!({"apiVersion": "portcullis.dev/v1alpha1", "kind": "SessionPolicy", "rules": [
             {"level": "None", "users": ["robot"]},
             {"level": "InputAndOutput", "namespaces": ["payments"], "subresources": ["exec", "attach"], "required": true,
-             "maxDuration": "1h", "idleTimeout": "90s", "maxSessionsPerUser": 3, "users": ["alice"], "userGroups": ["admins"]},
+             "maxDuration": "1h", "idleTimeout": "90s", "maxSessionsPerUser": 3, "users": ["alice", "bob"], "userGroups": ["admins"]},
         ]});
         let settings = SessionSettings {
             policy: SessionPolicy::parse(&policy).unwrap(),
@@ -108,7 +108,7 @@ mod tests {
             [
                 "level users namespaces subresources limits",
                 "None robot any any",
-                "InputAndOutput alice and group admins payments exec, attach required, at most 1h0m0s, idle at most 1m30s, 3 of a user",
+                "InputAndOutput alice, bob and group admins payments exec, attach required, at most 1h0m0s, idle at most 1m30s, 3 of a user",
             ]
         );
     }

@@ -118,6 +118,10 @@ impl Parts {
         self.annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
     }
 
+    pub(super) fn remove_annotation(&mut self, key: &str) {
+        self.annotations.remove(key);
+    }
+
     pub(super) fn capture(&mut self, direction: Direction) -> Option<&mut Capture> {
         match direction {
             Direction::Request => self.request.as_mut().map(|request| &mut request.copy),

@@ -50,8 +50,11 @@ pub(super) async fn tunnel(
 ) -> Result<Response<Body>, ForwardError> {
     request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(UPGRADE, protocol.clone());
+    let Tunnel { guard, end, mut session } = tunnel;
+    if let Some(session) = &mut session {
+        session.sent();
+    }
     let (mut response, permit) = connection.send(request).await?;
-    let Tunnel { guard, end, session } = tunnel;
     let permitted = permit.connection();
     let guard: EndGuard = Box::new((guard, permit));
     let switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
@@ -61,6 +64,9 @@ pub(super) async fn tunnel(
         if switched {
             debug!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
+        }
+        if let Some(session) = session {
+            session.refused();
         }
         strip_hop_by_hop(response.headers_mut());
         // The client may already have sent bytes of the other protocol, so its connection cannot be reused.
@@ -193,7 +199,7 @@ where
 }
 
 /// Reads one direction, and shows the bytes to the session before they are written to the other side: what answers them is
-/// shown later.
+/// shown later. Bytes that must be recorded and cannot be are not read: the session is about to end.
 struct ObservedRead<'a, T> {
     from: ReadHalf<T>,
     side: Side,
@@ -206,12 +212,19 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        let Some(session) = self.session else { return Pin::new(&mut self.from).poll_read(context, buffer) };
+        // The failure has woken the task, or will.
+        if session.withholds() {
+            return Poll::Pending;
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.from).poll_read(context, buffer);
-        if let Some(session) = self.session
-            && read.is_ready()
-        {
+        if read.is_ready() {
             session.push(self.side, buffer.filled().get(before..).unwrap_or_default());
+            if session.withholds() {
+                buffer.set_filled(before);
+                return Poll::Pending;
+            }
         }
         read
     }

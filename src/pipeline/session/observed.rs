@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::opening::PermittedSession;
-use super::{REASON, protocol_of};
+use super::{REASON, RECORDING, protocol_of};
 use crate::metrics::{GaugeGuard, Metrics};
 use crate::pipeline::audit::AuditedRequest;
 use crate::sessions::{SessionPermit, SessionRecording};
@@ -55,6 +55,8 @@ pub(in crate::pipeline) struct ObservedSession {
     state: Mutex<SessionState>,
     /// A rule ends it.
     over: CancellationToken,
+    /// It must be recorded, and cannot be any more. `None` where it need not be.
+    failed: Option<CancellationToken>,
     /// The place among the sessions of the user.
     permit: Option<SessionPermit>,
     _open: GaugeGuard,
@@ -66,6 +68,8 @@ struct SessionState {
     end: Option<TunnelEnd>,
     outcome: SessionOutcome,
     recording: Option<SessionRecording>,
+    /// What the client of a session that must be recorded gets at its end, if what the server has sent last was withheld.
+    closing: Option<Option<Vec<u8>>>,
     /// The bytes so far, and when the last of them passed.
     bytes: ByteCounts,
     active: Instant,
@@ -127,6 +131,29 @@ impl SessionObserver {
         Some(Self { audited: audited.cloned(), permitted, metrics: Arc::clone(metrics), kind })
     }
 
+    /// The request is about to be sent to the API server.
+    pub(in crate::pipeline) fn sent(&mut self) {
+        let Some(recording) = self.permitted.as_mut().and_then(|permitted| permitted.recording.as_mut())
+        else {
+            return;
+        };
+        recording.sent();
+        if let Some(audited) = &self.audited {
+            audited.annotate_session([(RECORDING, Some(recording.name().to_owned()))]);
+        }
+    }
+
+    /// The API server has responded that there is no session.
+    pub(in crate::pipeline) fn refused(mut self) {
+        let recording = self.permitted.as_mut().and_then(|permitted| permitted.recording.as_mut());
+        if let Some(recording) = recording {
+            recording.refused();
+        }
+        if let Some(audited) = &self.audited {
+            audited.annotate_session([(RECORDING, None)]);
+        }
+    }
+
     /// Begins with the response that has switched protocols.
     pub(in crate::pipeline) fn begin(self, response: &HeaderMap) -> ObservedSession {
         let Self { audited, permitted, metrics, kind } = self;
@@ -137,6 +164,8 @@ impl SessionObserver {
         if let Some(recording) = &mut recording {
             recording.open();
         }
+        let failed =
+            recording.as_ref().filter(|recording| recording.is_required()).map(SessionRecording::failed);
         let upgrade = response.get(UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let started = Instant::now();
         let state = SessionState {
@@ -144,6 +173,7 @@ impl SessionObserver {
             end: None,
             outcome: SessionOutcome::default(),
             recording,
+            closing: None,
             bytes: ByteCounts::default(),
             active: started,
         };
@@ -156,22 +186,35 @@ impl SessionObserver {
             started,
             state: state.into(),
             over: CancellationToken::new(),
+            failed,
             permit,
         }
     }
 }
 
 impl ObservedSession {
-    /// Takes a copy of bytes that pass.
+    /// Whether no more bytes may pass: the session must be recorded, cannot be any more, and is about to end.
+    // threat: unrecorded-session
+    pub(in crate::pipeline) fn withholds(&self) -> bool {
+        self.failed.as_ref().is_some_and(CancellationToken::is_cancelled)
+    }
+
+    /// Takes a copy of bytes before they pass. Afterwards [`Self::withholds`] says whether they may.
     pub(in crate::pipeline) fn push(&self, from: Side, bytes: &[u8]) {
-        let SessionState { decoder, outcome, recording, bytes: counted, active, .. } =
+        let SessionState { decoder, outcome, recording, closing, bytes: counted, active, .. } =
             &mut *lock(&self.state);
+        // After bytes that are withheld the decoder is not where the client is.
+        let before = (self.failed.is_some() && from == Side::Server)
+            .then(|| decoder.closing_frames(TunnelEnd::Recording.message()?));
         decoder.push(from, bytes, &mut |event| {
             if let Some(recording) = recording {
                 recording.record(&event);
             }
             outcome.note(event);
         });
+        if self.withholds() {
+            *closing = before.or_else(|| closing.take());
+        }
         let now = byte_counts(decoder);
         if now != *counted {
             *counted = now;
@@ -212,14 +255,16 @@ impl ObservedSession {
 
     /// What the client gets at the end by a rule, after all that the server has sent; `None` if it would not understand it.
     pub(in crate::pipeline) fn closing_frames(&self) -> Option<Vec<u8>> {
-        let SessionState { decoder, end, .. } = &*lock(&self.state);
-        decoder.closing_frames((*end)?.message()?)
+        let SessionState { decoder, end, closing, .. } = &*lock(&self.state);
+        match closing {
+            Some(frames) => frames.clone(),
+            None => decoder.closing_frames((*end)?.message()?),
+        }
     }
 
     async fn recording_failed(&self) {
-        let failed = lock(&self.state).recording.as_ref().map(SessionRecording::failed);
-        match failed {
-            Some(failed) => failed.await,
+        match &self.failed {
+            Some(failed) => failed.cancelled().await,
             None => pending().await,
         }
     }

@@ -34,7 +34,7 @@ pub(in crate::pipeline) struct SessionRequest {
     may_be_unreadable: bool,
 }
 
-/// A session that the policy permits. Dropped before it is opened, it leaves no recording.
+/// A session that the policy permits. Dropped before its request is sent, it leaves no recording.
 #[derive(Debug)]
 pub(in crate::pipeline) struct PermittedSession {
     pub(super) kind: SessionKind,
@@ -133,13 +133,6 @@ impl SessionRequest {
             }
         };
         Ok(Box::new(PermittedSession { kind, decision, recording, permit }))
-    }
-}
-
-impl PermittedSession {
-    /// The name of the recording.
-    pub(in crate::pipeline) fn recording(&self) -> Option<&str> {
-        self.recording.as_ref().map(SessionRecording::name)
     }
 }
 

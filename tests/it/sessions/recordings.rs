@@ -13,8 +13,12 @@ use serde_json::{Map, Value, json};
 use testkit::config_reload::replace;
 use testkit::{FakeBackend, Gateway, Pki, flags, in_time, status, until};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{SUCCESS, V5, annotations, ask, audit_flags, exchange, masked, message, opened, switching};
+use super::{
+    SUCCESS, V5, annotations, ask, audit_flags, exchange, masked, message, opened, switching,
+    switching_and_received,
+};
 use crate::gateway::{InProcess as _, start_process};
 
 const EXEC: &str = "/api/v1/namespaces/n/pods/p/exec?command=sh&command=-c&container=c&stdin=true";
@@ -27,6 +31,8 @@ pub(super) struct Recorded {
     pub(super) pki: Pki,
     pub(super) gateway: Gateway,
     pub(super) backend: FakeBackend,
+    /// The bytes that it has received in tunnels.
+    received: UnboundedReceiver<Vec<u8>>,
     pub(super) log: PathBuf,
     policy: PathBuf,
     recordings: PathBuf,
@@ -70,13 +76,13 @@ impl Recorded {
         further: &[&str],
     ) -> Self {
         let pki = Pki::new();
-        let backend = switching(&pki, protocol, sent.to_vec()).await;
+        let (backend, received) = switching_and_received(&pki, protocol, sent.to_vec()).await;
         let Configured { mut flags, log, policy, recordings } = configure(&pki, &backend, rules);
         flags.extend(further.iter().map(ToString::to_string));
         let gateway = Gateway::with(flags);
         gateway.checked().await;
         while backend.take().is_some() {}
-        Self { pki, gateway, backend, log, policy, recordings, protocol }
+        Self { pki, gateway, backend, received, log, policy, recordings, protocol }
     }
 
     pub(super) async fn ask(&self, path: &str, further: &[(&str, &str)]) -> Response<Incoming> {
@@ -85,6 +91,17 @@ impl Recorded {
 
     pub(super) async fn open(&self, path: &str) -> TokioIo<Upgraded> {
         opened(self.ask(path, &[]).await).await
+    }
+
+    /// What the backend has received in a tunnel until its end.
+    async fn received(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            match in_time(self.received.recv()).await.expect("the end of the tunnel") {
+                end if end.is_empty() => return all,
+                received => all.extend(received),
+            }
+        }
     }
 
     /// The only recording, once it has ended.
@@ -367,6 +384,46 @@ async fn a_session_that_need_not_be_recorded_goes_on_without_its_directory() {
     recorded.gateway.until_counted("portcullis_session_recordings_total{result=\"failed\"} 1").await;
 }
 
+// threat: unrecorded-session
+#[tokio::test]
+async fn a_client_that_leaves_before_the_backend_answers_is_recorded() {
+    let recorded = Recorded::start(&[], &everything(), &[]).await;
+    tokio::select! {
+        _ = recorded.ask("/api/v1/namespaces/n/pods/silent/exec?command=reboot", &[]) => panic!("it has no answer"),
+        () = until("the request", || recorded.backend.take().is_some()) => {}
+    }
+    let recording = recorded.ended().await;
+    recording.assert_verifies();
+    assert_eq!(recording.start.command, ["reboot"]);
+    assert_eq!(recording.end.unwrap().reason, "unanswered");
+    assert_eq!(recorded.at_end().await["recording"], recording.name.as_str());
+}
+
+/// What the decoder cannot read, the backend may: it must not receive it.
+// threat: unrecorded-session
+#[tokio::test]
+async fn input_that_cannot_be_recorded_does_not_reach_the_backend() {
+    let streams = [(1, "error"), (3, "stdin"), (5, "stdout")];
+    let replies: Vec<u8> = streams.iter().flat_map(|(id, _)| spdy_reply(*id)).collect();
+    let protocol = ("SPDY/3.1", "v4.channel.k8s.io");
+    let mut recorded =
+        Recorded::over(protocol, &[replies.clone(), spdy_data(5, "x")], &everything(), &[]).await;
+    let mut tunnel = recorded.open(EXEC).await;
+    let opened: Vec<u8> = streams.iter().flat_map(|(id, kind)| spdy_open(*id, kind)).collect();
+    exchange(&mut tunnel, &opened, &replies).await;
+    let known = spdy_data(3, "ls\n");
+    exchange(&mut tunnel, &known, &spdy_data(5, "x")).await;
+    // A control frame of a type that is not of SPDY/3.1, before input.
+    let unknown = [0x80, 3, 0, 99, 0, 0, 0, 1, 0];
+    tunnel.write_all(&[&unknown[..], &spdy_data(3, "reboot\n")].concat()).await.unwrap();
+    assert_eq!(rest(&mut tunnel).await, b"");
+    let received = recorded.received().await;
+    assert_eq!(received, [opened, known].concat());
+    assert_eq!(recorded.at_end().await["reason"], "recording");
+    let recording = recorded.ended().await;
+    assert!(recording.lines.contains("unreadable") && !recording.lines.contains("reboot"));
+}
+
 #[tokio::test]
 async fn a_session_that_the_backend_refuses_leaves_no_recording() {
     let recorded = Recorded::start(&[], &everything(), &[]).await;
@@ -374,6 +431,9 @@ async fn a_session_that_the_backend_refuses_leaves_no_recording() {
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     let is_empty = || std::fs::read_dir(&recorded.recordings).unwrap().next().is_none();
     until("the removal of the recording", is_empty).await;
+    for stage in ["ResponseStarted", "ResponseComplete"] {
+        assert_eq!(annotations(&recorded.log, stage).await.get("recording"), None, "{stage}");
+    }
     // What is no upgrade is no session.
     let response = recorded
         .gateway

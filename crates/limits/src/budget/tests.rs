@@ -36,6 +36,20 @@ fn each_tenant_has_its_share_all_have_theirs_and_others_have_the_rest() {
     assert!(lock(&budget.0).owners.is_empty(), "nothing is kept of owners without a place");
 }
 
+/// Each flow has its first places, also of the reserve, whatever a few others take; a tenant or a network has none of them.
+#[test]
+fn a_flow_has_its_floor_beside_others_that_take_all() {
+    let budget = Budget::new(SHARES.with_networks(10, 10).with_flow_floor(2));
+    let floods: Vec<_> = ["a", "b", "c", "d"].map(|name| flood(&budget, &flow(name))).into();
+    assert_eq!(floods.iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 10, 6]);
+    assert!(budget.try_acquire(tenant("t")).is_none());
+    assert!(budget.try_acquire(Owner::Network([192, 0, 2, 1].into())).is_none());
+    let calm: Vec<_> = ["x", "y", "z"].map(|name| flood(&budget, &flow(name))).into();
+    assert_eq!(calm.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 0], "the reserve has four places");
+    drop((floods, calm));
+    assert_eq!(budget.usage(), BudgetUsage::default());
+}
+
 // Four tenants are enough to have all that tenants may have together.
 #[test]
 fn however_many_tenants_flood_each_other_one_has_its_part() {

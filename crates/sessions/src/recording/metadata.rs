@@ -56,9 +56,6 @@ pub struct SessionStart {
     /// The container; absent if the request names none, and then the pod's default one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<String>,
-    /// The image of the container, if it is one for debugging.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub debug_image: Option<String>,
     /// The command and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
@@ -112,6 +109,14 @@ pub struct SessionEnd {
     pub connections: u64,
     /// The number of parts of the recording.
     pub parts: u64,
+    /// Whether something of the session is not in it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub incomplete: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -100,7 +100,6 @@ fn start_rows(start: &SessionStart) -> Vec<(&'static str, String)> {
         ("audit ID", start.audit_id.clone()),
         ("cluster", start.cluster.clone()),
         ("pod", place(start)),
-        ("debug image", start.debug_image.clone().unwrap_or_default()),
         ("kind", kind(start)),
         ("standard input", if start.stdin { "connected".to_owned() } else { String::new() }),
         ("command", if start.command.is_empty() { String::new() } else { command }),
@@ -121,6 +120,14 @@ fn end_rows(end: &SessionEnd) -> Vec<(&'static str, String)> {
         ("bytes of the client", end.client_bytes.to_string()),
         ("bytes of the server", end.server_bytes.to_string()),
         ("connections", number(end.connections)),
+        (
+            "incomplete",
+            if end.incomplete {
+                "something of the session is not recorded".to_owned()
+            } else {
+                String::new()
+            },
+        ),
     ];
     rows.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }

@@ -347,7 +347,6 @@ fn text_of_a_session_does_not_reach_the_terminal_as_it_is() {
         evil.clone_into(text);
     }
     session.start.command = vec![evil.to_owned()];
-    session.start.debug_image = Some(evil.to_owned());
     session.end =
         Some(SessionEnd { reason: evil.to_owned(), message: Some(evil.to_owned()), ..SessionEnd::default() });
     let name = recordings.record(&session);
