@@ -3,7 +3,8 @@
 //!
 //! `crates/sessions` decodes streams, evaluates policies and writes recordings. `pipeline::session` opens sessions and shows
 //! their events to [`SessionRecording`]; a task of its own stores them ([`writer`]). What is held for it has bounds ([`queue`],
-//! [`RECORDING_SHARES`]), and so have the threads that wait for a disk ([`store`]). A session never waits for its recording.
+//! [`RECORDING_SHARES`]), and so have the threads that wait for a disk ([`store`]). A session without `required` never waits for its
+//! recording; one that must be recorded is read as fast as it is recorded.
 //!
 //! No log line, error or metric has content of a session.
 
