@@ -3,7 +3,8 @@
 //!
 //! `crates/sessions` decodes streams, evaluates policies and writes recordings. `pipeline::session` opens sessions and shows
 //! their events to [`SessionRecording`]; a task of its own stores them ([`writer`]). What is held for it has bounds ([`queue`],
-//! [`RECORDING_SHARES`]), and so have the threads that wait for a disk ([`store`]). An open session never waits for its recording.
+//! [`RECORDING_SHARES`]), and so have the threads that wait for a disk ([`store`]). A session without `required` never waits for its
+//! recording once it is open; one that must be recorded is read as fast as it is recorded.
 //!
 //! No log line, error or metric has content of a session.
 
@@ -46,14 +47,14 @@ const RECORDING_BYTES: usize = 64 << 20;
 const OWNER_RECORDING_BYTES: usize = RECORDING_BYTES / 4;
 
 /// The first of them of a user, which it has also where others have taken the rest.
-const FLOOR_RECORDING_BYTES: usize = 256 << 10;
+const FLOOR_RECORDING_BYTES: usize = 512 << 10;
 
 /// The bytes of recordings that are not stored yet. One owner has a quarter; clusters of Secrets together have a half, and
-/// unauthenticated clients a quarter. An eighth is for the first bytes of each user of the operator's clusters, so that a few
+/// unauthenticated clients a quarter. A quarter is for the first bytes of each user of the operator's clusters, so that a few
 /// who take all they may make gaps in their own recordings alone.
 // threat: recording-gap
 const RECORDING_SHARES: BudgetShares = BudgetShares::new(RECORDING_BYTES)
-    .with_reserve(RECORDING_BYTES / 8)
+    .with_reserve(RECORDING_BYTES / 4)
     .with_flows(OWNER_RECORDING_BYTES)
     .with_flow_floor(FLOOR_RECORDING_BYTES)
     .with_tenants(OWNER_RECORDING_BYTES, RECORDING_BYTES / 2)

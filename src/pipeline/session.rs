@@ -2,8 +2,8 @@
 //! and the metrics what happens in them.
 //!
 //! A copy of the tunnel's bytes is decoded once as it passes, for the recording and for the audit. A session that is neither
-//! audited nor of a cluster with a policy is not decoded. The tunnel does not depend on what the decoder finds, and never waits
-//! for a recording; a session that must be recorded ends when it cannot be, and what is not recorded does not pass.
+//! audited nor of a cluster with a policy is not decoded. The tunnel does not depend on what the decoder finds, and waits for a
+//! recording alone that a rule requires; such a session ends when it cannot be recorded, and what is not recorded does not pass.
 
 mod observed;
 mod opening;

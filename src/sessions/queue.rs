@@ -1,15 +1,17 @@
 //! The lines of a recording, between the tunnel that makes them and the task that stores them.
 //!
-//! The tunnel never waits. Where there is no room, in the session or in the share of its owner, lines are left out.
+//! Where there is no room, in the session or in the share of its owner, lines are left out. The tunnel of a session that must be
+//! recorded waits for [`LineQueue::room`] before it reads, as it would end otherwise; no other tunnel waits.
 
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use portcullis_limits::budget::BudgetPermit;
 use portcullis_sessions::recording::metadata::SessionEnd;
 use portcullis_sessions::storage::PartLimits;
 use portcullis_system::sync::lock;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// The bytes of one session that are not stored yet.
@@ -17,6 +19,15 @@ use tokio_util::sync::CancellationToken;
 pub(super) const MAX_SESSION_BYTES: usize = 1 << 20;
 /// Those of them that content cannot take: an exit code and the mark of a gap still find room.
 const RESERVED_BYTES: usize = 64 << 10;
+
+/// The bytes of content that a session can have.
+const MAX_CONTENT_BYTES: usize = MAX_SESSION_BYTES - RESERVED_BYTES;
+/// Room for the lines of one read of a tunnel, which is of 8 KiB: a message of three bytes can become a line of ninety.
+const READ_BYTES: usize = 320 << 10;
+/// How long a tunnel waits for room.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a tunnel looks for room in the share of its owner, which other sessions free, too.
+const ROOM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether lines have content of the session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +52,8 @@ pub(super) struct LineQueue {
     state: Mutex<QueueState>,
     /// Wakes the task that stores them.
     wake: Notify,
+    /// Wakes the tunnel that waits for room.
+    freed: Notify,
     ended: CancellationToken,
     failed: CancellationToken,
 }
@@ -73,6 +86,7 @@ impl LineQueue {
             limits: PartLimits::default(),
             state: state.into(),
             wake: Notify::new(),
+            freed: Notify::new(),
             ended: CancellationToken::new(),
             failed: CancellationToken::new(),
         }
@@ -89,7 +103,7 @@ impl LineQueue {
             return true;
         }
         let limit = match kind {
-            LineKind::Content => MAX_SESSION_BYTES - RESERVED_BYTES,
+            LineKind::Content => MAX_CONTENT_BYTES,
             LineKind::Other => MAX_SESSION_BYTES,
         };
         if state.held.places().saturating_add(most) > limit || !state.held.grow(most) {
@@ -110,6 +124,37 @@ impl LineQueue {
             self.wake.notify_one();
         }
         true
+    }
+
+    /// Whether the lines of another read have room, or need none.
+    pub(super) fn has_room(&self) -> bool {
+        let mut state = self.state();
+        let held = state.held.places();
+        let is_over = state.is_closed || state.ending.is_some() || self.failed.is_cancelled();
+        if is_over || held.saturating_add(READ_BYTES) > MAX_CONTENT_BYTES || !state.held.grow(READ_BYTES) {
+            return is_over;
+        }
+        state.held.lower(held);
+        true
+    }
+
+    /// Waits until there is room, or it is clear that there will be none.
+    pub(super) async fn room(&self) {
+        let room = async {
+            loop {
+                let freed = self.freed.notified();
+                if self.has_room() {
+                    return;
+                }
+                tokio::select! {
+                    () = freed => {}
+                    () = self.failed.cancelled() => {}
+                    () = sleep(ROOM_INTERVAL) => {}
+                }
+            }
+        };
+        // Then lines are left out.
+        timeout(ROOM_TIMEOUT, room).await.ok();
     }
 
     /// Notes that lines are left out. Returns whether they are the first ones of the session.
@@ -178,6 +223,8 @@ impl LineQueue {
         let mut state = self.state();
         let waiting = state.lines.len();
         state.held.lower(waiting);
+        drop(state);
+        self.freed.notify_waiters();
     }
 
     /// Gives the recording up: releases what it holds, and records nothing any more.

@@ -94,6 +94,16 @@ impl SessionRecording {
         self.is_required
     }
 
+    /// Completes when the events of another read of the tunnel can be recorded, or cannot in time; `None` if that is so already. A
+    /// session that need not be recorded does not wait.
+    // threat: unrecorded-session
+    pub(crate) fn room(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let lines = self.queue.lines();
+        let must_wait = self.is_required && self.recorder.is_some() && !lines.has_room();
+        let lines = must_wait.then(|| Arc::clone(lines))?;
+        Some(async move { lines.room().await })
+    }
+
     /// Records an event, or that it is left out.
     pub(crate) fn record(&mut self, event: &SessionEvent<'_>) {
         let Some(opened) = self.opened.filter(|_| !self.has_ended) else { return };

@@ -172,6 +172,14 @@ impl Recorded {
         self.cluster.record(Owner::flow("c", user), start, decision).await
     }
 
+    /// A session of `owner` that must be recorded, and is stored as one of `alice`.
+    async fn open_as(&self, owner: &str) -> SessionRecording {
+        let start = SessionStart { audit_id: "alice".to_owned(), ..SessionStart::default() };
+        let mut recording = self.cluster.record(Owner::flow("c", owner), start, REQUIRED).await.unwrap();
+        recording.open();
+        recording
+    }
+
     async fn open(&self, user: &str, decision: SessionDecision) -> SessionRecording {
         let mut recording = self.begin(user, decision).await.unwrap();
         recording.open();
@@ -204,6 +212,13 @@ fn end_of(recorded: &Recorded) -> SessionEnd {
     let [session] = &recorded.store.sessions().unwrap()[..] else { panic!("one session") };
     let end = recorded.store.get(session, &ObjectName::End).unwrap().expect("an end");
     SessionEnd::from_json(&end).unwrap()
+}
+
+/// Output until the session has to wait for the store.
+fn fill(recording: &mut SessionRecording) {
+    while recording.room().is_none() {
+        output(recording, &"\0".repeat(8 << 10));
+    }
 }
 
 fn parts(state: &FakeState, user: &str) -> usize {
@@ -372,6 +387,62 @@ async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
         assert!(recorded.has(line), "{line}");
     }
     assert_eq!(recorded.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_must_be_recorded_waits_for_its_store_and_no_other_does() {
+    let recorded = Recorded::new();
+    let mut hung = recorded.open("mallory", REQUIRED).await;
+    let failed = hung.failed();
+    recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
+    fill(&mut hung);
+    let room = hung.room().unwrap();
+    recorded.store.until(|state| state.hanging == 1).await;
+    recorded.store.change(|state| state.hangs = None);
+    let waited = Instant::now();
+    room.await;
+    assert!(
+        waited.elapsed() < Duration::from_millis(100),
+        "as soon as a part is stored: {:?}",
+        waited.elapsed()
+    );
+    output(&mut hung, "later");
+    hung.end(SessionEnd::default());
+    recorded.sessions.finished().await;
+    let lines = recorded.store.lines("mallory");
+    assert!(lines.contains("later") && !lines.contains("skipped"));
+    assert!(!failed.is_cancelled());
+    assert!(recorded.has("portcullis_session_recordings_total{result=\"complete\"} 1"));
+
+    let mut optional = recorded.open("mallory", OPTIONAL).await;
+    let documents = SessionDecision { level: RecordingLevel::Metadata, ..REQUIRED };
+    let mut without_content = recorded.open("mallory", documents).await;
+    recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
+    for recording in [&mut optional, &mut without_content] {
+        flood(recording);
+        assert!(recording.room().is_none());
+    }
+    recorded.store.change(|state| state.hangs = None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_waits_for_the_share_of_its_owner_and_not_for_ever() {
+    let share = 2 << 20;
+    let recorded = Recorded::with_shares(BudgetShares::new(2 * share).with_flows(share));
+    let mut hung = [recorded.open("mallory", OPTIONAL).await, recorded.open("mallory", OPTIONAL).await];
+    let mut other = recorded.open_as("mallory").await;
+    recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
+    hung.iter_mut().for_each(flood);
+    fill(&mut other);
+    recorded.store.until(|state| state.hanging == 2).await;
+    let waited = Instant::now();
+    tokio::join!(other.room().unwrap(), advance(Duration::from_secs(30)));
+    assert_eq!(waited.elapsed().as_secs(), 30);
+    let room = other.room().unwrap();
+    recorded.store.change(|state| state.hangs = None);
+    hung.iter_mut().for_each(|recording| recording.end(SessionEnd::default()));
+    room.await;
+    assert!(other.room().is_none());
 }
 
 #[tokio::test(start_paused = true)]

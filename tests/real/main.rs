@@ -11,6 +11,7 @@
 //! cargo test --test real -- recordings::                 recordings in asciinema's reader
 //! cargo test --test real -- service_account_tokens::     the requests that tokens cost a server
 //! cargo test --test real -- replicas::                   several servers and gateways, some of which fail
+//! cargo test --test real -- sessions::                   kubectl's exec, attach, cp and port-forward, recorded
 //! cargo test --test real -- static_pod::                 what `portcullis convert` makes of kubeadm's control plane, and README beside it
 //! cargo test --test real -- two_clusters::               API servers of two clusters, configured as one
 //! ```
@@ -35,6 +36,7 @@ mod recordings;
 mod replicas;
 mod servers;
 mod service_account_tokens;
+mod sessions;
 mod static_pod;
 mod two_clusters;
 
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         (page::trials(&trial_of("page")), absent.clone().or_else(page::absent)),
         (recordings::trials(&trial_of("recordings")), openid::absent()),
         (service_account_tokens::trials(&trial_of("service_account_tokens")), absent.clone()),
+        (sessions::trials(&trial_of("sessions")), absent.clone()),
         (static_pod::trials(&trial_of("static_pod")), absent.clone().or(without_controllers)),
         (two_clusters::trials(&trial_of("two_clusters")), absent),
     ];

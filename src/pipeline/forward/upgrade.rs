@@ -9,7 +9,7 @@
 use std::future::pending;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -33,7 +33,8 @@ use crate::pipeline::session::{ObservedSession, TunnelEnd};
 
 /// How long one direction may still deliver bytes after the other one has ended.
 const HALF_CLOSE_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// The buffer of one direction of a session that a rule may end; that of `tokio::io::copy` is as large.
+/// The buffer of one direction of a session that a rule may end; that of `tokio::io::copy` is as large. The room that a recording
+/// must have for one read follows from it.
 const RULED_BUFFER: usize = 8 << 10;
 
 /// Sends an upgrade request and, after a 101, tunnels until either side ends or `deadline` expires. `request` has no
@@ -117,9 +118,9 @@ pub(super) async fn tunnel(
 async fn copy_both_ways(client: Upgraded, backend: Upgraded, session: Option<&ObservedSession>) -> TunnelEnd {
     let (from_client, to_client) = split(TokioIo::new(client));
     let (from_backend, to_backend) = split(TokioIo::new(backend));
-    let mut out =
-        Box::pin(copy_one_way(ObservedRead { from: from_client, side: Side::Client, session }, to_backend));
-    let from_backend = ObservedRead { from: from_backend, side: Side::Server, session };
+    let from_client = ObservedRead { from: from_client, side: Side::Client, session, room: None };
+    let from_backend = ObservedRead { from: from_backend, side: Side::Server, session, room: None };
+    let mut out = Box::pin(copy_one_way(from_client, to_backend));
     let ruled = session.filter(|session| session.has_rules());
     let mut back = Box::pin(async move {
         match ruled {
@@ -199,11 +200,14 @@ where
 }
 
 /// Reads one direction, and shows the bytes to the session before they are written to the other side: what answers them is
-/// shown later. Bytes that must be recorded and cannot be are not read: the session is about to end.
+/// shown later. A session that must be recorded is not read faster than it is recorded; what cannot be recorded does not pass, as
+/// the session is about to end.
 struct ObservedRead<'a, T> {
     from: ReadHalf<T>,
     side: Side,
     session: Option<&'a ObservedSession>,
+    /// Waits until what is read can be recorded.
+    room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
@@ -213,6 +217,15 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let Some(session) = self.session else { return Pin::new(&mut self.from).poll_read(context, buffer) };
+        if self.room.is_none()
+            && let Some(room) = session.room()
+        {
+            self.room = Some(Box::pin(room));
+        }
+        if let Some(room) = &mut self.room {
+            ready!(room.as_mut().poll(context));
+            self.room = None;
+        }
         // The failure has woken the task, or will.
         if session.withholds() {
             return Poll::Pending;

@@ -222,6 +222,11 @@ impl ObservedSession {
         }
     }
 
+    /// Completes when the session can be recorded further, which is the time to read more; `None` if it can, or need not be.
+    pub(in crate::pipeline) fn room(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        lock(&self.state).recording.as_ref()?.room()
+    }
+
     /// Records why the tunnel ends. The first reason counts.
     pub(in crate::pipeline) fn end(&self, end: TunnelEnd) {
         lock(&self.state).end.get_or_insert(end);

@@ -214,6 +214,26 @@ async fn a_recording_has_what_was_sent_and_the_audit_names_it() {
     recorded.gateway.until_counted("portcullis_session_recordings_total{result=\"complete\"} 1").await;
 }
 
+// threat: unrecorded-session
+#[tokio::test]
+async fn a_session_that_must_be_recorded_passes_as_fast_as_it_is_recorded() {
+    const SIZE: usize = 8 << 20;
+    let text = "x".repeat(1000);
+    let sent: Vec<u8> = (0..SIZE / text.len()).flat_map(|_| message(1, &text)).collect();
+    let recorded = Recorded::start(std::slice::from_ref(&sent), &everything(), &[]).await;
+    let mut tunnel = recorded.open(EXEC).await;
+    exchange(&mut tunnel, &masked(0, "a"), &sent).await;
+    drop(tunnel);
+    let recording = recorded.ended().await;
+    recording.assert_verifies();
+    let events = recording.events();
+    assert!(events.iter().all(|event| event[0] != "skipped"));
+    let output =
+        events.iter().filter(|event| event[0] == "stdout").map(|event| event[1].as_str().unwrap().len());
+    assert_eq!(output.sum::<usize>(), SIZE / text.len() * text.len());
+    recorded.gateway.until_counted("portcullis_session_recordings_total{result=\"complete\"} 1").await;
+}
+
 /// The header block of a SPDY stream, in the stream of blocks that zlib makes of them.
 fn spdy_block(is_first: bool, headers: &[(&str, &str)]) -> Vec<u8> {
     let long = |length: usize| u32::try_from(length).unwrap().to_be_bytes();
