@@ -2,6 +2,8 @@
 //!
 //! A recording shows what is missing in it. A session that must be recorded ends instead.
 
+use std::sync::Arc;
+
 use portcullis_sessions::decoder::{SessionEvent, Side};
 use portcullis_sessions::policy::{RecordingLevel, SessionDecision};
 use portcullis_sessions::recording::Recorder;

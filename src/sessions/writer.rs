@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use portcullis_limits::Owner;
 use portcullis_sessions::recording::metadata::{SessionEnd, SessionStart};
+use portcullis_sessions::storage::chain::ChainHash;
 use portcullis_sessions::storage::{PartForm, PartLimits, RecordingStore, SessionName, SessionWriter};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tracing::info;
 
 use super::failures::RecordingFailure;
 use super::queue::{Ending, LineQueue};
@@ -170,8 +172,10 @@ struct WriterTask {
 
 /// What is left after an attempt to store lines.
 enum Attempt {
-    /// All is stored. There is no writer after the end.
-    Stored(Option<Box<Writer>>),
+    /// All is stored.
+    Stored(Box<Writer>),
+    /// All is stored, with the end, whose link has this hash.
+    Ended(ChainHash),
     /// The lines wait in the writer.
     Failed(Box<Writer>, RecordingFailure),
     /// The writer is lost.
@@ -195,14 +199,17 @@ impl WriterTask {
             };
             let is_end = end.is_some();
             let failure = match self.store(writer, lines, end).await {
-                Attempt::Stored(Some(next)) => {
+                Attempt::Stored(next) => {
                     self.lines.stored();
                     writer = next;
                     is_retry = false;
                     continue;
                 }
-                Attempt::Stored(None) => {
+                Attempt::Ended(head) => {
                     let result = if self.lines.has_gap() { "incomplete" } else { "complete" };
+                    let (cluster, session) = (&*self.recorded.cluster, self.recorded.session.as_str());
+                    // A copy of the hash where the store is not: who can change the store can make a chain anew.
+                    info!(cluster, session, result, head = head.to_hex(), "session recorded");
                     return self.finish(result);
                 }
                 Attempt::Failed(next, failure) if !is_end => {
@@ -256,9 +263,9 @@ impl WriterTask {
             let written = writer.write(Duration::ZERO, &lines).and_then(|_| writer.flush());
             match (written, end) {
                 (Err(error), _) => Attempt::Failed(writer, error.into()),
-                (Ok(_), None) => Attempt::Stored(Some(writer)),
+                (Ok(_), None) => Attempt::Stored(writer),
                 (Ok(_), Some(end)) => match writer.end(&end) {
-                    Ok(_) => Attempt::Stored(None),
+                    Ok(head) => Attempt::Ended(head),
                     Err(error) => Attempt::Lost(error.into()),
                 },
             }

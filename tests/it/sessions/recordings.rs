@@ -304,6 +304,26 @@ async fn forwarded_connections_are_recorded_without_their_content() {
     assert_eq!(recording.end.unwrap().connections, 1);
 }
 
+/// Who can change the directory can make a chain anew: the log has a copy of its last hash.
+#[tokio::test]
+async fn the_log_has_the_last_hash_of_a_recording() {
+    let pki = Pki::new();
+    let backend = switching(&pki, CHANNELS, vec![message(1, "output")]).await;
+    let Configured { flags, recordings: directory, .. } = configure(&pki, &backend, &everything());
+    let process = start_process(flags).await;
+    let mut tunnel = opened(ask(&pki, &process.gateway, CHANNELS, EXEC, &[]).await).await;
+    exchange(&mut tunnel, &masked(0, "a"), &message(1, "output")).await;
+    drop(tunnel);
+    until("the line", || !process.said("session recorded").is_empty()).await;
+    let (_, log) = process.end().await;
+    let [recording] = &recordings(&directory)[..] else { panic!("one recording") };
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let line = lines.into_iter().find(|line| line["message"] == "session recorded").expect("the line");
+    let shown = ["cluster", "session", "result", "head"].map(|key| line[key].as_str().unwrap_or_default());
+    let head = recording.found.head.to_hex();
+    assert_eq!(shown, ["backend", recording.name.as_str(), "complete", &head], "{line}");
+}
+
 /// The process is killed: what was stored verifies.
 #[tokio::test]
 async fn a_killed_gateway_leaves_the_parts_that_it_has_stored() {
