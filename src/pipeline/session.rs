@@ -7,6 +7,7 @@
 
 mod observed;
 mod opening;
+mod warnings;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, SEC_WEBSOCKET_PROTOCOL};

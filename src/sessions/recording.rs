@@ -140,6 +140,15 @@ impl SessionRecording {
         }
     }
 
+    /// Records a line that the gateway has shown the user. It is left out if there is no room: it is no content of the session.
+    pub(crate) fn notice(&mut self, text: &str) {
+        let Some(opened) = self.opened.filter(|_| !self.has_ended) else { return };
+        let Some(recorder) = &mut self.recorder else { return };
+        let most = text.len().saturating_mul(MAX_ESCAPED).saturating_add(MAX_LINE_OVERHEAD);
+        let elapsed = opened.elapsed();
+        self.queue.lines().append(most, LineKind::Content, |lines| recorder.notice(elapsed, text, lines));
+    }
+
     /// The session has ended. `end` lacks the time.
     pub(crate) fn end(&mut self, end: SessionEnd) {
         if std::mem::replace(&mut self.has_ended, true) {

@@ -65,6 +65,14 @@ impl Recorder {
         }
     }
 
+    /// Appends a line that the gateway has shown the user: it is no output of the process.
+    pub fn notice(&mut self, elapsed: Duration, text: &str, lines: &mut Vec<u8>) {
+        match &mut self.form {
+            Form::Asciicast(writer) => writer.notice(elapsed, text, lines),
+            Form::Channels(writer) => writer.notice(elapsed, text, lines),
+        }
+    }
+
     /// Appends what was held back: the start of a character whose rest has not come, and the header if there was no event.
     pub fn finish(&mut self, elapsed: Duration, lines: &mut Vec<u8>) {
         match &mut self.form {

@@ -164,8 +164,8 @@ where
     copied.map(|_| ()).and(ended)
 }
 
-/// Copies what the server sends to its end, or until a rule has ended the session. Then the client gets the reason, if all that was
-/// read is written and its protocol permits.
+/// Copies what the server sends to its end, or until a rule has ended the session. Then the client gets the reason, and before that a
+/// warning, if all that was read is written and its protocol permits.
 async fn copy_until_over<T>(
     mut from: ObservedRead<'_, T>,
     mut to: WriteHalf<T>,
@@ -176,7 +176,14 @@ where
 {
     let copied = async {
         let mut buffer = vec![0; RULED_BUFFER];
+        // One that is due, and cannot follow what the server has sent last.
+        let mut warning = None;
         loop {
+            if let Some(frame) = warning.and_then(|warning| session.warn(warning)) {
+                warning = None;
+                to.write_all(&frame).await?;
+                to.flush().await?;
+            }
             let count = tokio::select! {
                 biased;
                 () = session.over() => {
@@ -184,6 +191,10 @@ where
                         to.write_all(&frames).await?;
                     }
                     return Ok(());
+                }
+                due = session.warning(), if warning.is_none() => {
+                    warning = Some(due);
+                    continue;
                 }
                 read = from.read(&mut buffer) => read?,
             };
@@ -240,5 +251,45 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
             }
         }
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portcullis_sessions::policy::SessionDecision;
+    use tokio::io::duplex;
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_warning_follows_a_whole_message_of_the_server_and_the_reason_of_the_end_follows_it() {
+        let decision =
+            SessionDecision { max_duration: Some(Duration::from_hours(1)), ..SessionDecision::default() };
+        let session = ObservedSession::under(decision);
+        let (backend, mut server) = duplex(1 << 10);
+        let (mut client, to_client) = duplex(1 << 10);
+        let ((from, _keep), (_, to)) = (split(backend), split(to_client));
+        let from = ObservedRead { from, side: Side::Server, session: Some(&session), room: None };
+        let talk = async {
+            server.write_all(&[0x82, 4, 1, b'a']).await.unwrap();
+            let mut half = [0; 4];
+            client.read_exact(&mut half).await.unwrap();
+            // In the middle of a message.
+            advance(Duration::from_secs(3481)).await;
+            server.write_all(b"bc").await.unwrap();
+            assert_eq!(session.ruled_end().await, TunnelEnd::MaxDuration);
+            let mut rest = Vec::new();
+            client.read_to_end(&mut rest).await.unwrap();
+            rest
+        };
+        let (copied, rest) = tokio::join!(copy_until_over(from, to, &session), talk);
+        copied.unwrap();
+        let warning = "\r\nwarning: the session ends in 1m59s: it will have taken as long as the session policy permits\r\n";
+        let length = u8::try_from(warning.len() + 1).unwrap();
+        let expected = [&b"bc"[..], &[0x82, length, 1], warning.as_bytes(), &[0x82]].concat();
+        assert!(rest.starts_with(&expected), "{:?}", String::from_utf8_lossy(&rest));
+        let told = String::from_utf8_lossy(&rest[expected.len()..]).into_owned();
+        assert!(told.contains("the session has ended") && !told.contains("warning"), "{told:?}");
     }
 }

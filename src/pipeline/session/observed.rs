@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::opening::PermittedSession;
+use super::warnings::{EndWarning, EndWarnings};
 use super::{REASON, RECORDING, protocol_of};
 use crate::metrics::{GaugeGuard, Metrics};
 use crate::pipeline::audit::AuditedRequest;
@@ -51,6 +52,8 @@ pub(in crate::pipeline) struct ObservedSession {
     metrics: Arc<Metrics>,
     kind: SessionKind,
     decision: SessionDecision,
+    /// Whether the user has a terminal.
+    tty: bool,
     started: Instant,
     state: Mutex<SessionState>,
     /// A rule ends it.
@@ -73,6 +76,7 @@ struct SessionState {
     /// The bytes so far, and when the last of them passed.
     bytes: ByteCounts,
     active: Instant,
+    warnings: EndWarnings,
 }
 
 /// What the stream tells.
@@ -157,9 +161,11 @@ impl SessionObserver {
     /// Begins with the response that has switched protocols.
     pub(in crate::pipeline) fn begin(self, response: &HeaderMap) -> ObservedSession {
         let Self { audited, permitted, metrics, kind } = self;
-        let (decision, mut recording, permit) = match permitted.map(|permitted| *permitted) {
-            Some(PermittedSession { decision, recording, permit, .. }) => (decision, recording, permit),
-            None => (SessionDecision::default(), None, None),
+        let (decision, tty, mut recording, permit) = match permitted.map(|permitted| *permitted) {
+            Some(PermittedSession { decision, tty, recording, permit, .. }) => {
+                (decision, tty, recording, permit)
+            }
+            None => (SessionDecision::default(), false, None, None),
         };
         if let Some(recording) = &mut recording {
             recording.open();
@@ -176,6 +182,7 @@ impl SessionObserver {
             closing: None,
             bytes: ByteCounts::default(),
             active: started,
+            warnings: EndWarnings::default(),
         };
         ObservedSession {
             _open: metrics.sessions.opened(kind),
@@ -183,6 +190,7 @@ impl SessionObserver {
             metrics,
             kind,
             decision,
+            tty,
             started,
             state: state.into(),
             over: CancellationToken::new(),
@@ -256,6 +264,36 @@ impl ObservedSession {
     /// Completes after [`Self::ruled_end`].
     pub(in crate::pipeline) async fn over(&self) {
         self.over.cancelled().await;
+    }
+
+    /// Completes when the user is to be warned of an end by a rule, once for each warning.
+    pub(in crate::pipeline) async fn warning(&self) -> EndWarning {
+        loop {
+            let next = {
+                let SessionState { warnings, active, .. } = &*lock(&self.state);
+                warnings.next(&self.decision, self.started, *active)
+            };
+            match next {
+                Some((due, warning)) if due <= Instant::now() => {
+                    lock(&self.state).warnings.note(warning);
+                    return warning;
+                }
+                // Content that passes meanwhile makes it later.
+                next => passed(next.map(|(due, _)| due)).await,
+            }
+        }
+    }
+
+    /// The bytes by which the client shows a warning, after all that the server has sent, and which are in the recording from now on:
+    /// none if the warning is obsolete; `None` where they may not follow, or nowhere.
+    pub(in crate::pipeline) fn warn(&self, warning: EndWarning) -> Option<Vec<u8>> {
+        let SessionState { decoder, recording, active, .. } = &mut *lock(&self.state);
+        let Some(text) = warning.message(Instant::now(), *active) else { return Some(Vec::new()) };
+        let frame = decoder.notice_frame(&text, self.tty)?;
+        if let Some(recording) = recording {
+            recording.notice(&text);
+        }
+        Some(frame)
     }
 
     /// What the client gets at the end by a rule, after all that the server has sent; `None` if it would not understand it.
@@ -384,9 +422,22 @@ impl Drop for ObservedSession {
 }
 
 #[cfg(test)]
-mod tests {
-    use portcullis_sessions::policy::SessionDecision;
+impl ObservedSession {
+    /// A session with a terminal over the channels of a WebSocket, under a rule.
+    pub(in crate::pipeline) fn under(decision: SessionDecision) -> Self {
+        let metrics = Arc::new(Metrics::new());
+        let permitted =
+            PermittedSession { kind: SessionKind::Exec, decision, tty: true, recording: None, permit: None };
+        let mut response = HeaderMap::new();
+        for (name, value) in [("upgrade", "websocket"), ("sec-websocket-protocol", "v5.channel.k8s.io")] {
+            response.insert(name, value.parse().unwrap());
+        }
+        SessionObserver::new(None, Some(Box::new(permitted)), &metrics).unwrap().begin(&response)
+    }
+}
 
+#[cfg(test)]
+mod tests {
     use super::*;
 
     #[test]
@@ -407,17 +458,6 @@ mod tests {
         assert_eq!(reason(None, None, None), "gateway");
     }
 
-    /// A session over the channels of a WebSocket, under a rule.
-    fn ruled(decision: SessionDecision) -> ObservedSession {
-        let metrics = Arc::new(Metrics::new());
-        let permitted = PermittedSession { kind: SessionKind::Exec, decision, recording: None, permit: None };
-        let mut response = HeaderMap::new();
-        for (name, value) in [("upgrade", "websocket"), ("sec-websocket-protocol", "v5.channel.k8s.io")] {
-            response.insert(name, value.parse().unwrap());
-        }
-        SessionObserver::new(None, Some(Box::new(permitted)), &metrics).unwrap().begin(&response)
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_session_ends_after_its_duration_or_when_it_is_idle() {
         let (hour, minute) = (Duration::from_hours(1), Duration::from_mins(1));
@@ -429,20 +469,23 @@ mod tests {
             (limits(Some(hour), Some(minute)), TunnelEnd::Idle, minute),
             (limits(Some(minute), Some(hour)), TunnelEnd::MaxDuration, minute),
         ] {
-            let (session, started) = (ruled(decision), Instant::now());
+            let (session, started) = (ObservedSession::under(decision), Instant::now());
             assert!(session.has_rules());
             assert_eq!(session.ruled_end().await, expected);
             assert_eq!(started.elapsed().as_secs(), after.as_secs());
             session.over().await;
             assert!(session.closing_frames().is_some());
         }
-        assert!(!ruled(none).has_rules());
+        assert!(!ObservedSession::under(none).has_rules());
     }
 
     #[tokio::test(start_paused = true)]
     async fn content_keeps_a_session_from_being_idle_and_pings_do_not() {
         let minute = Duration::from_mins(1);
-        let session = ruled(SessionDecision { idle_timeout: Some(minute), ..SessionDecision::default() });
+        let session = ObservedSession::under(SessionDecision {
+            idle_timeout: Some(minute),
+            ..SessionDecision::default()
+        });
         let started = Instant::now();
         let use_it = async {
             for _ in 0..3 {
@@ -462,5 +505,25 @@ mod tests {
         let (end, ()) =
             tokio::join!(async { (session.ruled_end().await, started.elapsed().as_secs()) }, use_it);
         assert_eq!(end, (TunnelEnd::Idle, 240));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn content_puts_off_the_warning_of_an_idle_session() {
+        let minute = Duration::from_mins(1);
+        let decision = SessionDecision { idle_timeout: Some(10 * minute), ..SessionDecision::default() };
+        let (session, started) = (ObservedSession::under(decision), Instant::now());
+        let use_it = async {
+            tokio::time::sleep(5 * minute).await;
+            session.push(Side::Server, &[0x82, 2, 1, b'a']);
+        };
+        let (warning, ()) = tokio::join!(async { (session.warning().await, started.elapsed() / 60) }, use_it);
+        assert_eq!(warning.1.as_secs(), 13);
+        let bytes = byte_counts(&lock(&session.state).decoder);
+        assert!(session.warn(warning.0).is_some_and(|frame| !frame.is_empty()));
+        assert_eq!(byte_counts(&lock(&session.state).decoder), bytes, "it is no content");
+        session.push(Side::Server, &[0x82, 2, 1, b'a']);
+        tokio::time::advance(minute).await;
+        session.push(Side::Server, &[0x82, 2, 1, b'a']);
+        assert_eq!(session.warn(warning.0), Some(Vec::new()), "the session is used again");
     }
 }

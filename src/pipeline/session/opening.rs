@@ -39,6 +39,8 @@ pub(in crate::pipeline) struct SessionRequest {
 pub(in crate::pipeline) struct PermittedSession {
     pub(super) kind: SessionKind,
     pub(super) decision: SessionDecision,
+    /// Whether the user has a terminal.
+    pub(super) tty: bool,
     pub(super) recording: Option<SessionRecording>,
     /// The place among the sessions of the user.
     pub(super) permit: Option<SessionPermit>,
@@ -119,6 +121,7 @@ impl SessionRequest {
     pub(in crate::pipeline) async fn permit(self) -> Result<Box<PermittedSession>, SessionRefusal> {
         let Self { sessions, kind, decision, user, owner, start, may_be_unreadable } = self;
         let permit = sessions.count(&user.name, decision.max_sessions_per_user)?;
+        let tty = start.tty;
         let recording = match decision.level {
             RecordingLevel::None => None,
             level => {
@@ -132,7 +135,7 @@ impl SessionRequest {
                 }
             }
         };
-        Ok(Box::new(PermittedSession { kind, decision, recording, permit }))
+        Ok(Box::new(PermittedSession { kind, decision, tty, recording, permit }))
     }
 }
 

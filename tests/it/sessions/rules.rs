@@ -5,14 +5,15 @@ use serde_json::{Value, json};
 use testkit::{get, status};
 
 use super::recordings::{Recorded, assert_ends_with};
-use super::{V5, annotations, message, opened};
+use super::{V5, annotations, exchange, masked, message, opened};
 
 const EXEC: &str = "/api/v1/namespaces/n/pods/p/exec?command=sh";
 
-async fn assert_ends(rule: Value, reason: &str, told: &str) {
+async fn assert_ends(rule: Value, reason: &str, told: &str, is_warned: bool) {
     let recorded = Recorded::start(&[message(1, "output")], &json!([rule]), &[]).await;
     let mut tunnel = recorded.open(EXEC).await;
-    assert_ends_with(&mut tunnel, told).await;
+    let warning = assert_ends_with(&mut tunnel, told).await;
+    assert_eq!(warning.contains("warning: "), is_warned, "{warning:?}");
     let annotations = annotations(&recorded.log, "ResponseComplete").await;
     assert_eq!(annotations["reason"], reason);
     assert_eq!(annotations.get("recording"), None, "the rule records nothing");
@@ -25,13 +26,40 @@ async fn assert_ends(rule: Value, reason: &str, told: &str) {
 #[tokio::test]
 async fn a_session_ends_after_its_longest_duration() {
     let told = "the session has ended: it took as long as the session policy permits";
-    assert_ends(json!({"level": "None", "maxDuration": "500ms"}), "duration", told).await;
+    assert_ends(json!({"level": "None", "maxDuration": "500ms"}), "duration", told, true).await;
 }
 
 #[tokio::test]
 async fn a_session_ends_when_it_is_idle() {
     let told = "the session has ended: it was idle for as long as the session policy permits";
-    assert_ends(json!({"level": "None", "idleTimeout": "500ms"}), "idle", told).await;
+    assert_ends(json!({"level": "None", "idleTimeout": "500ms"}), "idle", told, false).await;
+}
+
+/// Of what the gateway says in a session, the recording has a marker alone.
+#[tokio::test]
+async fn a_user_is_warned_on_the_terminal_and_the_recording_tells_it_from_output() {
+    let told = "the session has ended: it took as long as the session policy permits";
+    for (tty, [before, after], code) in
+        [(true, ["\u{1}\r\n", "\r\n"], "m"), (false, ["\u{2}", "\n"], "notice")]
+    {
+        let rule = json!([{"level": "Output", "maxDuration": "500ms"}]);
+        let recorded = Recorded::start(&[message(1, "output")], &rule, &[]).await;
+        let mut tunnel = recorded.open(&format!("{EXEC}&tty={tty}")).await;
+        exchange(&mut tunnel, &masked(0, "a"), &message(1, "output")).await;
+        let warning = assert_ends_with(&mut tunnel, told).await;
+        let line =
+            warning.find(before).and_then(|at| warning[at..].strip_prefix(before)?.strip_suffix(after));
+        let line = line.unwrap_or_else(|| panic!("{warning:?}"));
+        assert!(
+            line.starts_with("warning: the session ends in ") && line.ends_with("policy permits"),
+            "{line}"
+        );
+        let recording = recorded.ended().await;
+        let marker = if tty { format!("notice: {line}") } else { line.to_owned() };
+        let output = if tty { "o" } else { "stdout" };
+        assert_eq!(Value::from(recording.events()), json!([[output, "output"], [code, marker]]));
+        assert_eq!(recording.end.unwrap().server_bytes, 6);
+    }
 }
 
 #[tokio::test]

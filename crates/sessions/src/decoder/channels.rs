@@ -86,13 +86,26 @@ impl ChannelDecoder {
         }
     }
 
-    /// The frames by which the client learns why its session ends, as a `Status` of the server would tell it. `None` in the middle
-    /// of a message of the server, after it has said how the session ends, and where the protocol has errors as texts.
+    /// Whether a message of the gateway's own may follow what the server has sent: not in the middle of a message of the server, and
+    /// not after it has said how the session ends. Forwarded ports have no message for a user.
+    fn may_insert(&self) -> bool {
+        let Messages { server, ports, is_ending, .. } = &self.messages;
+        self.server.is_between_frames() && !server.has_begun && !is_ending && ports.is_none()
+    }
+
+    /// The frame of a line for the user: on the terminal, or on standard error where there is none.
+    pub(super) fn notice_frame(&self, text: &str, is_terminal: bool) -> Option<Vec<u8>> {
+        let (channel, line) =
+            if is_terminal { (STDOUT, format!("\r\n{text}\r\n")) } else { (STDERR, format!("{text}\n")) };
+        self.may_insert().then(|| frame(BINARY, &[&[channel], line.as_bytes()].concat()))
+    }
+
+    /// The frames by which the client learns why its session ends, as a `Status` of the server would tell it. `None` where a message
+    /// may not follow, and where the protocol has errors as texts.
     // client-go: tools/remotecommand/{v4,v5}.go, errorDecoderV4
     pub(super) fn closing_frames(&self, message: &str) -> Option<Vec<u8>> {
-        let Messages { version, server, ports, is_ending, .. } = &self.messages;
-        let is_between = self.server.is_between_frames() && !server.has_begun;
-        if !is_between || *is_ending || ports.is_some() || *version < ProtocolVersion::V4 {
+        let version = &self.messages.version;
+        if !self.may_insert() || *version < ProtocolVersion::V4 {
             return None;
         }
         let status = json!({"metadata": {}, "status": "Failure", "message": message});

@@ -8,7 +8,7 @@
 //! | `i` | input, at the level that has it |
 //! | `r` | the size of the client's terminal |
 //! | `x` | the exit code, as the last event |
-//! | `m` | markers: the session has failed, or a part of the stream could not be read |
+//! | `m` | markers: the session has failed, a part of the stream could not be read, or the gateway has shown the user a line |
 //!
 //! The header has the size that the terminal had before the first output, or 80 columns and 24 rows. Invalid UTF-8 becomes
 //! U+FFFD, one for each sequence, and a comment line before the event has the number of bytes and the first of them:
@@ -28,6 +28,7 @@ pub(super) const VERSION: u64 = 3;
 /// The beginnings of markers.
 pub(super) const FAILED: &str = "failed: ";
 pub(super) const NOT_RECORDED: &str = "not recorded: ";
+pub(super) const NOTICE: &str = "notice: ";
 /// The size of a terminal that the client has not told.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
 
@@ -83,6 +84,7 @@ impl AsciicastWriter {
                 self.event(elapsed, 'm', &format!("{NOT_RECORDED}{why}"), &mut out);
                 return lines.extend_from_slice(out.as_bytes());
             }
+            RecordedData::Notice(text) => return self.notice(elapsed, text, lines),
             RecordedData::InputEnded
             | RecordedData::ConnectionOpened(_)
             | RecordedData::ConnectionClosed(_) => return,
@@ -144,6 +146,13 @@ impl AsciicastWriter {
             | SessionEvent::ConnectionClosed { .. }
             | SessionEvent::WebSocketClosed { .. } => {}
         }
+        lines.extend_from_slice(out.as_bytes());
+    }
+
+    /// Appends a line that the gateway has shown the user, as a marker: the process has not written it.
+    pub fn notice(&mut self, elapsed: Duration, text: &str, lines: &mut Vec<u8>) {
+        let mut out = String::new();
+        self.event(elapsed, 'm', &format!("{NOTICE}{text}"), &mut out);
         lines.extend_from_slice(out.as_bytes());
     }
 

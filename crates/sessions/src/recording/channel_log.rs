@@ -17,6 +17,7 @@
 //! | `exit` | the exit code |
 //! | `failed` | the server's message |
 //! | `open`, `close` | the port of a connection |
+//! | `notice` | a line that the gateway has shown the user, and the process has not written |
 //! | `skipped`, `unreadable` | `[side, reason]`: a part of the stream, or all that follows, could not be read |
 //!
 //! Characters that are split between chunks of one channel are joined.
@@ -99,6 +100,15 @@ impl ChannelLogWriter {
             SessionEvent::Unreadable { from, why } => push_reason(now, "unreadable", *from, why, &mut out),
             SessionEvent::Forwarded { .. } | SessionEvent::WebSocketClosed { .. } => {}
         }
+        lines.extend_from_slice(out.as_bytes());
+    }
+
+    /// Appends a line that the gateway has shown the user.
+    pub fn notice(&mut self, elapsed: Duration, text: &str, lines: &mut Vec<u8>) {
+        let mut out = String::new();
+        self.header(&mut out);
+        self.last = elapsed.max(self.last);
+        push_line(self.last, "notice", &json_string(text), &mut out);
         lines.extend_from_slice(out.as_bytes());
     }
 

@@ -69,6 +69,8 @@ pub enum RecordedData {
     Failed(String),
     /// A part of the stream is not in the recording, for this reason.
     NotRecorded(String),
+    /// A line that the gateway has shown the user.
+    Notice(String),
     /// A connection to a port of the pod.
     ConnectionOpened(u16),
     /// A connection to a port has ended.
@@ -179,13 +181,17 @@ fn asciicast_data(code: &str, data: &RawValue) -> Data {
             RecordedData::Resize { columns: columns?, rows: rows? }
         }
         "x" => RecordedData::Exit(text.parse().map_err(|_| LineError::Data)?),
-        _ => match (text.strip_prefix(asciicast::FAILED), text.strip_prefix(asciicast::NOT_RECORDED)) {
-            (Some(message), _) => RecordedData::Failed(message.to_owned()),
-            (_, Some(why)) => RecordedData::NotRecorded(why.to_owned()),
-            // A marker of another program.
-            _ => return Ok(None),
-        },
+        _ => return Ok(marker(&text)),
     }))
+}
+
+/// What a marker says; `None` if it is one of another program.
+fn marker(text: &str) -> Option<RecordedData> {
+    let after = |prefix| text.strip_prefix(prefix).map(ToOwned::to_owned);
+    after(asciicast::FAILED)
+        .map(RecordedData::Failed)
+        .or_else(|| after(asciicast::NOT_RECORDED).map(RecordedData::NotRecorded))
+        .or_else(|| after(asciicast::NOTICE).map(RecordedData::Notice))
 }
 
 fn channel_data(code: &str, data: &RawValue) -> Data {
@@ -200,6 +206,7 @@ fn channel_data(code: &str, data: &RawValue) -> Data {
         }
         "exit" => RecordedData::Exit(parsed(data)?),
         "failed" => RecordedData::Failed(parsed(data)?),
+        "notice" => RecordedData::Notice(parsed(data)?),
         "open" => RecordedData::ConnectionOpened(parsed(data)?),
         "close" => RecordedData::ConnectionClosed(parsed(data)?),
         "skipped" | "unreadable" => {

@@ -116,6 +116,31 @@ fn other_events_have_their_lines() {
 }
 
 #[test]
+fn a_notice_of_the_gateway_is_a_marker_and_no_output() {
+    for (mut recorder, expected) in [
+        (Recorder::of_terminal(STARTED, "", true), r#"[1.000000, "m", "notice: a line"]"#),
+        (Recorder::of_channels(STARTED, true), r#"[1.000000, "notice", "a line"]"#),
+    ] {
+        let mut lines = Vec::new();
+        recorder.notice(Duration::from_secs(1), "a line", &mut lines);
+        assert_eq!(String::from_utf8(lines.clone()).unwrap().lines().last(), Some(expected));
+        let mut reader = reader::LineReader::new(recorder.part_form());
+        let last = lines
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty())
+            .map(|line| reader.read(line))
+            .last();
+        let data = reader::RecordedData::Notice("a line".to_owned());
+        let event = reader::RecordedEvent { elapsed: Duration::from_secs(1), data };
+        assert_eq!(last, Some(Ok(reader::RecordedLine::Event(event.clone()))));
+        // Without a terminal it is exported as one.
+        let (mut writer, mut copied) = (asciicast::AsciicastWriter::new(STARTED, ""), Vec::new());
+        writer.copy(&event, &mut copied);
+        assert!(String::from_utf8(copied).unwrap().ends_with("[1.000000, \"m\", \"notice: a line\"]\n"));
+    }
+}
+
+#[test]
 fn a_session_without_events_has_a_header() {
     assert_eq!(terminal(&[]).lines().count(), 1);
     assert_eq!(channels(&[]).lines().count(), 1);

@@ -184,6 +184,9 @@ impl<'a> Screen<'a> {
                     shortened(why, MAX_NOTE)
                 ));
             }
+            RecordedData::Notice(text) => {
+                self.note(format!("the gateway has shown the user: {}", shortened(text, MAX_NOTE)));
+            }
             RecordedData::Input(_)
             | RecordedData::InputEnded
             | RecordedData::Resize { .. }

@@ -309,3 +309,38 @@ fn a_client_is_told_nothing_where_it_would_not_understand_it() {
         assert_eq!(told(protocol, kind, sent, "a reason"), None, "{name}");
     }
 }
+
+#[test]
+fn a_notice_is_a_line_of_its_own_between_the_messages_of_the_server() {
+    let (_, output) = message(Server, 1, "a");
+    let (_, half) = frame(Server, BINARY, false, &[1, b'a']);
+    let (_, rest) = frame(Server, CONTINUATION, true, b"b");
+    let (_, status) = message(Server, 3, SUCCESS);
+    let texts = StreamProtocol::Channels(ProtocolVersion::TextErrors);
+    let notice = |protocol, kind, sent: &[u8], is_terminal| {
+        let mut decoder = Decoder::new(protocol, kind);
+        decoder.push(Server, sent, &mut |_| ());
+        let before = decoder.content_bytes();
+        let frame = decoder.notice_frame("a line", is_terminal);
+        assert_eq!(decoder.content_bytes(), before);
+        frame.map(|frame| decode(protocol, kind, &[(Server, frame)]))
+    };
+    for protocol in [texts, V4, V5] {
+        for sent in [&[][..], &output, &[&half[..], &rest].concat()] {
+            assert_eq!(notice(protocol, EXEC, sent, false), Some(vec![stderr("a line\n")]));
+            assert_eq!(notice(protocol, EXEC, sent, true), Some(vec![stdout("\r\na line\r\n")]));
+        }
+    }
+    for (name, protocol, kind, sent) in [
+        ("SPDY", SPDY, EXEC, &[][..]),
+        ("a tunnel", StreamProtocol::TunnelledSpdy, PORTS, &[]),
+        ("ports", V4, PORTS, &[]),
+        ("an unknown protocol", StreamProtocol::Unknown, EXEC, &[]),
+        ("in a head", V5, EXEC, &output[..1]),
+        ("in a payload", V5, EXEC, &output[..3]),
+        ("between two frames of a message", V5, EXEC, &half),
+        ("after the status", V5, EXEC, &status),
+    ] {
+        assert_eq!(notice(protocol, kind, sent, false), None, "{name}");
+    }
+}
