@@ -49,6 +49,9 @@ const OWNER_RECORDING_BYTES: usize = RECORDING_BYTES / 4;
 /// The first of them of a user, which it has also where others have taken the rest.
 const FLOOR_RECORDING_BYTES: usize = 512 << 10;
 
+// A session that must be recorded waits for so much.
+const _: () = assert!(FLOOR_RECORDING_BYTES >= queue::READ_BYTES);
+
 /// The bytes of recordings that are not stored yet. One owner has a quarter; clusters of Secrets together have a half, and
 /// unauthenticated clients a quarter. A quarter is for the first bytes of each user of the operator's clusters, so that a few
 /// who take all they may make gaps in their own recordings alone.

@@ -11,6 +11,7 @@ use portcullis_sessions::recording::metadata::SessionEnd;
 use portcullis_sessions::storage::PartLimits;
 use portcullis_system::sync::lock;
 use tokio::sync::Notify;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +24,9 @@ const RESERVED_BYTES: usize = 64 << 10;
 /// The bytes of content that a session can have.
 const MAX_CONTENT_BYTES: usize = MAX_SESSION_BYTES - RESERVED_BYTES;
 /// Room for the lines of one read of a tunnel, which is of 8 KiB: a message of three bytes can become a line of ninety.
-const READ_BYTES: usize = 320 << 10;
+pub(super) const READ_BYTES: usize = 320 << 10;
+/// The most that one event of a read takes until its lines are written.
+const EVENT_BYTES: usize = 64 << 10;
 /// How long a tunnel waits for room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a tunnel looks for room in the share of its owner, which other sessions free, too.
@@ -65,7 +68,9 @@ struct QueueState {
     since: Option<Instant>,
     /// The bytes that are not stored yet: the lines, and those that are being stored.
     held: BudgetPermit,
+    /// Whether lines are left out.
     has_gap: bool,
+    is_incomplete: bool,
     ending: Option<Ending>,
     /// Whether nothing is recorded any more.
     is_closed: bool,
@@ -79,6 +84,7 @@ impl LineQueue {
             since: None,
             held,
             has_gap: false,
+            is_incomplete: false,
             ending: None,
             is_closed: false,
         };
@@ -128,18 +134,18 @@ impl LineQueue {
 
     /// Whether the lines of another read have room, or need none.
     pub(super) fn has_room(&self) -> bool {
-        let mut state = self.state();
-        let held = state.held.places();
-        let is_over = state.is_closed || state.ending.is_some() || self.failed.is_cancelled();
-        if is_over || held.saturating_add(READ_BYTES) > MAX_CONTENT_BYTES || !state.held.grow(READ_BYTES) {
-            return is_over;
+        let state = self.state();
+        if state.is_closed || state.ending.is_some() || self.failed.is_cancelled() {
+            return true;
         }
-        state.held.lower(held);
-        true
+        let held = state.held.places();
+        // The share of a tenant among many may have no more.
+        let wanted = if held == 0 { EVENT_BYTES } else { READ_BYTES };
+        held.saturating_add(READ_BYTES) <= MAX_CONTENT_BYTES && state.held.could_grow(wanted)
     }
 
-    /// Waits until there is room, or it is clear that there will be none.
-    pub(super) async fn room(&self) {
+    /// Waits until there is room. Without any in time, the session has failed.
+    pub(super) async fn room(&self) -> Result<(), Elapsed> {
         let room = async {
             loop {
                 let freed = self.freed.notified();
@@ -153,17 +159,28 @@ impl LineQueue {
                 }
             }
         };
-        // Then lines are left out.
-        timeout(ROOM_TIMEOUT, room).await.ok();
+        let waited = timeout(ROOM_TIMEOUT, room).await;
+        if waited.is_err() {
+            self.fail();
+        }
+        waited
     }
 
     /// Notes that lines are left out. Returns whether they are the first ones of the session.
     pub(super) fn note_gap(&self) -> bool {
-        !std::mem::replace(&mut self.state().has_gap, true)
+        let mut state = self.state();
+        state.is_incomplete = true;
+        !std::mem::replace(&mut state.has_gap, true)
     }
 
-    pub(super) fn has_gap(&self) -> bool {
-        self.state().has_gap
+    /// Notes that a part of the stream could not be read.
+    pub(super) fn note_unread(&self) {
+        self.state().is_incomplete = true;
+    }
+
+    /// Whether something of the session is not in its lines.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.state().is_incomplete
     }
 
     /// Ends the recording: nothing is appended from now on.

@@ -103,7 +103,12 @@ impl SessionRecording {
         let lines = self.queue.lines();
         let must_wait = self.is_required && self.recorder.is_some() && !lines.has_room();
         let lines = must_wait.then(|| Arc::clone(lines))?;
-        Some(async move { lines.room().await })
+        let recorded = self.queue.recorded().clone();
+        Some(async move {
+            if lines.room().await.is_err() {
+                recorded.note(&RecordingFailure::Slow);
+            }
+        })
     }
 
     /// Records an event, or that it is left out.
@@ -112,6 +117,9 @@ impl SessionRecording {
         let Some(recorder) = &mut self.recorder else { return };
         let Some((side, kind, size)) = measured(event, self.has_input) else { return };
         let elapsed = opened.elapsed();
+        if matches!(event, SessionEvent::Unreadable { .. } | SessionEvent::Skipped { .. }) {
+            self.queue.lines().note_unread();
+        }
         if let SessionEvent::Unreadable { why, .. } = event {
             self.queue.note(&RecordingFailure::Unreadable(why));
             if self.is_required {
@@ -167,7 +175,7 @@ impl SessionRecording {
                 self.queue.lines().note_gap();
             }
         }
-        let end = SessionEnd { incomplete: self.queue.lines().has_gap(), ..end };
+        let end = SessionEnd { incomplete: self.queue.lines().is_incomplete(), ..end };
         self.queue.lines().end(Ending::Ended(Box::new(end)));
     }
 }

@@ -73,6 +73,10 @@ impl QueuedSession {
         self.recorded.session.as_str()
     }
 
+    pub(super) fn recorded(&self) -> &RecordedSession {
+        &self.recorded
+    }
+
     pub(super) fn lines(&self) -> &Arc<LineQueue> {
         &self.lines
     }
@@ -206,7 +210,7 @@ impl WriterTask {
                     continue;
                 }
                 Attempt::Ended(head) => {
-                    let result = if self.lines.has_gap() { "incomplete" } else { "complete" };
+                    let result = if self.lines.is_incomplete() { "incomplete" } else { "complete" };
                     let (cluster, session) = (&*self.recorded.cluster, self.recorded.session.as_str());
                     // A copy of the hash where the store is not: who can change the store can make a chain anew.
                     info!(cluster, session, result, head = head.to_hex(), "session recorded");

@@ -253,6 +253,11 @@ impl BudgetPermit {
         enters
     }
 
+    /// Whether so many more could be taken now.
+    pub fn could_grow(&self, places: usize) -> bool {
+        lock(&self.budget.0).has_room(&self.holder, places)
+    }
+
     /// Keeps so many alone; `false`, and as many as before, if the share of the owner does not permit all of them.
     #[must_use]
     pub fn resize(&mut self, places: usize) -> bool {

@@ -66,7 +66,10 @@ pub(super) async fn tunnel(
             debug!(requested = ?protocol, ?received, "the backend switched to another protocol, tunnel refused");
             return Err(ForwardError::UnaskedSwitch);
         }
-        if let Some(session) = session {
+        // An error of what is between here and the kubelet does not say that the command has not run.
+        if let Some(session) = session
+            && !response.status().is_server_error()
+        {
             session.refused();
         }
         strip_hop_by_hop(response.headers_mut());
@@ -244,8 +247,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.from).poll_read(context, buffer);
         if read.is_ready() {
-            session.push(self.side, buffer.filled().get(before..).unwrap_or_default());
-            if session.withholds() {
+            if !session.push(self.side, buffer.filled().get(before..).unwrap_or_default()) {
                 buffer.set_filled(before);
                 return Poll::Pending;
             }

@@ -207,8 +207,9 @@ impl ObservedSession {
         self.failed.as_ref().is_some_and(CancellationToken::is_cancelled)
     }
 
-    /// Takes a copy of bytes before they pass. Afterwards [`Self::withholds`] says whether they may.
-    pub(in crate::pipeline) fn push(&self, from: Side, bytes: &[u8]) {
+    /// Takes a copy of bytes before they pass; `false` if they may not.
+    #[must_use]
+    pub(in crate::pipeline) fn push(&self, from: Side, bytes: &[u8]) -> bool {
         let SessionState { decoder, outcome, recording, closing, bytes: counted, active, .. } =
             &mut *lock(&self.state);
         // After bytes that are withheld the decoder is not where the client is.
@@ -220,7 +221,8 @@ impl ObservedSession {
             }
             outcome.note(event);
         });
-        if self.withholds() {
+        let passes = !self.withholds();
+        if !passes {
             *closing = before.or_else(|| closing.take());
         }
         let now = byte_counts(decoder);
@@ -228,10 +230,12 @@ impl ObservedSession {
             *counted = now;
             *active = Instant::now();
         }
+        passes
     }
 
     /// Completes when the session can be recorded further, which is the time to read more; `None` if it can, or need not be.
     pub(in crate::pipeline) fn room(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        self.failed.as_ref()?;
         lock(&self.state).recording.as_ref()?.room()
     }
 
@@ -278,8 +282,12 @@ impl ObservedSession {
                     lock(&self.state).warnings.note(warning);
                     return warning;
                 }
-                // Content that passes meanwhile makes it later.
-                next => passed(next.map(|(due, _)| due)).await,
+                // Content that passes meanwhile makes it later, and one after it possible.
+                next => {
+                    let again = self.decision.idle_timeout.and_then(EndWarnings::of_idle_after);
+                    let again = again.and_then(|after| Instant::now().checked_add(after));
+                    passed(next.map(|(due, _)| due).into_iter().chain(again).min()).await;
+                }
             }
         }
     }
@@ -287,6 +295,10 @@ impl ObservedSession {
     /// The bytes by which the client shows a warning, after all that the server has sent, and which are in the recording from now on:
     /// none if the warning is obsolete; `None` where they may not follow, or nowhere.
     pub(in crate::pipeline) fn warn(&self, warning: EndWarning) -> Option<Vec<u8>> {
+        // The decoder is not where the client is.
+        if self.withholds() {
+            return None;
+        }
         let SessionState { decoder, recording, active, .. } = &mut *lock(&self.state);
         let Some(text) = warning.message(Instant::now(), *active) else { return Some(Vec::new()) };
         let frame = decoder.notice_frame(&text, self.tty)?;
@@ -491,15 +503,15 @@ mod tests {
             for _ in 0..3 {
                 tokio::time::advance(minute / 2).await;
                 // Input, then output.
-                session.push(Side::Client, &[0x82, 0x82, 0, 0, 0, 0, 0, b'a']);
+                _ = session.push(Side::Client, &[0x82, 0x82, 0, 0, 0, 0, 0, b'a']);
                 tokio::time::advance(minute / 2).await;
-                session.push(Side::Server, &[0x82, 2, 1, b'a']);
+                _ = session.push(Side::Server, &[0x82, 2, 1, b'a']);
             }
             for _ in 0..10 {
                 tokio::time::advance(minute / 4).await;
                 // A ping, and a message without content.
-                session.push(Side::Client, &[0x89, 0x80, 0, 0, 0, 0]);
-                session.push(Side::Client, &[0x82, 0x81, 0, 0, 0, 0, 0]);
+                _ = session.push(Side::Client, &[0x89, 0x80, 0, 0, 0, 0]);
+                _ = session.push(Side::Client, &[0x82, 0x81, 0, 0, 0, 0, 0]);
             }
         };
         let (end, ()) =
@@ -514,16 +526,44 @@ mod tests {
         let (session, started) = (ObservedSession::under(decision), Instant::now());
         let use_it = async {
             tokio::time::sleep(5 * minute).await;
-            session.push(Side::Server, &[0x82, 2, 1, b'a']);
+            _ = session.push(Side::Server, &[0x82, 2, 1, b'a']);
         };
         let (warning, ()) = tokio::join!(async { (session.warning().await, started.elapsed() / 60) }, use_it);
         assert_eq!(warning.1.as_secs(), 13);
         let bytes = byte_counts(&lock(&session.state).decoder);
         assert!(session.warn(warning.0).is_some_and(|frame| !frame.is_empty()));
         assert_eq!(byte_counts(&lock(&session.state).decoder), bytes, "it is no content");
-        session.push(Side::Server, &[0x82, 2, 1, b'a']);
+        _ = session.push(Side::Server, &[0x82, 2, 1, b'a']);
         tokio::time::advance(minute).await;
-        session.push(Side::Server, &[0x82, 2, 1, b'a']);
+        _ = session.push(Side::Server, &[0x82, 2, 1, b'a']);
         assert_eq!(session.warn(warning.0), Some(Vec::new()), "the session is used again");
+    }
+
+    /// The input comes while the API server is silent.
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_is_idle_again_is_warned_again() {
+        let minute = Duration::from_mins(1);
+        for max_duration in [None, Some(100 * minute)] {
+            let decision = SessionDecision {
+                idle_timeout: Some(10 * minute),
+                max_duration,
+                ..SessionDecision::default()
+            };
+            let (session, started) = (ObservedSession::under(decision), Instant::now());
+            let warnings = async {
+                let mut at = Vec::new();
+                for _ in 0..2 {
+                    session.warning().await;
+                    at.push(started.elapsed().as_secs() / 60);
+                }
+                at
+            };
+            let use_it = async {
+                tokio::time::sleep(9 * minute).await;
+                assert!(session.push(Side::Client, &[0x82, 0x82, 0, 0, 0, 0, 0, b'a']));
+            };
+            let (at, ()) = tokio::join!(warnings, use_it);
+            assert_eq!(at, [8, 17], "{max_duration:?}");
+        }
     }
 }

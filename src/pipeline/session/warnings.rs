@@ -45,13 +45,19 @@ impl EndWarnings {
         };
         let of_duration = end_of(started, max_duration);
         let last = of_duration.map(|(end, _)| end);
-        let of_idle = end_of(active, idle_timeout.filter(|timeout| *timeout > WARNING));
+        let of_idle =
+            end_of(active, idle_timeout.filter(|_| idle_timeout.and_then(Self::of_idle_after).is_some()));
         let of_duration =
             of_duration.filter(|_| !self.of_duration).map(|(end, due)| (due, EndWarning::MaxDuration(end)));
         let of_idle = of_idle
             .filter(|(end, _)| self.of_idle != Some(active) && last.is_none_or(|last| *end < last))
             .map(|(end, due)| (due, EndWarning::Idle(active, end)));
         [of_duration, of_idle].into_iter().flatten().min_by_key(|(due, _)| *due)
+    }
+
+    /// How long after content the warning of an idle session comes; `None` if it has none.
+    pub(super) fn of_idle_after(timeout: Duration) -> Option<Duration> {
+        (timeout > WARNING).then(|| timeout - (timeout / 2).min(WARNING))
     }
 
     /// The warning is given.
