@@ -134,7 +134,7 @@ fn a_notice_of_the_gateway_is_a_marker_and_no_output() {
         let event = reader::RecordedEvent { elapsed: Duration::from_secs(1), data };
         assert_eq!(last, Some(Ok(reader::RecordedLine::Event(event.clone()))));
         // Without a terminal it is exported as one.
-        let (mut writer, mut copied) = (asciicast::AsciicastWriter::new(STARTED, ""), Vec::new());
+        let (mut writer, mut copied) = (AsciicastWriter::new(STARTED, ""), Vec::new());
         writer.copy(&event, &mut copied);
         assert!(String::from_utf8(copied).unwrap().ends_with("[1.000000, \"m\", \"notice: a line\"]\n"));
     }
