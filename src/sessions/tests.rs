@@ -357,12 +357,25 @@ async fn a_gap_at_the_end_shows_in_the_last_document() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_opened_is_kept_though_its_end_was_not_told() {
+    let recorded = Recorded::new();
+    let mut recording = recorded.open("alice", OPTIONAL).await;
+    output(&mut recording, "one");
+    drop(recording);
+    recorded.sessions.finished().await;
+    assert!(recorded.store.lines("alice").contains("one"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
     let recorded = Recorded::new();
     let mut hung = recorded.open("mallory", OPTIONAL).await;
     let mut calm = recorded.open("bob", OPTIONAL).await;
     recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
     flood(&mut hung);
+    // To the last byte of content. How the session ends has room of its own.
+    (0..5000).for_each(|_| output(&mut hung, "x"));
+    hung.record(&SessionEvent::Failed { message: "m".repeat(1000) });
     assert!((MAX_SESSION_BYTES / 2..=MAX_SESSION_BYTES).contains(&recorded.held()), "{}", recorded.held());
     output(&mut calm, "of bob");
     recorded.store.until(|state| state.hanging == 1).await;
@@ -378,7 +391,7 @@ async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
     let lines = recorded.store.lines("mallory");
     let (_, after_gap) =
         lines.split_once("\"skipped\", [\"server\", \"the recording could not keep up\"]").unwrap();
-    assert!(after_gap.contains("later"));
+    assert!(after_gap.contains("later") && after_gap.contains("\"failed\", \"mmm"));
     for line in [
         "portcullis_session_recordings_total{result=\"complete\"} 1",
         "portcullis_session_recordings_total{result=\"incomplete\"} 1",
@@ -465,10 +478,15 @@ async fn a_user_with_many_sessions_makes_gaps_in_its_own_recordings_alone() {
     recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
     hung.iter_mut().for_each(flood);
     assert!((share / 2..=share).contains(&recorded.held()), "{}", recorded.held());
+    // More than what the other's share may have left.
+    for _ in 0..20 {
+        output(&mut calm, &"y".repeat(8 << 10));
+    }
     output(&mut calm, "of bob");
     calm.end(SessionEnd::default());
     recorded.store.until(|state| parts(state, "bob") == 1).await;
-    assert!(recorded.store.lines("bob").contains("of bob"));
+    let lines = recorded.store.lines("bob");
+    assert!(lines.contains("of bob") && !lines.contains("skipped"));
     recorded.store.change(|state| state.hangs = None);
     drop(hung);
     recorded.sessions.finished().await;
@@ -493,6 +511,30 @@ async fn a_user_whose_writes_hang_leaves_threads_to_others() {
     calm.end(SessionEnd::default());
     recorded.store.until(|state| parts(state, "bob") == 1).await;
     assert_eq!(recorded.store.state().hanging, 4, "no more than the share of one user");
+    recorded.store.change(|state| state.hangs = None);
+    drop(hung);
+    recorded.sessions.finished().await;
+    assert_eq!(recorded.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_hangs_takes_no_more_threads_than_its_own() {
+    let recorded = Recorded::new();
+    let mut hung = Vec::new();
+    for user in ["mallory-1", "mallory-2", "mallory-3"] {
+        for _ in 0..4 {
+            hung.push(recorded.open(user, OPTIONAL).await);
+        }
+    }
+    recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
+    hung.iter_mut().for_each(flood);
+    recorded.store.until(|state| state.hanging == 8).await;
+    let refused = async {
+        let refused = recorded.begin("bob", REQUIRED).await;
+        assert!(matches!(refused, Err(RecordingFailure::Busy(_))), "{refused:?}");
+    };
+    tokio::join!(refused, advance(Duration::from_secs(10)));
+    assert_eq!(recorded.store.state().hanging, 8);
     recorded.store.change(|state| state.hangs = None);
     drop(hung);
     recorded.sessions.finished().await;

@@ -7,6 +7,7 @@
 mod ports;
 mod recorded;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -44,6 +45,9 @@ struct Sessions<'a> {
     _kubelet: ServerProcess,
 }
 
+/// A scenario in these servers.
+type Scenario = fn(&Sessions<'_>) -> Result<(), String>;
+
 /// What a command left.
 #[derive(Debug, PartialEq, Eq)]
 struct Outcome {
@@ -62,14 +66,15 @@ pub(crate) fn trials(trial: &dyn Fn(&str, crate::Test) -> Trial) -> Vec<Trial> {
 
 fn all(servers: &RealServers, transport: Transport) -> Result<(), String> {
     let sessions = Sessions::start(servers, transport)?;
-    for (name, run) in [
-        ("exec with input", exec_with_input as fn(&Sessions<'_>) -> Result<(), String>),
+    let scenarios: [(&str, Scenario); 6] = [
+        ("exec with input", exec_with_input),
         ("exec with much output", exec_with_much_output),
         ("exec with a terminal", exec_with_a_terminal),
         ("attach", attach),
         ("cp", copy),
         ("port-forward", ports::forward),
-    ] {
+    ];
+    for (name, run) in scenarios {
         run(&sessions).map_err(|error| format!("{name}: {error}"))?;
     }
     sessions.verify()
@@ -108,10 +113,13 @@ fn exec_with_a_terminal(sessions: &Sessions<'_>) -> Result<(), String> {
         r#"printf '\033[1mready\033[0m\n'; stty size; read line; printf 'got \303\251 %s\n' "$line"; exit 5"#;
     let run = |gateway: &RealGateway| {
         let kubectl = sessions.kubectl(gateway, &["exec", "-it", &pod, "--", "sh", "-c", program])?;
-        let mut line = format!("stty cols 101 rows 31; exec {}", sessions.servers.kubectl()?.display());
-        for argument in kubectl.get_args() {
-            line.push_str(&format!(" '{}'", argument.to_string_lossy().replace('\'', r"'\''")));
-        }
+        let quoted = |argument: &OsStr| format!("'{}'", argument.to_string_lossy().replace('\'', r"'\''"));
+        let arguments: Vec<_> = kubectl.get_args().map(quoted).collect();
+        let line = format!(
+            "stty cols 101 rows 31; exec {} {}",
+            sessions.servers.kubectl()?.display(),
+            arguments.join(" ")
+        );
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]);
         for (name, value) in kubectl.get_envs() {

@@ -217,7 +217,7 @@ async fn a_recording_has_what_was_sent_and_the_audit_names_it() {
 // threat: unrecorded-session
 #[tokio::test]
 async fn a_session_that_must_be_recorded_passes_as_fast_as_it_is_recorded() {
-    const SIZE: usize = 8 << 20;
+    const SIZE: usize = 3 << 20;
     let text = "x".repeat(1000);
     let sent: Vec<u8> = (0..SIZE / text.len()).flat_map(|_| message(1, &text)).collect();
     let recorded = Recorded::start(std::slice::from_ref(&sent), &everything(), &[]).await;
@@ -502,6 +502,17 @@ async fn a_session_that_must_be_recorded_has_a_protocol_that_can_be() {
         .gateway
         .until_counted("portcullis_sessions_refused_total{kind=\"exec\",reason=\"protocol\"} 1")
         .await;
+}
+
+#[tokio::test]
+async fn a_protocol_that_cannot_be_recorded_is_refused_only_where_content_must_be() {
+    let base64 = ("websocket", "v4.channel.k8s.io, v4.base64.channel.k8s.io");
+    for rule in [json!({"level": "InputAndOutput"}), json!({"level": "Metadata", "required": true})] {
+        let recorded = Recorded::start(&[], &json!([rule]), &[]).await;
+        let tunnel = opened(ask(&recorded.pki, &recorded.gateway, base64, EXEC, &[]).await).await;
+        assert_eq!(recordings(&recorded.recordings).len(), 1, "{rule}");
+        drop(tunnel);
+    }
 }
 
 #[tokio::test]
