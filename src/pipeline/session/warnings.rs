@@ -146,7 +146,9 @@ mod tests {
         let mut given = Vec::new();
         let mut active = started;
         // The user types right after each warning.
-        while let Some((due, warning)) = warnings.next(&decision, started, active) {
+        while let Some((due, warning)) = warnings.next(&decision, started, active)
+            && given.len() < 20
+        {
             given.push((due.duration_since(started).as_secs() / 60, warning.message(due, active).unwrap()));
             warnings.note(warning);
             assert_eq!(warnings.next(&decision, started, active).filter(|next| next.1 == warning), None);
