@@ -246,11 +246,9 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for ObservedRead<'_, T> {
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.from).poll_read(context, buffer);
-        if read.is_ready() {
-            if !session.push(self.side, buffer.filled().get(before..).unwrap_or_default()) {
-                buffer.set_filled(before);
-                return Poll::Pending;
-            }
+        if read.is_ready() && !session.push(self.side, buffer.filled().get(before..).unwrap_or_default()) {
+            buffer.set_filled(before);
+            return Poll::Pending;
         }
         read
     }

@@ -71,8 +71,9 @@ struct SessionState {
     end: Option<TunnelEnd>,
     outcome: SessionOutcome,
     recording: Option<SessionRecording>,
-    /// What the client of a session that must be recorded gets at its end, if what the server has sent last was withheld.
-    closing: Option<Option<Vec<u8>>>,
+    /// What the client of a session that must be recorded gets at its end, if what the server has sent last was withheld. It may
+    /// be empty.
+    closing: Option<Vec<u8>>,
     /// The bytes so far, and when the last of them passed.
     bytes: ByteCounts,
     active: Instant,
@@ -214,7 +215,8 @@ impl ObservedSession {
             &mut *lock(&self.state);
         // After bytes that are withheld the decoder is not where the client is.
         let before = (self.failed.is_some() && from == Side::Server)
-            .then(|| decoder.closing_frames(TunnelEnd::Recording.message()?));
+            .then(|| decoder.closing_frames(TunnelEnd::Recording.message()?))
+            .map(Option::unwrap_or_default);
         decoder.push(from, bytes, &mut |event| {
             if let Some(recording) = recording {
                 recording.record(&event);
@@ -312,7 +314,7 @@ impl ObservedSession {
     pub(in crate::pipeline) fn closing_frames(&self) -> Option<Vec<u8>> {
         let SessionState { decoder, end, closing, .. } = &*lock(&self.state);
         match closing {
-            Some(frames) => frames.clone(),
+            Some(frames) => Some(frames.clone()),
             None => decoder.closing_frames((*end)?.message()?),
         }
     }

@@ -57,7 +57,7 @@ impl EndWarnings {
 
     /// How long after content the warning of an idle session comes; `None` if it has none.
     pub(super) fn of_idle_after(timeout: Duration) -> Option<Duration> {
-        (timeout > WARNING).then(|| timeout - (timeout / 2).min(WARNING))
+        (timeout > WARNING).then(|| timeout.saturating_sub((timeout / 2).min(WARNING)))
     }
 
     /// The warning is given.
