@@ -385,7 +385,9 @@ async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
     recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
     flood(&mut hung);
     // To the last byte of content. How the session ends has room of its own.
-    (0..5000).for_each(|_| output(&mut hung, "x"));
+    for _ in 0..5000 {
+        output(&mut hung, "x");
+    }
     hung.record(&SessionEvent::Failed { message: "m".repeat(1000) });
     assert!((MAX_SESSION_BYTES / 2..=MAX_SESSION_BYTES).contains(&recorded.held()), "{}", recorded.held());
     output(&mut calm, "of bob");
@@ -476,7 +478,9 @@ async fn a_session_waits_for_the_share_of_its_owner_and_not_for_ever() {
     other.end(SessionEnd::default());
     let room = next.room().unwrap();
     recorded.store.change(|state| state.hangs = None);
-    hung.iter_mut().for_each(|recording| recording.end(SessionEnd::default()));
+    for recording in &mut hung {
+        recording.end(SessionEnd::default());
+    }
     room.await;
     assert!(next.room().is_none() && !next.failed().is_cancelled());
 }

@@ -152,7 +152,16 @@ async fn requests_get_one_certificate_each_while_gateways_restart() {
         }
         tokio::task::yield_now().await;
     }
-    until("every certificate", || setup.cluster.certificates().len() >= REQUESTS).await;
+    // A machine with other work takes its time, and goes on.
+    let mut issued = 0;
+    while issued < REQUESTS {
+        let before = issued;
+        until("another certificate", || {
+            issued = setup.cluster.certificates().len();
+            issued > before
+        })
+        .await;
+    }
     assert!((0..REQUESTS).all(|number| is_issued(&setup.cluster.status(&format!("csr-{number}")))));
     let written = setup.cluster.certificates();
     assert_eq!(written.len(), REQUESTS, "each certificate was written once");

@@ -235,9 +235,15 @@ async fn headers_that_a_client_does_not_read_wait_and_are_given_up() {
     let backend = FakeBackend::start(&pki, H2, answer).await;
     let setup = Setup::start(pki, backend.address);
     let mut stream = unread(&setup.gateway, &setup.mallory).await;
-    // More than sockets hold, beside the limit.
+    // More than sockets hold, beside the limit. One after the other: the headers of many at once would be those of the API server.
     for id in 0..30 {
         in_time(stream.write_all(&frames::request(2 * id + 1, "/api/v1/pods"))).await.unwrap();
+        let is_answered = || answered.load(Ordering::SeqCst) > usize::try_from(id).unwrap();
+        let answer = async { until("the answer", is_answered).await };
+        tokio::select! {
+            () = answer => {}
+            () = setup.until_given_up("user") => {}
+        }
     }
     setup.until_given_up("user").await;
     let mut calm = setup.gateway.http2(Some(&setup.alice)).await;
