@@ -86,14 +86,9 @@ impl SessionRecording {
         self.opened.get_or_insert_with(Instant::now);
     }
 
-    /// Is cancelled when the session must be recorded and cannot be any more.
-    pub(crate) fn failed(&self) -> CancellationToken {
-        self.queue.lines().failed()
-    }
-
-    /// Whether an end by [`Self::failed`] is possible.
-    pub(crate) fn is_required(&self) -> bool {
-        self.is_required
+    /// Is cancelled when the session must be recorded and cannot be any more. `None` where it need not be.
+    pub(crate) fn failed(&self) -> Option<CancellationToken> {
+        self.is_required.then(|| self.queue.lines().failed())
     }
 
     /// Completes when the events of another read of the tunnel can be recorded, or cannot in time; `None` if that is so already. A
@@ -148,7 +143,7 @@ impl SessionRecording {
         }
     }
 
-    /// Records a line that the gateway has shown the user. It is left out if there is no room: it is no content of the session.
+    /// Records a line that the gateway has written to the user, beside the content of the session. Without room it is left out.
     pub(crate) fn notice(&mut self, text: &str) {
         let Some(opened) = self.opened.filter(|_| !self.has_ended) else { return };
         let Some(recorder) = &mut self.recorder else { return };

@@ -337,7 +337,7 @@ async fn four_users_who_fill_the_memory_make_no_gap_in_the_recording_of_another(
     greedy.iter_mut().for_each(flood);
     assert!(recorded.held() > 10 << 20, "{}", recorded.held());
     output(&mut calm, &"b".repeat(8 << 10));
-    assert!(calm.room().is_none() && !calm.failed().is_cancelled());
+    assert!(calm.room().is_none() && !calm.failed().unwrap().is_cancelled());
     calm.end(SessionEnd::default());
     drop(greedy);
     recorded.sessions.finished().await;
@@ -422,7 +422,7 @@ async fn a_session_holds_no_more_than_its_bound_and_shows_what_it_lost() {
 async fn a_session_that_must_be_recorded_waits_for_its_store_and_no_other_does() {
     let recorded = Recorded::new();
     let mut hung = recorded.open("mallory", REQUIRED).await;
-    let failed = hung.failed();
+    let failed = hung.failed().unwrap();
     recorded.store.change(|state| state.hangs = Some(Hangs::Parts));
     fill(&mut hung);
     let room = hung.room().unwrap();
@@ -470,7 +470,10 @@ async fn a_session_waits_for_the_share_of_its_owner_and_not_for_ever() {
     let waited = Instant::now();
     tokio::join!(other.room().unwrap(), advance(Duration::from_secs(30)));
     assert_eq!(waited.elapsed().as_secs(), 30);
-    assert!(other.failed().is_cancelled() && other.room().is_none(), "it has failed, and waits no more");
+    assert!(
+        other.failed().unwrap().is_cancelled() && other.room().is_none(),
+        "it has failed, and waits no more"
+    );
     // The gaps of three, and this.
     assert!(recorded.has("portcullis_session_recording_failures_total{cause=\"slow\"} 4"));
     // Another one gets what others free.
@@ -482,7 +485,7 @@ async fn a_session_waits_for_the_share_of_its_owner_and_not_for_ever() {
         recording.end(SessionEnd::default());
     }
     room.await;
-    assert!(next.room().is_none() && !next.failed().is_cancelled());
+    assert!(next.room().is_none() && !next.failed().unwrap().is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]
@@ -588,7 +591,7 @@ async fn a_session_that_must_be_recorded_ends_with_its_first_failure() {
     let recorded = Recorded::new();
     for case in ["full", "hangs", "gap", "unreadable"] {
         let mut recording = recorded.open("mallory", REQUIRED).await;
-        let failed = recording.failed();
+        let failed = recording.failed().unwrap();
         assert!(!failed.is_cancelled());
         match case {
             "full" => recorded.store.change(|state| state.error = Some(io::ErrorKind::StorageFull)),

@@ -189,10 +189,9 @@ enum Attempt {
 impl WriterTask {
     async fn run(self, writer: Writer) {
         let mut writer = Box::new(writer);
-        let mut is_retry = false;
         loop {
             // What could not be stored waits in the writer.
-            if !is_retry {
+            if writer.pending() == 0 {
                 self.lines.due().await;
             }
             let (lines, ending) = self.lines.take();
@@ -206,7 +205,6 @@ impl WriterTask {
                 Attempt::Stored(next) => {
                     self.lines.stored();
                     writer = next;
-                    is_retry = false;
                     continue;
                 }
                 Attempt::Ended(head) => {
@@ -219,7 +217,6 @@ impl WriterTask {
                 Attempt::Failed(next, failure) if !is_end => {
                     self.fail(&failure);
                     writer = next;
-                    is_retry = true;
                     // After the end, the last attempt follows at once.
                     tokio::select! {
                         () = sleep(RETRY_INTERVAL) => {}

@@ -223,21 +223,19 @@ impl Decoder {
     /// Bytes that show the user a line, to be sent after all that the server has sent: `None` where they may not follow that. SPDY has
     /// no place for them, as the windows of its streams count the bytes of the server.
     pub fn notice_frame(&self, text: &str, is_terminal: bool) -> Option<Vec<u8>> {
-        match &self.transport {
-            Transport::Channels(channels) if !self.is_unreadable(Side::Server) => {
-                channels.notice_frame(text, is_terminal)
-            }
-            _ => None,
-        }
+        self.followed_channels()?.notice_frame(text, is_terminal)
     }
 
     /// Bytes that end the session for its client, and tell the reason: to be sent after all that the server has sent. `None` if they
     /// would not be understood there.
     pub fn closing_frames(&self, message: &str) -> Option<Vec<u8>> {
+        self.followed_channels()?.closing_frames(message)
+    }
+
+    /// The channels of a WebSocket, if it is known what the server has sent last.
+    fn followed_channels(&self) -> Option<&ChannelDecoder> {
         match &self.transport {
-            Transport::Channels(channels) if !self.is_unreadable(Side::Server) => {
-                channels.closing_frames(message)
-            }
+            Transport::Channels(channels) if !self.is_unreadable(Side::Server) => Some(channels),
             _ => None,
         }
     }

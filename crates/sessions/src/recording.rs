@@ -65,7 +65,7 @@ impl Recorder {
         }
     }
 
-    /// Appends a line that the gateway has shown the user: it is no output of the process.
+    /// Appends a line that the gateway has written to the user, and not the process.
     pub fn notice(&mut self, elapsed: Duration, text: &str, lines: &mut Vec<u8>) {
         match &mut self.form {
             Form::Asciicast(writer) => writer.notice(elapsed, text, lines),

@@ -138,25 +138,25 @@ impl SessionObserver {
 
     /// The request is about to be sent to the API server.
     pub(in crate::pipeline) fn sent(&mut self) {
-        let Some(recording) = self.permitted.as_mut().and_then(|permitted| permitted.recording.as_mut())
-        else {
-            return;
-        };
+        let Some(recording) = self.recording() else { return };
         recording.sent();
+        let name = recording.name().to_owned();
         if let Some(audited) = &self.audited {
-            audited.annotate_session([(RECORDING, Some(recording.name().to_owned()))]);
+            audited.annotate_session([(RECORDING, Some(name))]);
         }
     }
 
     /// The API server has responded that there is no session.
     pub(in crate::pipeline) fn refused(mut self) {
-        let recording = self.permitted.as_mut().and_then(|permitted| permitted.recording.as_mut());
-        if let Some(recording) = recording {
-            recording.refused();
-        }
+        let Some(recording) = self.recording() else { return };
+        recording.refused();
         if let Some(audited) = &self.audited {
             audited.annotate_session([(RECORDING, None)]);
         }
+    }
+
+    fn recording(&mut self) -> Option<&mut SessionRecording> {
+        self.permitted.as_mut()?.recording.as_mut()
     }
 
     /// Begins with the response that has switched protocols.
@@ -171,8 +171,7 @@ impl SessionObserver {
         if let Some(recording) = &mut recording {
             recording.open();
         }
-        let failed =
-            recording.as_ref().filter(|recording| recording.is_required()).map(SessionRecording::failed);
+        let failed = recording.as_ref().and_then(SessionRecording::failed);
         let upgrade = response.get(UPGRADE).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let started = Instant::now();
         let state = SessionState {

@@ -371,7 +371,7 @@ pub(super) fn closing(reason: &str) -> Vec<u8> {
     [&message(3, &status)[..], &[0x82, 2, 255, 3], &[0x88, 2, 3, 232]].concat()
 }
 
-/// Reads to the end of a session that a rule ends; returns what comes before the reason.
+/// Reads a session that a rule ends to its end, which must have this reason. Returns the text before the reason.
 pub(super) async fn assert_ends_with(tunnel: &mut TokioIo<Upgraded>, reason: &str) -> String {
     let rest = rest(tunnel).await;
     let before = rest.strip_suffix(&closing(reason)[..]);

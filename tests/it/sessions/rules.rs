@@ -14,6 +14,7 @@ async fn assert_ends(rule: Value, reason: &str, told: &str, is_warned: bool) {
     let mut tunnel = recorded.open(EXEC).await;
     let warning = assert_ends_with(&mut tunnel, told).await;
     assert_eq!(warning.contains("warning: "), is_warned, "{warning:?}");
+    assert!(is_warned || warning.is_empty(), "{warning:?}");
     let annotations = annotations(&recorded.log, "ResponseComplete").await;
     assert_eq!(annotations["reason"], reason);
     assert_eq!(annotations.get("recording"), None, "the rule records nothing");

@@ -110,6 +110,7 @@ fn start_rows(start: &SessionStart) -> Vec<(&'static str, String)> {
 }
 
 fn end_rows(end: &SessionEnd) -> Vec<(&'static str, String)> {
+    let incomplete = end.incomplete.then_some("something of the session is not recorded");
     let number = |count: u64| if count > 0 { count.to_string() } else { String::new() };
     let rows = [
         ("end", end.end.clone()),
@@ -120,14 +121,7 @@ fn end_rows(end: &SessionEnd) -> Vec<(&'static str, String)> {
         ("bytes of the client", end.client_bytes.to_string()),
         ("bytes of the server", end.server_bytes.to_string()),
         ("connections", number(end.connections)),
-        (
-            "incomplete",
-            if end.incomplete {
-                "something of the session is not recorded".to_owned()
-            } else {
-                String::new()
-            },
-        ),
+        ("incomplete", incomplete.unwrap_or_default().to_owned()),
     ];
     rows.into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }

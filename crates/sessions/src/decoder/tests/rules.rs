@@ -288,26 +288,33 @@ fn a_client_is_told_why_its_session_ends() {
     }
 }
 
-#[test]
-fn a_client_is_told_nothing_where_it_would_not_understand_it() {
+/// Where no message of the gateway's own may follow what the server has sent.
+fn places_without_a_message() -> [(&'static str, StreamProtocol, SessionKind, Vec<u8>); 9] {
     let (_, output) = message(Server, 1, "a");
     let (_, status) = message(Server, 3, SUCCESS);
     let (_, half) = frame(Server, BINARY, false, &[1, b'a']);
     let (_, close) = frame(Server, CLOSE, true, &1000_u16.to_be_bytes());
-    for (name, protocol, kind, sent) in [
-        ("errors are texts", StreamProtocol::Channels(ProtocolVersion::TextErrors), EXEC, &output[..]),
-        ("SPDY", SPDY, EXEC, &[]),
-        ("a tunnel", StreamProtocol::TunnelledSpdy, PORTS, &[]),
-        ("ports", V4, PORTS, &[]),
-        ("an unknown protocol", StreamProtocol::Unknown, EXEC, &[]),
-        ("in a head", V5, EXEC, &output[..1]),
-        ("in a payload", V5, EXEC, &output[..3]),
-        ("between two frames of a message", V5, EXEC, &half),
-        ("after the status", V5, EXEC, &status),
-        ("after the close", V5, EXEC, &close),
-    ] {
-        assert_eq!(told(protocol, kind, sent, "a reason"), None, "{name}");
+    [
+        ("SPDY", SPDY, EXEC, vec![]),
+        ("a tunnel", StreamProtocol::TunnelledSpdy, PORTS, vec![]),
+        ("ports", V4, PORTS, vec![]),
+        ("an unknown protocol", StreamProtocol::Unknown, EXEC, vec![]),
+        ("in a head", V5, EXEC, output[..1].to_vec()),
+        ("in a payload", V5, EXEC, output[..3].to_vec()),
+        ("between two frames of a message", V5, EXEC, half),
+        ("after the status", V5, EXEC, status),
+        ("after the close", V5, EXEC, close),
+    ]
+}
+
+#[test]
+fn a_client_is_told_nothing_where_it_would_not_understand_it() {
+    for (name, protocol, kind, sent) in places_without_a_message() {
+        assert_eq!(told(protocol, kind, &sent, "a reason"), None, "{name}");
     }
+    let (_, output) = message(Server, 1, "a");
+    let texts = StreamProtocol::Channels(ProtocolVersion::TextErrors);
+    assert_eq!(told(texts, EXEC, &output, "a reason"), None, "errors are texts");
 }
 
 #[test]
@@ -315,7 +322,6 @@ fn a_notice_is_a_line_of_its_own_between_the_messages_of_the_server() {
     let (_, output) = message(Server, 1, "a");
     let (_, half) = frame(Server, BINARY, false, &[1, b'a']);
     let (_, rest) = frame(Server, CONTINUATION, true, b"b");
-    let (_, status) = message(Server, 3, SUCCESS);
     let texts = StreamProtocol::Channels(ProtocolVersion::TextErrors);
     let notice = |protocol, kind, sent: &[u8], is_terminal| {
         let mut decoder = Decoder::new(protocol, kind);
@@ -331,16 +337,7 @@ fn a_notice_is_a_line_of_its_own_between_the_messages_of_the_server() {
             assert_eq!(notice(protocol, EXEC, sent, true), Some(vec![stdout("\r\na line\r\n")]));
         }
     }
-    for (name, protocol, kind, sent) in [
-        ("SPDY", SPDY, EXEC, &[][..]),
-        ("a tunnel", StreamProtocol::TunnelledSpdy, PORTS, &[]),
-        ("ports", V4, PORTS, &[]),
-        ("an unknown protocol", StreamProtocol::Unknown, EXEC, &[]),
-        ("in a head", V5, EXEC, &output[..1]),
-        ("in a payload", V5, EXEC, &output[..3]),
-        ("between two frames of a message", V5, EXEC, &half),
-        ("after the status", V5, EXEC, &status),
-    ] {
-        assert_eq!(notice(protocol, kind, sent, false), None, "{name}");
+    for (name, protocol, kind, sent) in places_without_a_message() {
+        assert_eq!(notice(protocol, kind, &sent, false), None, "{name}");
     }
 }
