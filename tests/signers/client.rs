@@ -12,6 +12,7 @@ use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 use testkit::pki::{Ca, Issued};
 
@@ -66,6 +67,19 @@ impl Answer {
 impl Api {
     /// A client with or without a certificate.
     pub(crate) fn new(address: SocketAddr, servers: &Ca, identity: Option<&Issued>) -> Self {
+        Self::with_identity(
+            address,
+            servers,
+            identity.map(|issued| (issued.chain.clone(), issued.key.clone_key())),
+        )
+    }
+
+    /// The same with a certificate, its chain, and its key.
+    pub(crate) fn with_identity(
+        address: SocketAddr,
+        servers: &Ca,
+        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    ) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add(servers.cert.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -76,10 +90,9 @@ impl Api {
             .with_root_certificates(roots);
         let config = match identity {
             None => config.with_no_client_auth(),
-            Some(identity) => {
+            Some((chain, key)) => {
                 // Not `with_client_auth_cert`, which refuses a certificate with a critical extension that rustls does not know.
-                let key = keys.load_private_key(identity.key.clone_key()).unwrap();
-                let certified = CertifiedKey::new(identity.chain.clone(), key);
+                let certified = CertifiedKey::new(chain, keys.load_private_key(key).unwrap());
                 config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };

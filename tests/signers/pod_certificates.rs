@@ -55,7 +55,7 @@ impl PodCluster {
     }
 
     /// The same with other signers, whose file the function writes.
-    async fn start_with(
+    pub(crate) async fn start_with(
         clusters: &Clusters,
         name: &str,
         more: &[&str],
@@ -113,6 +113,15 @@ impl PodCluster {
         })
         .await?;
         Ok(created)
+    }
+
+    /// A token of the service account that is bound to a pod.
+    pub(crate) async fn bound_token(&self, pod: &Value) -> Result<String, String> {
+        let bound = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": pod["metadata"]["uid"]}}});
+        let path = "/api/v1/namespaces/default/serviceaccounts/web/token";
+        let answer = self.api.post(path, &bound).await?.ok()?;
+        answer["status"]["token"].as_str().map(str::to_owned).ok_or_else(|| answer.to_string())
     }
 
     /// A request for a pod, as its kubelet writes it.
@@ -559,6 +568,19 @@ pub(crate) async fn missing_permission(clusters: &Clusters) -> Result<(), String
 
 /// A signer whose certificates are those of the service account, with an index and a CRL.
 fn write_identity_profiles(starter: &Starter<'_>, name: &str, ca: &Ca) -> Result<String, String> {
+    write_profiles_with("Critical", starter, name, ca)
+}
+
+/// The same, with certificates that API servers accept, too.
+pub(crate) fn write_noncritical_profiles(
+    starter: &Starter<'_>,
+    name: &str,
+    ca: &Ca,
+) -> Result<String, String> {
+    write_profiles_with("NonCritical", starter, name, ca)
+}
+
+fn write_profiles_with(identity: &str, starter: &Starter<'_>, name: &str, ca: &Ca) -> Result<String, String> {
     let file = |end: &str| starter.dir.join(format!("{name}-{end}"));
     fs::write(file("ca.crt"), ca.cert_pem()).map_err(text)?;
     fs::write(file("ca.key"), ca.key_pem()).map_err(text)?;
@@ -570,7 +592,7 @@ signers:
   certFile: {name}-ca.crt
   keyFile: {name}-ca.key
   usages: [digital signature, client auth]
-  podIdentity: Critical
+  podIdentity: {identity}
   indexFile: {name}-ca.index.jsonl
   crlFile: {name}.crl
 "
@@ -580,7 +602,7 @@ signers:
 }
 
 /// The user info of a client, without the ID of its credential; its status if it is refused.
-async fn user_info(api: &Api) -> Result<Result<Value, u16>, String> {
+pub(crate) async fn user_info(api: &Api) -> Result<Result<Value, u16>, String> {
     let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
     let answer = api.post(REVIEWS, &review).await?;
     if answer.status != 201 {
@@ -592,25 +614,35 @@ async fn user_info(api: &Api) -> Result<Result<Value, u16>, String> {
     Ok(Ok(user))
 }
 
-/// A pod authenticates at the gateway with its certificate: as the user of a token that is bound to the pod, as long as the pod
-/// exists, and at nothing else. Then the certificate is in the CRL.
-pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
-    const NAME: &str = "pods-client";
-    let cluster = PodCluster::start_with(clusters, NAME, &[], 0, write_identity_profiles).await?;
+/// A gateway that signs for the pods of a cluster, and knows them by these certificates and by their tokens.
+pub(crate) async fn gateway_of_pods(
+    clusters: &Clusters,
+    cluster: &PodCluster,
+    name: &str,
+) -> Result<Gateway, String> {
     let starter = clusters.starter();
     let file = |name: &str| starter.dir.join(name).display().to_string();
     let flags = [
         "--leader-elect=false".to_owned(),
-        "--controllers=podcertificaterequest-signing".to_owned(),
-        format!("--pod-signer-profiles={}", file(&format!("{NAME}-signers.yaml"))),
-        format!("--pod-client-ca-file={}", file(&format!("{NAME}-ca.crt"))),
+        "--controllers=podcertificaterequest-signing,clustertrustbundle-publishing".to_owned(),
+        format!("--pod-signer-profiles={}", file(&format!("{name}-signers.yaml"))),
+        format!("--pod-client-ca-file={}", file(&format!("{name}-ca.crt"))),
     ];
     let accounts = account_flags(starter.dir);
     let accounts = accounts.iter().filter(|flag| {
         flag.starts_with("--service-account-issuer=") || flag.starts_with("--service-account-key-file=")
     });
     let flags: Vec<String> = flags.into_iter().chain(accounts.cloned()).collect();
-    let gateway = starter.gateway(NAME, cluster.server, &flags).await?;
+    starter.gateway(name, cluster.server, &flags).await
+}
+
+/// A pod authenticates at the gateway with its certificate: as the user of a token that is bound to the pod, as long as the pod
+/// exists, and at nothing else. Then the certificate is in the CRL.
+pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
+    const NAME: &str = "pods-client";
+    let cluster = PodCluster::start_with(clusters, NAME, &[], 0, write_identity_profiles).await?;
+    let starter = clusters.starter();
+    let gateway = gateway_of_pods(clusters, &cluster, NAME).await?;
     let pod = cluster.pod("web", json!({"app": "web"})).await?;
     let key = Key::generate(KeyKind::P256);
     cluster.api.post(&requests(V1), &cluster.request("client", &pod, &key)).await?.ok()?;
@@ -621,13 +653,9 @@ pub(crate) async fn api_client(clusters: &Clusters) -> Result<(), String> {
     let certificate = Issued { chain: vec![leaf.clone()], key: key.pkcs8(), private: Arc::clone(&key) };
     let servers = &clusters.authorities.servers;
     let by_certificate = Api::new(gateway.address, servers, Some(&certificate));
-    let bound = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {
-        "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": pod["metadata"]["uid"]}}});
-    let path = "/api/v1/namespaces/default/serviceaccounts/web/token";
-    let token = cluster.api.post(path, &bound).await?.ok()?;
-    let token = token["status"]["token"].as_str().ok_or("no token")?;
-    let by_token = Api::new(gateway.address, servers, None).with_token(token);
-    let direct = Api::new(cluster.server, servers, None).with_token(token);
+    let token = cluster.bound_token(&pod).await?;
+    let by_token = Api::new(gateway.address, servers, None).with_token(&token);
+    let direct = Api::new(cluster.server, servers, None).with_token(&token);
     let expected = user_info(&direct).await?;
     let [of_token, of_certificate] = [user_info(&by_token).await?, user_info(&by_certificate).await?];
     if expected != of_token || expected != of_certificate {

@@ -279,6 +279,7 @@ const OTHERS: &[(&str, &[Side], Other)] = &[
         pod_certificates::missing_permission(clusters).boxed_local()
     }),
     ("gateway::volumes::written", &[], |clusters| volumes::written(clusters).boxed_local()),
+    ("gateway::volumes::used", &[], |clusters| volumes::used(clusters).boxed_local()),
     ("gateway::volumes::renewed", &[], |clusters| volumes::renewed(clusters).boxed_local()),
     ("proof::same::replicas::killed_in_turn", &[Side::Second], |clusters| {
         replicas::killed(clusters, "proof-killed", ControllerKind::ControllerManagers).boxed_local()

@@ -8,79 +8,33 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use testkit::go_program::GoProgram;
-use testkit::real::{ServerProcess, eventually, free_ports, retry_on_collision};
+use testkit::real::{Kubelet, ServerProcess, eventually};
 
 use crate::client::{Api, text};
 use crate::clusters::{Clusters, kubeconfig};
-use crate::pod_certificates::{NODE_RESTRICTION, PodCluster, REQUESTS, SIGNER};
+use crate::pod_certificates::{
+    NODE_RESTRICTION, PodCluster, REQUESTS, SIGNER, gateway_of_pods, user_info, write_noncritical_profiles,
+};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-/// The volumes of a pod, and the CAs beside its certificate.
+const VOLUME: &str = "identity";
+
+/// The sources of a pod's volume, and the CAs beside its certificate.
 const SOURCES: &str = r#"[
     {"podCertificate": {"signerName": "example.com/workload", "keyType": "ECDSAP256", "credentialBundlePath": "bundle.pem"}},
     {"podCertificate": {"signerName": "example.com/workload", "keyType": "ED25519", "keyPath": "tls.key",
         "certificateChainPath": "tls.crt"}},
     {"clusterTrustBundle": {"signerName": "example.com/workload", "labelSelector": {}, "path": "ca.crt"}}]"#;
 
-/// A kubelet of the node `n1`.
-struct Kubelet {
-    /// A directory of its own choice.
-    root: PathBuf,
-    process: ServerProcess,
-}
-
-impl Kubelet {
-    async fn start(
-        clusters: &Clusters,
-        name: &str,
-        config: &Path,
-        program: &GoProgram,
-    ) -> Result<Self, String> {
-        retry_on_collision(async || {
-            let [port] = free_ports()?;
-            let arguments = [
-                "--morph=kubelet".to_owned(),
-                "--name=n1".to_owned(),
-                format!("--kubeconfig={}", config.display()),
-                format!("--kubelet-port={port}"),
-                "--kubelet-read-only-port=0".to_owned(),
-                "--use-host-image-service=false".to_owned(),
-            ];
-            let mut process = ServerProcess::start(&clusters.dir, name, program.path(), arguments)?;
-            let mut root = None;
-            let is_ready = eventually(name, async || {
-                process.check()?;
-                let log = fs::read_to_string(process.log()).map_err(text)?;
-                let after = log.split_once("] Using ").and_then(|(_, rest)| rest.split_once(" as root dir"));
-                root = after.map(|(root, _)| PathBuf::from(root));
-                Ok(root.is_some() && log.contains("Successfully registered node"))
-            });
-            is_ready.await.map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Self { root: root.clone().ok_or("no directory")?, process })
-        })
-        .await
-    }
-
-    /// A file of the pod's volume, once the kubelet has written it.
-    async fn file(&mut self, pod: &Value, name: &str) -> Result<String, String> {
-        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
-        let end = format!("pods/{uid}/volumes/kubernetes.io~projected/identity/{name}");
-        let mut content = None;
-        let written = eventually(name, async || {
-            self.process.check()?;
-            content = fs::read_to_string(self.root.join(&end)).ok();
-            Ok(content.is_some())
-        });
-        written.await.map_err(|error| format!("{error}\n{}", self.process.log_tail()))?;
-        content.ok_or_else(|| format!("{name} is gone"))
-    }
-}
-
-impl Drop for Kubelet {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.root).ok();
-    }
+/// Starts a kubelet of the node `n1`.
+async fn start_kubelet(
+    clusters: &Clusters,
+    name: &str,
+    config: &Path,
+    program: &GoProgram,
+) -> Result<Kubelet, String> {
+    Kubelet::start((&clusters.dir, name), program.path(), ("n1", config), &[]).await
 }
 
 /// The files appear, and a new kubelet, which knows nothing of the former one's, requests others.
@@ -91,17 +45,61 @@ pub(crate) async fn written(clusters: &Clusters) -> Result<(), String> {
     let config = node_config(clusters, &cluster, "kubelet-n1")?;
     let pod = cluster.create(&pod("web")).await?;
 
-    let mut kubelet = Kubelet::start(clusters, "kubelet-first", &config, &program).await?;
-    let first = kubelet.file(&pod, "bundle.pem").await?;
-    is_good(&first, &kubelet.file(&pod, "ca.crt").await?).await?;
-    let apart = [kubelet.file(&pod, "tls.key").await?, kubelet.file(&pod, "tls.crt").await?].concat();
-    is_good(&apart, &kubelet.file(&pod, "ca.crt").await?).await?;
+    let mut kubelet = start_kubelet(clusters, "kubelet-first", &config, &program).await?;
+    let first = kubelet.file(&pod, VOLUME, "bundle.pem").await?;
+    is_good(&first, &kubelet.file(&pod, VOLUME, "ca.crt").await?).await?;
+    let apart =
+        [kubelet.file(&pod, VOLUME, "tls.key").await?, kubelet.file(&pod, VOLUME, "tls.crt").await?].concat();
+    is_good(&apart, &kubelet.file(&pod, VOLUME, "ca.crt").await?).await?;
     drop(kubelet);
 
-    let mut kubelet = Kubelet::start(clusters, "kubelet-second", &config, &program).await?;
-    let second = kubelet.file(&pod, "bundle.pem").await?;
-    is_good(&second, &kubelet.file(&pod, "ca.crt").await?).await?;
+    let mut kubelet = start_kubelet(clusters, "kubelet-second", &config, &program).await?;
+    let second = kubelet.file(&pod, VOLUME, "bundle.pem").await?;
+    is_good(&second, &kubelet.file(&pod, VOLUME, "ca.crt").await?).await?;
     if first == second { Err("the same certificate again".to_owned()) } else { Ok(()) }
+}
+
+/// A client in the pod, with the files of its volume: at the gateway it is the user of a token that is bound to the pod, and at an API
+/// server with the CA among its own the service account. Once the pod is gone, the gateway refuses it.
+pub(crate) async fn used(clusters: &Clusters) -> Result<(), String> {
+    const NAME: &str = "pods-volume-client";
+    let Some(program) = GoProgram::build("kubelet") else { return Ok(()) };
+    // The API server reads the file again when it changes; the CA of the pods is not there yet.
+    let cas = clusters.dir.join(format!("{NAME}-clients.crt"));
+    let clients_ca = fs::read_to_string(clusters.dir.join("clients-ca.crt")).map_err(text)?;
+    fs::write(&cas, &clients_ca).map_err(text)?;
+    let cas_flag = format!("--client-ca-file={}", cas.display());
+    let flags = [NODE_RESTRICTION, &cas_flag];
+    let mut cluster = PodCluster::start_with(clusters, NAME, &flags, 0, write_noncritical_profiles).await?;
+    fs::write(&cas, format!("{clients_ca}{}", cluster.ca.cert_pem())).map_err(text)?;
+    cluster.gateways.push(gateway_of_pods(clusters, &cluster, NAME).await?);
+    grant_bundles(&cluster.api).await?;
+    let config = node_config(clusters, &cluster, &format!("{NAME}-n1"))?;
+    let pod = cluster.create(&pod("web")).await?;
+    let mut kubelet = start_kubelet(clusters, &format!("{NAME}-kubelet"), &config, &program).await?;
+    let bundle = kubelet.file(&pod, VOLUME, "bundle.pem").await?;
+
+    let servers = &clusters.authorities.servers;
+    let at = |address| Ok::<_, String>(Api::with_identity(address, servers, Some(identity(&bundle)?)));
+    let [at_gateway, at_server] = [at(cluster.gateways[0].address)?, at(cluster.server)?];
+    let token = cluster.bound_token(&pod).await?;
+    let expected = user_info(&Api::new(cluster.server, servers, None).with_token(&token)).await?;
+    let found = user_info(&at_gateway).await?;
+    if expected.is_err() || found != expected {
+        return Err(format!("the token: {expected:?}\nthe certificate: {found:?}"));
+    }
+    let mut found = Err(0);
+    eventually("the CA at the API server", async || {
+        found = user_info(&at_server).await?;
+        Ok(found.is_ok())
+    })
+    .await?;
+    let names = |user: &Value| [user["username"].clone(), user["groups"].clone()];
+    if found.as_ref().map(names) != expected.as_ref().map(names) {
+        return Err(format!("the token: {expected:?}\nat the API server: {found:?}"));
+    }
+    cluster.api.delete("/api/v1/namespaces/default/pods/web?gracePeriodSeconds=0").await?.ok()?;
+    eventually("the end of the pod", async || Ok(user_info(&at_gateway).await? == Err(401))).await
 }
 
 /// The kubelet's manager renews a certificate by the times that the gateway has chosen.
@@ -141,8 +139,8 @@ fn pod(name: &str) -> Value {
         "spec": {
             "nodeName": "n1", "serviceAccountName": "web", "automountServiceAccountToken": false,
             "containers": [{"name": "web", "image": "example.com/web",
-                "volumeMounts": [{"name": "identity", "mountPath": "/run/identity"}]}],
-            "volumes": [{"name": "identity", "projected": {"sources": sources}}],
+                "volumeMounts": [{"name": VOLUME, "mountPath": "/run/identity"}]}],
+            "volumes": [{"name": VOLUME, "projected": {"sources": sources}}],
         },
     })
 }
@@ -156,6 +154,13 @@ fn node_config(clusters: &Clusters, cluster: &PodCluster, name: &str) -> Result<
     let gateway = cluster.gateways.first().ok_or("no gateway")?.address;
     fs::write(file("kubeconfig"), kubeconfig(&clusters.dir, gateway, name)).map_err(text)?;
     Ok(file("kubeconfig"))
+}
+
+/// The key and the certificate of a bundle, for a client.
+fn identity(bundle: &str) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    let key = PrivateKeyDer::from_pem_slice(bundle.as_bytes()).map_err(text)?;
+    let chain = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<_, _>>().map_err(text)?;
+    Ok((chain, key))
 }
 
 /// A TLS client that trusts the CAs accepts a server with the key and the certificate.

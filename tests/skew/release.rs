@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use testkit::go_program::GoProgram;
 use testkit::pki::{Ca, Issued};
-use testkit::real::{Programs, Source, eventually, newest_release, older_releases, program_of};
+use testkit::real::{
+    KUBELET, Programs, Source, certificate_kubeconfig, eventually, newest_release, older_releases, program_of,
+};
 use testkit::replicas::{Layout, Replicas, Setup};
 use testkit::{Gateway, full, text};
 
@@ -216,6 +219,26 @@ impl Release {
         if code.is_success() { Ok(body) } else { Err(format!("{path}: {code} {body}")) }
     }
 
+    /// The kubelet of the release.
+    pub(crate) fn kubelet(&self) -> Result<PathBuf, String> {
+        if self.version != newest_release()? {
+            return program_of(&self.version, KUBELET);
+        }
+        let program = GoProgram::build("kubelet").ok_or("no Go to build the kubelet")?;
+        Ok(program.path().to_owned())
+    }
+
+    /// The kubeconfig of the node `n1` for an address.
+    pub(crate) fn node_kubeconfig(&self, address: SocketAddr) -> PathBuf {
+        let issued = self.replicas.node("n1");
+        let file = |name: &str| self.dir.path().join(name);
+        fs::write(file("node.crt"), issued.cert_pem()).unwrap();
+        fs::write(file("node.key"), issued.key_pem()).unwrap();
+        let text = certificate_kubeconfig(address, &file("servers-ca.crt"), "node");
+        fs::write(file("node.kubeconfig"), text).unwrap();
+        file("node.kubeconfig")
+    }
+
     pub(crate) fn minor(&self) -> u32 {
         minor(&self.version)
     }
@@ -277,7 +300,7 @@ pub(crate) fn apply_permissions(programs: &Programs, replicas: &Replicas, dir: &
 /// The kubeconfig of the administrator for an address.
 pub(crate) fn kubeconfig(address: SocketAddr, dir: &Path, name: &str) -> PathBuf {
     let path = dir.join(format!("{name}-{}.kubeconfig", address.port()));
-    let text = testkit::real::certificate_kubeconfig(address, &dir.join("servers-ca.crt"), "administrator");
+    let text = certificate_kubeconfig(address, &dir.join("servers-ca.crt"), "administrator");
     fs::write(&path, text).unwrap();
     path
 }

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use testkit::Gateway;
 use testkit::csr::Csr;
 use testkit::pki::{Key, KeyKind};
-use testkit::real::eventually;
+use testkit::real::{Kubelet, eventually};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
@@ -41,6 +43,10 @@ pub(crate) const ROWS: &[Row] = &[
     Row { name: "bootstrap token", run: |release| Box::pin(bootstrap_token(release)) },
     Row { name: "CSR of a kubelet, by the gateway's controllers", run: |release| Box::pin(signing(release)) },
     Row { name: "certificate of a pod, by the gateway's controller", run: |release| Box::pin(pod(release)) },
+    Row {
+        name: "certificate in a volume, by the kubelet of the release",
+        run: |release| Box::pin(volume(release)),
+    },
     Row { name: "audit event", run: |release| Box::pin(audit(release)) },
     Row { name: "limit on requests in flight", run: |release| Box::pin(limits(release)) },
     Row { name: "kubectl get, apply --server-side, auth whoami", run: |release| Box::pin(kubectl(release)) },
@@ -341,6 +347,30 @@ async fn pod(release: &Release) -> Outcome {
     })
     .await?;
     Ok(version.as_str().to_owned())
+}
+
+/// The kubelet of the release works through the gateway, and writes the certificate that its request has got.
+async fn volume(release: &Release) -> Outcome {
+    let Some(version) = PodRequestVersion::of(&release.version) else { return Ok("not served".to_owned()) };
+    let more: &[&str] = match version {
+        PodRequestVersion::V1Beta1 => &["--feature-gates=PodCertificateRequest=true"],
+        PodRequestVersion::V1 => &[],
+    };
+    let program = release.kubelet()?;
+    let [server, gateway] = release.both();
+    let config = release.node_kubeconfig(gateway);
+    let dir = release.dir.path();
+    let mut kubelet = Kubelet::start((dir, "kubelet"), &program, ("n1", &config), more).await?;
+    let get =
+        Call { identity: Some(release.replicas.user()), ..Call::get("/api/v1/namespaces/load-4/pods/web") };
+    let (_, pod) = get.send_whole(server).await;
+    let bundle = kubelet.file(&pod, "v", "bundle.pem").await?;
+    let parts = ["-----BEGIN PRIVATE KEY-----", "-----BEGIN CERTIFICATE-----"];
+    expect(parts.iter().all(|part| bundle.contains(part)), "a bundle without its parts")?;
+    let leaf = CertificateDer::from_pem_slice(bundle.as_bytes()).map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&leaf).into_owned();
+    expect(text.contains("spiffe://example.com/pod/web"), text)?;
+    Ok("written".to_owned())
 }
 
 /// The same request has the same event in the log of the API server, and in that of the gateway.

@@ -1,5 +1,5 @@
-//! The attacker as a process of its own, with the lowest priority: what it does itself, on another machine, would take no
-//! processor time from the gateway. Both processes exchange lines.
+//! The attacker as a process of its own, which runs when the machine is idle (`SCHED_IDLE`): what it does itself, on another machine,
+//! would take no processor time from the gateway. Both processes exchange lines.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -37,8 +37,8 @@ impl AttackerProcess {
     /// Starts it. Its API servers run; returns the Secret for them.
     pub(crate) async fn start(attack: Attack) -> (Self, SecretText) {
         let program = std::env::current_exe().unwrap();
-        let mut child = Command::new("nice")
-            .args(["-n", "19"])
+        let mut child = Command::new("chrt")
+            .args(["--idle", "0"])
             .arg(program)
             .args(["--attacker", &attack.name()])
             .stdin(Stdio::piped())

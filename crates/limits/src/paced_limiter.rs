@@ -3,15 +3,20 @@
 //! A [`Rate`](crate::rate::Rate) refuses, or hands out times in the order of arrival: who floods it takes the turns of all who come
 //! later. Here a place in a short window is what is shared, by the rules of the [`FairLimiter`]: the next one to begin is of the
 //! owner with the fewest in the window. Who leaves the queue takes no turn.
+//!
+//! Places become free one after the other, at the pace: those who begin together do not come together again with each window.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use portcullis_system::sync::lock;
+
+use tokio::time::{Instant, sleep_until};
 
 use crate::fair_limiter::{Entry, FairLimiter, Permit, Refused, Shares, Waiting};
 use crate::{Owner, OwnerKey};
 
-/// The windows of a second. All that a window permits begins at once and takes the thread for so long: short windows permit little.
+/// The windows of a second. All that a window permits may begin at once and takes the thread for so long: short windows permit little.
 const WINDOWS: u32 = 100;
 /// The windows of a second at a slow pace: each permits several, of which one owner leaves half to others.
 const FEW_WINDOWS: u32 = 20;
@@ -41,7 +46,12 @@ impl Pace {
     }
 
     fn window(self) -> Duration {
-        Duration::from_secs(self.in_window().into()) / self.per_second.max(1)
+        self.interval() * self.in_window()
+    }
+
+    /// From one place that becomes free to the next.
+    fn interval(self) -> Duration {
+        Duration::from_secs(1) / self.per_second.max(1)
     }
 }
 
@@ -49,7 +59,39 @@ impl Pace {
 #[derive(Debug)]
 pub struct PacedLimiter<O: OwnerKey = Owner> {
     places: FairLimiter<O>,
+    ends: Ends,
+}
+
+/// When places become free.
+#[derive(Debug, Clone)]
+struct Ends {
     window: Duration,
+    interval: Duration,
+    /// Of the place that becomes free last.
+    last: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Ends {
+    fn of(pace: Pace) -> Self {
+        Self { window: pace.window(), interval: pace.interval(), last: Arc::default() }
+    }
+
+    /// Of a place that is taken now: a window later, and not together with another one.
+    fn next(&self) -> Instant {
+        let mut last = lock(&self.last);
+        let window = Instant::now() + self.window;
+        let end = last.map_or(window, |last| window.max(last + self.interval));
+        *last = Some(end);
+        end
+    }
+
+    fn hold<O: OwnerKey>(&self, permit: Permit<O>) {
+        let end = self.next();
+        tokio::spawn(async move {
+            sleep_until(end).await;
+            drop(permit);
+        });
+    }
 }
 
 /// What becomes of one that comes.
@@ -65,13 +107,13 @@ pub enum Beginning<'a, O: OwnerKey = Owner> {
 #[derive(Debug)]
 pub struct WaitingTurn<'a, O: OwnerKey = Owner> {
     waiting: Waiting<'a, O>,
-    window: Duration,
+    ends: Ends,
 }
 
 impl<O: OwnerKey> PacedLimiter<O> {
     /// Nothing has begun yet.
     pub fn new(pace: Pace) -> Self {
-        Self { places: FairLimiter::new(pace.shares()), window: pace.window() }
+        Self { places: FairLimiter::new(pace.shares()), ends: Ends::of(pace) }
     }
 
     /// Begins, or waits. Within a runtime of Tokio.
@@ -79,10 +121,10 @@ impl<O: OwnerKey> PacedLimiter<O> {
     pub fn begin(&self, owner: O) -> Result<Beginning<'_, O>, Refused> {
         Ok(match self.places.enter(owner, 1)? {
             Entry::Permit(permit) => {
-                hold(permit, self.window);
+                self.ends.hold(permit);
                 Beginning::Begun
             }
-            Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, window: self.window }),
+            Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, ends: self.ends.clone() }),
         })
     }
 }
@@ -91,24 +133,15 @@ impl<O: OwnerKey> WaitingTurn<'_, O> {
     /// Waits for the turn, at most until then.
     pub async fn begun(self, until: Instant) -> Result<(), Refused> {
         let permit = self.waiting.permit(until).await?;
-        hold(permit, self.window);
+        self.ends.hold(permit);
         Ok(())
     }
 }
 
-/// Holds a place to the end of the window that begins now.
-fn hold<O: OwnerKey>(permit: Permit<O>, window: Duration) {
-    tokio::spawn(async move {
-        sleep(window).await;
-        drop(permit);
-    });
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures_util::future::join_all;
+    use tokio::time::sleep;
 
     use super::*;
 
@@ -167,6 +200,8 @@ mod tests {
             *begun.entry(wait.unwrap().as_millis()).or_insert(0) += 1;
         }
         assert!(begun.values().all(|begun| *begun <= 20), "{begun:?}");
+        // The first ones come together, and those behind them do not.
+        assert!(begun.iter().filter(|(at, _)| **at > 0).all(|(_, begun)| *begun <= 3), "{begun:?}");
         let last = *begun.keys().last().unwrap();
         assert!((280..=330).contains(&last), "{last}");
     }

@@ -2,6 +2,7 @@
 //! and skipping tests without them.
 
 mod api_server;
+mod kubelet;
 mod older;
 mod programs;
 mod server_process;
@@ -16,7 +17,8 @@ use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::{Value, json};
 
 pub use api_server::{ApiServer, IDENTITY_HEADERS, account_flags};
-pub use older::{older_releases, program_of, without_go};
+pub use kubelet::Kubelet;
+pub use older::{KUBELET, older_releases, program_of, without_go};
 pub(crate) use programs::note;
 pub use programs::{Programs, Source, newest_release};
 pub use server_process::{ServerProcess, free_ports};

@@ -159,6 +159,11 @@ impl Replicas {
         self.files.clients.leaf().cn(name).issue()
     }
 
+    /// The certificate of a node's kubelet.
+    pub fn node(&self, name: &str) -> Issued {
+        self.files.clients.leaf().cn(&format!("system:node:{name}")).org("system:nodes").issue()
+    }
+
     /// Ends an API server as an administrator does, and starts this program at its address.
     pub async fn replace_server(&mut self, index: usize, program: &Path) -> Result<(), String> {
         let server = &mut self.servers[index];

@@ -11,6 +11,9 @@ use super::programs::{build_one, ldflags, note};
 use crate::built_once::{build_once, has_go};
 use crate::paths;
 
+/// The kubelet of `tests/go/kubelet`, of which [`program_of`] builds that of a release, too.
+pub const KUBELET: &str = "hollow-kubelet";
+
 /// The pinned versions, such as `v1.34.4`, from the oldest to the newest.
 pub fn older_releases() -> Vec<String> {
     let text = fs::read_to_string(releases().join("kubernetes.txt")).unwrap_or_default();
@@ -44,8 +47,15 @@ fn build(version: &str, name: &str, partial: &Path) -> Result<(), String> {
     if !written.status.success() {
         return Err(format!("tests/go/releases/module: {}", String::from_utf8_lossy(&written.stderr)));
     }
+    let mut package = format!("k8s.io/kubernetes/cmd/{name}");
+    if name == KUBELET {
+        let source = partial.join("source").join(KUBELET);
+        let main = paths::go_module().join("kubelet/main.go");
+        let copied = fs::create_dir_all(&source).and_then(|()| fs::copy(&main, source.join("main.go")));
+        copied.map_err(|error| format!("{}: {error}", main.display()))?;
+        package = format!("./source/{KUBELET}");
+    }
     // The sums of what the archive of Kubernetes itself has in `staging` are not in its go.sum.
-    let package = format!("k8s.io/kubernetes/cmd/{name}");
     build_one(&package, partial, &["-mod=mod"], &ldflags(version), partial)?;
     note(&format!("{name} {version} is built ({} s)", started.elapsed().as_secs()));
     Ok(())
