@@ -51,8 +51,8 @@ impl SessionMetrics {
             )?,
             recordings: registrar.counters(
                 "portcullis_session_recordings_total",
-                "Recordings of sessions, by the result: complete, incomplete (with a gap, or without its end) or failed (it could \
-                 not begin).",
+                "Recordings of sessions, by the result: complete, incomplete (something is left out or could not be read, or the \
+                 end is missing) or failed (it could not begin).",
                 &["result"],
             )?,
             recording_failures: registrar.counters(
