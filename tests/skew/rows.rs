@@ -307,7 +307,9 @@ async fn pod(release: &Release) -> Outcome {
         "metadata": {"name": "web"},
         "spec": {
             "nodeName": "n1", "serviceAccountName": "web", "automountServiceAccountToken": false,
-            "containers": [{"name": "web", "image": "example.com/web"}],
+            // A kubelet mounts the volumes that a container uses.
+            "containers": [{"name": "web", "image": "example.com/web",
+                "volumeMounts": [{"name": "v", "mountPath": "/run/v"}]}],
             "volumes": [{"name": "v", "projected": {"sources": [{"podCertificate":
                 {"signerName": POD_SIGNER, "keyType": "ECDSAP256", "credentialBundlePath": "bundle.pem"}}]}}],
         },
@@ -357,6 +359,10 @@ async fn volume(release: &Release) -> Outcome {
         PodRequestVersion::V1 => &[],
     };
     let program = release.kubelet()?;
+    // The API servers have no authorizer of nodes.
+    release
+        .allow("system:node:n1", &json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]))
+        .await?;
     let [server, gateway] = release.both();
     let config = release.node_kubeconfig(gateway);
     let dir = release.dir.path();
