@@ -156,7 +156,7 @@ fn node_config(clusters: &Clusters, cluster: &PodCluster, name: &str) -> Result<
     Ok(file("kubeconfig"))
 }
 
-/// The key and the certificate of a bundle, for a client.
+/// The certificate of a bundle with its chain, and its key.
 fn identity(bundle: &str) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
     let key = PrivateKeyDer::from_pem_slice(bundle.as_bytes()).map_err(text)?;
     let chain = CertificateDer::pem_slice_iter(bundle.as_bytes()).collect::<Result<_, _>>().map_err(text)?;
@@ -165,10 +165,10 @@ fn identity(bundle: &str) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer
 
 /// A TLS client that trusts the CAs accepts a server with the key and the certificate.
 async fn is_good(bundle: &str, cas: &str) -> Result<(), String> {
-    let key = PrivateKeyDer::from_pem_slice(bundle.as_bytes()).map_err(text)?;
-    let certificate = CertificateDer::from_pem_slice(bundle.as_bytes()).map_err(text)?;
+    let (chain, key) = identity(bundle)?;
+    let certificate = chain.first().ok_or("no certificate")?;
     let ca = CertificateDer::from_pem_slice(cas.as_bytes()).map_err(text)?;
-    crate::kubelet::handshake(&certificate, key, &ca, "web.default.svc").await
+    crate::kubelet::handshake(certificate, key, &ca, "web.default.svc").await
 }
 
 /// Grants what `deploy/rbac-controllers.yaml` leaves to the operator: bundles of the signer.

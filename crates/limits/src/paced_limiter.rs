@@ -6,11 +6,10 @@
 //!
 //! Places become free one after the other, at the pace: those who begin together do not come together again with each window.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use portcullis_system::sync::lock;
-
 use tokio::time::{Instant, sleep_until};
 
 use crate::fair_limiter::{Entry, FairLimiter, Permit, Refused, Shares, Waiting};
@@ -63,17 +62,17 @@ pub struct PacedLimiter<O: OwnerKey = Owner> {
 }
 
 /// When places become free.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Ends {
     window: Duration,
     interval: Duration,
     /// Of the place that becomes free last.
-    last: Arc<Mutex<Option<Instant>>>,
+    last: Mutex<Option<Instant>>,
 }
 
 impl Ends {
     fn of(pace: Pace) -> Self {
-        Self { window: pace.window(), interval: pace.interval(), last: Arc::default() }
+        Self { window: pace.window(), interval: pace.interval(), last: Mutex::default() }
     }
 
     /// Of a place that is taken now: a window later, and not together with another one.
@@ -107,7 +106,7 @@ pub enum Beginning<'a, O: OwnerKey = Owner> {
 #[derive(Debug)]
 pub struct WaitingTurn<'a, O: OwnerKey = Owner> {
     waiting: Waiting<'a, O>,
-    ends: Ends,
+    ends: &'a Ends,
 }
 
 impl<O: OwnerKey> PacedLimiter<O> {
@@ -124,7 +123,7 @@ impl<O: OwnerKey> PacedLimiter<O> {
                 self.ends.hold(permit);
                 Beginning::Begun
             }
-            Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, ends: self.ends.clone() }),
+            Entry::Waiting(waiting) => Beginning::Waiting(WaitingTurn { waiting, ends: &self.ends }),
         })
     }
 }
@@ -140,6 +139,8 @@ impl<O: OwnerKey> WaitingTurn<'_, O> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use futures_util::future::join_all;
     use tokio::time::sleep;
 

@@ -30,7 +30,9 @@ pub fn without_go() -> Option<String> {
 /// # Errors
 /// It cannot be built.
 pub fn program_of(version: &str, name: &str) -> Result<PathBuf, String> {
-    let directory = paths::cache_dir(&format!("{name}-{version}"), [&*releases().join("module")]);
+    let mut sources = vec![releases().join("module")];
+    sources.extend((name == KUBELET).then(kubelet_source));
+    let directory = paths::cache_dir(&format!("{name}-{version}"), sources.iter().map(PathBuf::as_path));
     let program = directory.join(name);
     let build = |partial: &Path| build(version, name, partial);
     build_once(&directory, &format!("{name} {version}"), || program.is_file(), build)?;
@@ -47,18 +49,28 @@ fn build(version: &str, name: &str, partial: &Path) -> Result<(), String> {
     if !written.status.success() {
         return Err(format!("tests/go/releases/module: {}", String::from_utf8_lossy(&written.stderr)));
     }
-    let mut package = format!("k8s.io/kubernetes/cmd/{name}");
-    if name == KUBELET {
-        let source = partial.join("source").join(KUBELET);
-        let main = paths::go_module().join("kubelet/main.go");
-        let copied = fs::create_dir_all(&source).and_then(|()| fs::copy(&main, source.join("main.go")));
-        copied.map_err(|error| format!("{}: {error}", main.display()))?;
-        package = format!("./source/{KUBELET}");
-    }
+    let package = if name == KUBELET {
+        copy_kubelet(partial).map_err(|error| format!("{}: {error}", kubelet_source().display()))?
+    } else {
+        format!("k8s.io/kubernetes/cmd/{name}")
+    };
     // The sums of what the archive of Kubernetes itself has in `staging` are not in its go.sum.
     build_one(&package, partial, &["-mod=mod"], &ldflags(version), partial)?;
     note(&format!("{name} {version} is built ({} s)", started.elapsed().as_secs()));
     Ok(())
+}
+
+fn kubelet_source() -> PathBuf {
+    paths::go_module().join("kubelet/main.go")
+}
+
+/// Puts the kubelet's source into the module of a release; the path of its package there.
+fn copy_kubelet(module: &Path) -> std::io::Result<String> {
+    let package = format!("./source/{KUBELET}");
+    let directory = module.join(&package);
+    fs::create_dir_all(&directory)?;
+    fs::copy(kubelet_source(), directory.join("main.go"))?;
+    Ok(package)
 }
 
 fn releases() -> PathBuf {
