@@ -59,6 +59,7 @@ impl OperatorClients {
         for number in 0..CALM.len() {
             tasks.spawn(context.clone().request_as_tenant(number));
         }
+        tasks.spawn(context.clone().request_directly());
         tasks.spawn(context.clone().connect_regularly());
         tasks.spawn(context.clone().watch());
         tasks.spawn(context.clone().probe_regularly());
@@ -137,6 +138,18 @@ impl ClientContext {
         let error = outcome.unwrap_or_else(|_| Err("no answer in time".to_owned())).err();
         self.outcomes.record(kind, started.elapsed(), error.clone());
         error
+    }
+
+    async fn request_directly(self) {
+        let (address, front) = &self.site.own;
+        let connection = SharedConnection::new(*address, Some(front));
+        let each = move |context: Self| {
+            let connection = Arc::clone(&connection);
+            async move {
+                context.timed(ClientKind::Direct, get(&connection, PATH, &[])).await;
+            }
+        };
+        self.regularly(REQUEST_INTERVAL, each).await;
     }
 
     async fn request_as_tenant(self, number: usize) {

@@ -21,6 +21,8 @@ pub(crate) enum ClientKind {
     MetricsProbe,
     /// A client of another tenant.
     Tenant,
+    /// A client of the operator's API server without the gateway: what the attacker's own processes take from the machine.
+    Direct,
 }
 
 impl ClientKind {
@@ -37,6 +39,7 @@ impl ClientKind {
             Self::Probe => "probe, main port",
             Self::MetricsProbe => "probe, metrics port",
             Self::Tenant => "other tenants",
+            Self::Direct => "direct",
         }
     }
 }

@@ -68,6 +68,10 @@ pub(crate) fn header() -> String {
     )
 }
 
+fn between([quiet, attacked]: [f64; 2]) -> String {
+    format!("{quiet:.1} / {attacked:.1}")
+}
+
 /// Aligns the cells of a row.
 fn line(cells: &[String; 14]) -> String {
     const WIDTHS: [usize; 14] = [17, 11, 9, 9, 12, 14, 16, 8, 8, 12, 7, 8, 10, 7];
@@ -86,7 +90,6 @@ impl Row {
             format!("{failed}/{all}")
         };
         let slowdown = self.slowdown();
-        let between = |[quiet, attacked]: [f64; 2]| format!("{quiet:.1} / {attacked:.1}");
         let cells = [
             self.attack.name(),
             of(&ClientKind::OPERATOR),
@@ -127,6 +130,8 @@ impl Row {
         let parts = self.attacked.quantiles(slowdown.kind, 990, PARTS);
         let parts = parts.iter().map(|part| format!("{:.1}", part.as_secs_f64() * 1000.0));
         detail("p99 in tenths of the attack", parts.collect::<Vec<_>>().join(", ") + " ms");
+        let [middle, last] = [500, 990].map(|thousandths| between(self.both(ClientKind::Direct, thousandths)));
+        detail("without the gateway", format!("p50 {middle} ms, p99 {last} ms"));
         let slowest = [ClientKind::NewConnection, ClientKind::Probe, ClientKind::MetricsProbe].map(|kind| {
             let [quiet, attacked] = self.both(kind, 1000);
             format!("{} {quiet:.0} / {attacked:.0} ms", kind.name())

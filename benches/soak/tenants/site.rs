@@ -42,6 +42,8 @@ pub(crate) struct Site {
     pub(crate) process: GatewayProcess,
     pub(crate) trail: AuditTrail,
     pub(crate) alice: Arc<Issued>,
+    /// The address of the operator's API server, and the gateway's certificate there.
+    pub(crate) own: (SocketAddr, Arc<Issued>),
     pub(crate) accounts: Arc<FakeAccounts>,
     /// The service accounts of the second calm tenant.
     pub(crate) calm_accounts: Arc<FakeAccounts>,
@@ -72,11 +74,14 @@ impl Site {
         pki.write("gateway.yaml", configuration(&limits, 0));
         let (process, open_files) = serve(&pki, &limits).await;
         let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
+        let front = Arc::new(pki.front.leaf().cn("portcullis").issue());
+        let direct = (own.address, front);
         let servers = vec![own, first, second, management];
         let site = Self {
             process,
             trail,
             alice,
+            own: direct,
             accounts,
             calm_accounts,
             open_files,

@@ -94,14 +94,15 @@ pub async fn retry_on_collision<T>(mut start: impl AsyncFnMut() -> Result<T, Str
     result
 }
 
-/// Starts etcd with its data and its log in `dir`; returns its client port and the process.
+/// Starts etcd with its log in `dir`, and its data until it ends; returns its client port and the process.
 pub async fn start_etcd(programs: &Programs, dir: &Path) -> Result<(u16, ServerProcess), String> {
     retry_on_collision(async || {
         let [client, peer] = free_ports()?;
         let (client_url, peer_url) =
             (format!("http://127.0.0.1:{client}"), format!("http://127.0.0.1:{peer}"));
+        let data = dir.join("etcd");
         let flags = [
-            format!("--data-dir={}", dir.join("etcd").display()),
+            format!("--data-dir={}", data.display()),
             format!("--listen-client-urls={client_url}"),
             format!("--advertise-client-urls={client_url}"),
             format!("--listen-peer-urls={peer_url}"),
@@ -110,7 +111,7 @@ pub async fn start_etcd(programs: &Programs, dir: &Path) -> Result<(u16, ServerP
             // The data is not needed after the run.
             "--unsafe-no-fsync".to_owned(),
         ];
-        let mut process = ServerProcess::start(dir, "etcd", &programs.etcd, flags)?;
+        let mut process = ServerProcess::start_with_data(dir, "etcd", &programs.etcd, flags, Some(&data))?;
         eventually("etcd", async || {
             process.check()?;
             Ok(std::net::TcpStream::connect(("127.0.0.1", client)).is_ok())

@@ -14,14 +14,17 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Runs `$@` in the background without our pipe, kills it when the pipe closes, and exits with its exit code.
-/// Writes the process id to a file.
+/// Writes the process id to a file. Removes the data of the server after its end, however this process ended.
 const GUARD: &str = r#"exec 3<&0
 "$@" </dev/null 3<&- &
 server=$!
 echo "$server" >"$PID_FILE"
 ( read -r _ <&3; kill -KILL "$server" 2>/dev/null ) >/dev/null 2>&1 &
 exec 3<&-
-wait "$server""#;
+wait "$server"
+code=$?
+[ -z "$DATA" ] || rm -rf "$DATA"
+exit "$code""#;
 
 /// A running server with its log file.
 #[derive(Debug)]
@@ -41,6 +44,17 @@ impl ServerProcess {
         program: &Path,
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<Self, String> {
+        Self::start_with_data(dir, name, program, arguments, None)
+    }
+
+    /// The same, with a directory of data that is removed when the server has ended. A kept log needs no hundred MiB beside it.
+    pub fn start_with_data<S: AsRef<OsStr>>(
+        dir: &Path,
+        name: &str,
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+        data: Option<&Path>,
+    ) -> Result<Self, String> {
         let log = dir.join(format!("{name}.log"));
         let pid_file = dir.join(format!("{name}.pid"));
         // It may have the number of an earlier process of this name.
@@ -52,6 +66,7 @@ impl ServerProcess {
             .arg(program)
             .args(arguments)
             .env("PID_FILE", &pid_file)
+            .env("DATA", data.unwrap_or(Path::new("")))
             .stdin(Stdio::piped())
             .stdout(output)
             .stderr(errors)
@@ -117,4 +132,27 @@ pub fn free_ports<const N: usize>() -> Result<[u16; N], String> {
         held.push(listener);
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_of_a_server_is_removed_and_its_log_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        std::fs::write(data.join("wal"), "written").unwrap();
+        let start = |name, data| {
+            ServerProcess::start_with_data(dir.path(), name, Path::new("/bin/sleep"), ["60"], data).unwrap()
+        };
+        drop(start("without", None));
+        assert!(data.exists());
+        let server = start("with", Some(data.as_path()));
+        assert!(data.exists());
+        drop(server);
+        assert!(!data.exists());
+        assert!(dir.path().join("with.log").exists());
+    }
 }
