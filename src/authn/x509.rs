@@ -81,6 +81,12 @@ impl UnverifiedChain {
         self.0.is_empty()
     }
 
+    /// Whether the leaf has a PodIdentity extension. It proves nothing until the chain is verified.
+    pub fn claims_pod(&self) -> bool {
+        let leaf = self.0.first().and_then(|leaf| Certificate::parse(leaf.clone()).ok());
+        leaf.is_some_and(|leaf| leaf.extensions.pod_identity.is_some())
+    }
+
     /// The common name of the leaf. It proves nothing until the chain is verified.
     pub fn leaf_common_name(&self) -> Option<String> {
         Some(Certificate::parse(self.0.first()?.clone()).ok()?.subject.name.common_name)

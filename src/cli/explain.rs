@@ -25,7 +25,7 @@ use super::{failed, misconfigured, print_error};
 use access::{ExplainedRequest, RequestFlags};
 use advice::reasons;
 pub(super) use credential::Credential;
-use credential::Kind;
+pub(super) use credential::Kind;
 use report::{Explanation, Row, User};
 
 use crate::authn::chain::AuthnChain;
@@ -191,7 +191,7 @@ impl ExplainRequest<'_> {
             };
             timeout(CONNECT_TIMEOUT, waiting_for("the API server", checked)).await.ok();
             if !cluster.backend.is_trusted() {
-                let use_of = if needs_objects { "this token" } else { "access reviews" };
+                let use_of = if needs_objects { "this credential" } else { "access reviews" };
                 print_error(&format!("the API server cannot be used for {use_of}; continuing without it"));
             }
         }
@@ -230,6 +230,7 @@ impl ExplainRequest<'_> {
                 .as_ref()
                 .is_some_and(|accounts| issuer == advice::LEGACY || accounts.issuers.contains(issuer)),
             Kind::Bootstrap => true,
+            Kind::PodCertificate => self.settings.pod_client_ca.is_some(),
             Kind::Damaged(_) | Kind::Opaque | Kind::Certificate => false,
         }
     }

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -11,7 +12,7 @@ use testkit::go_program::GoProgram;
 use testkit::real::{Kubelet, ServerProcess, eventually};
 
 use crate::client::{Api, text};
-use crate::clusters::{Clusters, kubeconfig};
+use crate::clusters::{Clusters, Gateway, kubeconfig};
 use crate::pod_certificates::{
     NODE_RESTRICTION, PodCluster, REQUESTS, SIGNER, gateway_of_pods, user_info, write_noncritical_profiles,
 };
@@ -88,6 +89,18 @@ pub(crate) async fn used(clusters: &Clusters) -> Result<(), String> {
     if expected.is_err() || found != expected {
         return Err(format!("the token: {expected:?}\nthe certificate: {found:?}"));
     }
+    let file = clusters.dir.join(format!("{NAME}.pem"));
+    fs::write(&file, &bundle).map_err(text)?;
+    let explain = || explained(&cluster.gateways[0], &file);
+    let mut explanation = explain()?;
+    if let Some(extra) = explanation["user"]["extra"].as_object_mut() {
+        extra.remove("authentication.kubernetes.io/credential-id");
+    }
+    if explanation["authenticator"] != "pod-certificate"
+        || expected.as_ref().ok() != Some(&explanation["user"])
+    {
+        return Err(format!("the token: {expected:?}\nexplained: {explanation}"));
+    }
     let mut found = Err(0);
     eventually("the CA at the API server", async || {
         found = user_info(&at_server).await?;
@@ -99,7 +112,23 @@ pub(crate) async fn used(clusters: &Clusters) -> Result<(), String> {
         return Err(format!("the token: {expected:?}\nat the API server: {found:?}"));
     }
     cluster.api.delete("/api/v1/namespaces/default/pods/web?gracePeriodSeconds=0").await?.ok()?;
-    eventually("the end of the pod", async || Ok(user_info(&at_gateway).await? == Err(401))).await
+    eventually("the end of the pod", async || Ok(user_info(&at_gateway).await? == Err(401))).await?;
+    let explanation = explain()?;
+    let why = explanation["reasons"].to_string();
+    if explanation["authenticated"] == false && why.contains("pod") {
+        Ok(())
+    } else {
+        Err(explanation.to_string())
+    }
+}
+
+/// What `portcullis explain` says of the certificate in a file, with the settings of a gateway.
+fn explained(gateway: &Gateway, certificate: &Path) -> Result<Value, String> {
+    let mut command = Command::new(crate::PORTCULLIS);
+    command.arg("explain").args(&gateway.flags).args(["--output=json", "--certificate"]).arg(certificate);
+    let output = command.output().map_err(text)?;
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
 /// The kubelet's manager renews a certificate by the times that the gateway has chosen.

@@ -130,7 +130,8 @@ impl Row {
         let parts = self.attacked.quantiles(slowdown.kind, 990, PARTS);
         let parts = parts.iter().map(|part| format!("{:.1}", part.as_secs_f64() * 1000.0));
         detail("p99 in tenths of the attack", parts.collect::<Vec<_>>().join(", ") + " ms");
-        let [middle, last] = [500, 990].map(|thousandths| between(self.both(ClientKind::Direct, thousandths)));
+        let [middle, last] =
+            [500, 990].map(|thousandths| between(self.both(ClientKind::Direct, thousandths)));
         detail("without the gateway", format!("p50 {middle} ms, p99 {last} ms"));
         let slowest = [ClientKind::NewConnection, ClientKind::Probe, ClientKind::MetricsProbe].map(|kind| {
             let [quiet, attacked] = self.both(kind, 1000);

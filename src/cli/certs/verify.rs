@@ -2,7 +2,7 @@
 //! output of `explain`.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use portcullis_system::clock::Clock;
 use portcullis_tools::output::runtime;
 use portcullis_tools::output::{Output, print};
 
-use super::super::explain::{Credential, Explainer};
+use super::super::explain::{Credential, Explainer, Kind};
 use super::super::{failed, misconfigured};
 use crate::authn::chain::AuthnChain;
 use crate::authn::revocation::watch::RevocationWatch;
@@ -50,13 +50,13 @@ pub(in crate::cli) struct CertificateVerifyFlags {
 }
 
 pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
-    let (cluster, identity, bundle, revocation) = match trusted(flags) {
-        Ok(trusted) => trusted,
-        Err(errors) => return misconfigured(&errors),
-    };
     let credential = match Credential::certificate(&flags.certificate) {
         Ok(credential) => credential,
         Err(problem) => return failed(&problem),
+    };
+    let (cluster, identity, bundle, revocation) = match trusted(flags, &credential.kind()) {
+        Ok(trusted) => trusted,
+        Err(errors) => return misconfigured(&errors),
     };
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
     let (watch, metrics) = (RevocationWatch::new(), Arc::new(Metrics::new()));
@@ -89,7 +89,7 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
 /// The name of the cluster, its identity mode, the CAs of its clients, and what revokes certificates.
 type Trusted = (String, IdentityMode, Arc<CaBundle>, RevocationSettings);
 
-fn trusted(flags: &CertificateVerifyFlags) -> Result<Trusted, ConfigErrors> {
+fn trusted(flags: &CertificateVerifyFlags, kind: &Kind) -> Result<Trusted, ConfigErrors> {
     let wrong = |error: ConfigError| ConfigErrors(vec![error]);
     if let Some(file) = &flags.client_ca_file {
         let read = std::fs::read(file).map_err(|error| error.to_string());
@@ -125,19 +125,28 @@ fn trusted(flags: &CertificateVerifyFlags) -> Result<Trusted, ConfigErrors> {
             ConfigError::new("cluster", problem).fix(format!("give one of {}", names.join(", "))),
         ));
     };
-    let Some(bundle) = &cluster.authentication.client_ca else {
-        let (name, authentication) = (&cluster.name, &cluster.authentication);
-        let (problem, fix) = match authentication.pod_client_ca {
-            Some(_) => (
-                format!(
-                    "cluster {name} accepts client certificates of pods alone, whose objects only the gateway can look up"
-                ),
-                "ask the gateway: kubectl auth whoami with the certificate",
-            ),
-            None => (format!("cluster {name} does not accept client certificates"), "set clientCAFile"),
+    let (name, authentication) = (&cluster.name, &cluster.authentication);
+    let refused = |problem: String, fix: String| wrong(ConfigError::new("client-ca-file", problem).fix(fix));
+    if *kind == Kind::PodCertificate && authentication.pod_client_ca.is_some() {
+        let problem =
+            "is not what decides on the certificate of a pod, whose objects must exist at the API server";
+        let fix = format!(
+            "look them up: portcullis explain --config {} --cluster {name} --certificate {}",
+            flags.config.as_deref().unwrap_or(Path::new("FILE")).display(),
+            flags.certificate.display()
+        );
+        return Err(refused(problem.to_owned(), fix));
+    }
+    let Some(bundle) = &authentication.client_ca else {
+        let fix = match authentication.pod_client_ca {
+            Some(_) => "set clientCAFile: the cluster accepts client certificates of pods alone",
+            None => "set clientCAFile",
         };
-        return Err(wrong(ConfigError::new("client-ca-file", problem).fix(fix)));
+        return Err(refused(
+            format!("cluster {name} does not accept client certificates of users"),
+            fix.to_owned(),
+        ));
     };
     let revocation = cluster.authentication.revocation.clone();
-    Ok((cluster.name.clone(), cluster.backend.identity, Arc::clone(bundle), revocation))
+    Ok((name.clone(), cluster.backend.identity, Arc::clone(bundle), revocation))
 }

@@ -81,14 +81,14 @@ fn unrecognized(rows: &[Row], kind: &Kind, settings: &Authentication) -> Refusal
         ),
         // The authenticator has no opinion of such a certificate, as kube-apiserver's.
         // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
-        Kind::Certificate if settings.client_ca.is_some() => (
+        Kind::Certificate | Kind::PodCertificate if settings.client_ca.is_some() => (
             "common name",
             "the certificate has no CommonName, which would name the user".to_owned(),
             "issue a certificate with a CommonName; a certificate with alternative names alone, such as a SPIFFE ID, authenticates \
              servers and workloads to each other; it is no user of an API server"
                 .to_owned(),
         ),
-        Kind::Certificate => (
+        Kind::Certificate | Kind::PodCertificate => (
             "client CA",
             "client certificates are not enabled".to_owned(),
             "set --client-ca-file".to_owned(),

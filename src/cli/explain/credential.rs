@@ -14,6 +14,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer as _;
 
 use crate::authn::bootstrap;
+use crate::authn::x509::UnverifiedChain;
 
 /// A credential. Shown nowhere.
 pub(in crate::cli) enum Credential {
@@ -23,7 +24,7 @@ pub(in crate::cli) enum Credential {
 
 /// The kind of a credential, by its form.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::cli) enum Kind {
     /// A JSON Web Token, and the issuer it names.
     Jwt(String),
     /// Three parts that cannot be read.
@@ -31,6 +32,8 @@ pub(super) enum Kind {
     Bootstrap,
     Opaque,
     Certificate,
+    /// A certificate with a PodIdentity extension.
+    PodCertificate,
 }
 
 impl Credential {
@@ -44,8 +47,11 @@ impl Credential {
         Ok(Self::Certificate(certificates))
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(in crate::cli) fn kind(&self) -> Kind {
         let token = match self {
+            Self::Certificate(chain) if UnverifiedChain::new(chain.clone()).claims_pod() => {
+                return Kind::PodCertificate;
+            }
             Self::Certificate(_) => return Kind::Certificate,
             Self::Token(token) => token,
         };

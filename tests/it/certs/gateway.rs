@@ -97,6 +97,7 @@ fn verify_takes_the_configuration_of_the_gateway() {
     let pki = Pki::new();
     let dir = pki.directory.path();
     flags(&pki, "127.0.0.1:6443".parse().unwrap());
+    pki.write("pods-ca.crt", testkit::pki::Ca::new("pods").cert_pem());
     pki.write("alice.crt", pki.clients.leaf().cn("alice").issue().cert_pem());
     pki.write(
         "gateway.yaml",
@@ -105,7 +106,8 @@ fn verify_takes_the_configuration_of_the_gateway() {
          clusters:\n- {name: prod, kubeconfig: backend.kubeconfig, match: {serverNames: [prod.test]}, authentication: \
          {clientCAFile: clients-ca.crt}}\n- {name: staging, kubeconfig: backend.kubeconfig, match: {serverNames: \
          [staging.test]}, authentication: {clientCAFile: servers-ca.crt}}\n- {name: tokens, kubeconfig: \
-         backend.kubeconfig, match: {serverNames: [tokens.test]}, authentication: {tokenAuthFile: tokens.csv}}\n",
+         backend.kubeconfig, match: {serverNames: [tokens.test]}, authentication: {tokenAuthFile: tokens.csv}}\n- {name: pods, kubeconfig: \
+         backend.kubeconfig, match: {serverNames: [pods.test]}, authentication: {podClientCAFile: pods-ca.crt}}\n",
     );
     let verify = |cluster: &[&str]| {
         certs(dir, &[&["verify", "alice.crt", "--config", "gateway.yaml"], cluster].concat())
@@ -117,9 +119,25 @@ fn verify_takes_the_configuration_of_the_gateway() {
         refused.code == 1 && refused.out.starts_with("refused (401 Unauthorized) for cluster staging"),
         "{refused:?}"
     );
-    verify(&["--cluster", "tokens"]).fails(64, &["cluster tokens does not accept client certificates"]);
-    verify(&["--cluster", "other"]).fails(64, &["prod, staging, tokens"]);
-    verify(&[]).fails(64, &["prod, staging, tokens"]);
+    verify(&["--cluster", "tokens"])
+        .fails(64, &["cluster tokens does not accept client certificates of users"]);
+    verify(&["--cluster", "pods"]).fails(64, &["cluster pods does not accept client certificates of users"]);
+    // No server is asked whether the pod exists, so this is not the verdict of the gateway.
+    let pod = testkit::pki::Ca::new("pods").leaf().cn("system:serviceaccount:default:web");
+    let pod = pod.extension("1.3.6.1.4.1.57683.1", true, testkit::pki::null()).issue();
+    pki.write("pod.crt", pod.cert_pem());
+    for (cluster, expected) in [
+        (
+            "pods",
+            "look them up: portcullis explain --config gateway.yaml --cluster pods --certificate pod.crt",
+        ),
+        ("tokens", "cluster tokens does not accept client certificates of users"),
+    ] {
+        certs(dir, &["verify", "pod.crt", "--config", "gateway.yaml", "--cluster", cluster])
+            .fails(64, &[expected]);
+    }
+    verify(&["--cluster", "other"]).fails(64, &["prod, staging, tokens, pods"]);
+    verify(&[]).fails(64, &["prod, staging, tokens, pods"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,6 +48,8 @@ pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
     pub(crate) metrics: SocketAddr,
     pub(crate) process: ServerProcess,
+    /// Those of `serve`, for other commands.
+    pub(crate) flags: Vec<String>,
 }
 
 impl Starter<'_> {
@@ -169,7 +171,6 @@ impl Starter<'_> {
         retry_on_collision(async || {
             let [port, metrics] = free_ports()?;
             let mut flags = vec![
-                "serve".to_owned(),
                 "--bind-address=127.0.0.1".to_owned(),
                 format!("--secure-port={port}"),
                 format!("--metrics-bind-address=127.0.0.1:{metrics}"),
@@ -182,7 +183,8 @@ impl Starter<'_> {
             ];
             flags.extend_from_slice(more);
             let program = Path::new(crate::PORTCULLIS);
-            let mut process = ServerProcess::start(self.dir, name, program, &flags)?;
+            let serve = ["serve"].into_iter().chain(flags.iter().map(String::as_str));
+            let mut process = ServerProcess::start(self.dir, name, program, serve)?;
             let address = SocketAddr::from(([127, 0, 0, 1], port));
             let api = Api::new(address, &self.authorities.servers, Some(&self.authorities.admin));
             eventually(name, async || {
@@ -191,7 +193,7 @@ impl Starter<'_> {
             })
             .await
             .map_err(|error| format!("{error}\n{}", process.log_tail()))?;
-            Ok(Gateway { address, metrics: ([127, 0, 0, 1], metrics).into(), process })
+            Ok(Gateway { address, metrics: ([127, 0, 0, 1], metrics).into(), process, flags })
         })
         .await
     }
