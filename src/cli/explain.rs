@@ -191,7 +191,11 @@ impl ExplainRequest<'_> {
             };
             timeout(CONNECT_TIMEOUT, waiting_for("the API server", checked)).await.ok();
             if !cluster.backend.is_trusted() {
-                let use_of = if needs_objects { "this credential" } else { "access reviews" };
+                let use_of = match kind {
+                    _ if !needs_objects => "access reviews",
+                    Kind::PodCertificate => "this certificate",
+                    _ => "this token",
+                };
                 print_error(&format!("the API server cannot be used for {use_of}; continuing without it"));
             }
         }
