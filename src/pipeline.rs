@@ -37,9 +37,7 @@ use portcullis_http::loop_detection::ForwardingLoop;
 use portcullis_http::transport::{ExchangeBuffers, Incoming};
 use portcullis_kubernetes::status::Status;
 use portcullis_kubernetes::user::UserInfo;
-use portcullis_limits::Owner;
 use portcullis_limits::byte_ledger::ByteLedger;
-use portcullis_limits::round_limiter::RoundLimiter;
 use portcullis_system::clock::{Clock, UnixTime};
 use tokio::time::Instant;
 use tracing::info;
@@ -89,12 +87,7 @@ pub(crate) struct Gateway {
     pub(crate) tracer: Option<Arc<Tracer>>,
     /// The bytes that streams and connections hold.
     pub(crate) ledger: ByteLedger,
-    /// The requests of tenants' clusters that begin on this thread.
-    pub(crate) rounds: RoundLimiter,
 }
-
-/// How many requests of tenants' clusters begin in a round of the event loop. Each takes the thread for some tenths of a millisecond.
-pub(crate) const TENANT_REQUESTS_IN_ROUND: usize = 4;
 
 impl RequestHandler for Gateway {
     fn handle(
@@ -195,10 +188,6 @@ impl Gateway {
         let mut received = Received::accept(request)?;
         refuse_while_draining(snapshot, connection, &received)?;
         let route = self.route(snapshot, connection, scope, &mut received)?;
-        if route.cluster.owner.is_of_tenant() {
-            // Boxed: few requests wait, and the future of each request is moved several times.
-            Box::pin(self.rounds.begin(Owner::Tenant(Arc::clone(route.cluster.owner.cluster())))).await;
-        }
         self.refuse_loop(&route, received.request())?;
         scope.allowed_origin = snapshot.allowed_origins.find(received.request().headers());
         if scope.allowed_origin.is_some() && received.request().method() == Method::OPTIONS {

@@ -18,7 +18,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portcullis_limits::byte_ledger::ByteLedger;
-use portcullis_limits::round_limiter::RoundLimiter;
 use portcullis_otlp::export::Exporter;
 use portcullis_system::clock::Clock;
 use portcullis_system::sync::lock;
@@ -55,8 +54,8 @@ use crate::listener::{
 use crate::metrics::Metrics;
 #[cfg(feature = "page")]
 use crate::page::{self, Page, PageParts};
+use crate::pipeline::Gateway;
 use crate::pipeline::health::HealthChecks;
-use crate::pipeline::{Gateway, TENANT_REQUESTS_IN_ROUND};
 use crate::sessions::Sessions;
 use crate::state::Live;
 use crate::state::reload::{BuildHistory, Reloader, build_snapshot};
@@ -452,7 +451,6 @@ impl ProcessState {
             throttle: Arc::clone(&self.throttle),
             tracer: self.tracer.clone(),
             ledger: self.dials.ledger().clone(),
-            rounds: RoundLimiter::new(TENANT_REQUESTS_IN_ROUND),
         };
         let (live, mut changes) = (Arc::clone(&self.live), self.live.subscribe_endpoints());
         changes.mark_changed();

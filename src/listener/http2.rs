@@ -38,8 +38,6 @@ const MAX_UNCOUNTED_HEADER: usize = 16 << 10;
 const UNREAD_LINGER: Duration = Duration::from_millis(100);
 /// Streams that the client has reset before h2 returned them from `poll_accept`.
 const MAX_PENDING_RESETS: usize = 20;
-/// Requests that one poll accepts. A client sends hundreds at once, and other connections of the thread wait for the poll to end.
-const MAX_ACCEPTED_AT_ONCE: usize = 2;
 /// Streams that h2 may reset because of errors of the client.
 const MAX_LOCAL_RESETS: usize = 128;
 
@@ -112,7 +110,6 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
-        let mut accepted_now = 0;
         loop {
             match &mut this.state {
                 Http2ServerState::Handshaking(handshake) => {
@@ -132,17 +129,12 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         debug!(peer = %this.connection.info.peer, "connection closed: it holds too many buffered bytes");
                         return Poll::Ready(Ok(()));
                     }
-                    if accepted_now == MAX_ACCEPTED_AT_ONCE {
-                        cx.waker().wake_by_ref();
-                        return Poll::Pending;
-                    }
                     let set = |window| connection.set_initial_window_size(window).is_ok();
                     this.windows.adjust(this.buffers.uploads(), set);
                     let Some(accepted) = ready!(connection.poll_accept(cx)) else {
                         return Poll::Ready(Ok(()));
                     };
                     let (request, mut respond) = accepted?;
-                    accepted_now += 1;
                     if this.connection.refuses_requests() {
                         respond.send_reset(Reason::REFUSED_STREAM);
                         continue;

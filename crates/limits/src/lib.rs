@@ -11,7 +11,6 @@
 //! | [`seats`] | places that are held for as long as one likes, such as connections | the owner with the most |
 //! | [`rate`] | events in time, such as lines of the log | who is beyond its rate |
 //! | [`paced_limiter`] | how often requests of a tenant begin | requests that come faster wait; the next one is of the owner that began the fewest |
-//! | [`round_limiter`] | a thread, on which requests of tenants begin | of those that come together a few begin in a round of its event loop |
 //! | [`poll_turns`] | processor time, for futures that compute much | each poll is a turn; owners take turns, in a group and between groups |
 //! | [`turn_queue`] | a queue, such as that of work items | the longest lane; lanes take turns |
 //! | [`shared_lookup`] | the result of a lookup, such as the verdict on a token | no owner: each waits for lookups of its own |
@@ -28,7 +27,6 @@ pub mod owner;
 pub mod paced_limiter;
 pub mod poll_turns;
 pub mod rate;
-pub mod round_limiter;
 pub mod seats;
 pub mod shared_lookup;
 pub mod turn_queue;

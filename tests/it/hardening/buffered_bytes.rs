@@ -159,9 +159,10 @@ async fn deaf(
 
 /// An upload whose response has no deadline, with this many pieces that are there at once.
 fn upload(pieces: usize) -> (Frames, Request<testkit::BoxedBody>) {
+    const PIECE: Bytes = Bytes::from_static(&[b'x'; 16_384]);
     let (frames, body, _) = fed();
     for _ in 0..pieces {
-        frames.send(Frame::data(Bytes::from(vec![b'x'; 16_384]))).unwrap();
+        frames.send(Frame::data(PIECE)).unwrap();
     }
     (frames, Request::post("/api/v1/namespaces/n/services/s/proxy/x").body(body).unwrap())
 }
