@@ -212,6 +212,20 @@ impl ConnectionActivity {
         RequestGuard { activity: Arc::clone(self), has_response: false }
     }
 
+    /// Registers a request that is accepted and not begun; the connection is busy until the guard is dropped.
+    pub(super) fn accept_request(self: &Arc<Self>) -> AcceptedRequest {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        self.header_pending.store(false, Ordering::Relaxed);
+        AcceptedRequest(Arc::clone(self))
+    }
+
+    /// Records that one request fewer keeps the connection busy.
+    fn end_request(&self) {
+        if self.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.mark();
+        }
+    }
+
     /// Whether an HTTP/2 connection has received a request.
     pub(super) fn has_served(&self) -> bool {
         !self.header_pending.load(Ordering::Relaxed)
@@ -272,9 +286,17 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.activity.note_request_end(self.has_response);
-        if self.activity.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.activity.mark();
-        }
+        self.activity.end_request();
+    }
+}
+
+/// Guards a request that is accepted, until it begins or is dropped.
+#[derive(Debug)]
+pub(super) struct AcceptedRequest(Arc<ConnectionActivity>);
+
+impl Drop for AcceptedRequest {
+    fn drop(&mut self) {
+        self.0.end_request();
     }
 }
 

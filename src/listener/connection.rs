@@ -26,7 +26,7 @@ use tracing::debug;
 
 use super::RequestHandler;
 use super::acceptor::ConnectionLimiter;
-use super::activity::{ActivityStream, ConnectionActivity, RequestGuard};
+use super::activity::{AcceptedRequest, ActivityStream, ConnectionActivity, RequestGuard};
 use super::driver::{ConnectionDriver, HttpConnection};
 use super::http1;
 use super::http2::Http2ServerConnection;
@@ -129,6 +129,11 @@ impl Connection {
     /// Registers a request. The connection is not idle until the guard is dropped.
     pub(crate) fn begin_request(&self) -> RequestGuard {
         self.activity.begin_request()
+    }
+
+    /// Registers a request that is accepted and not begun.
+    pub(super) fn accept_request(&self) -> AcceptedRequest {
+        self.activity.accept_request()
     }
 
     /// Closes an HTTP/2 connection after the requests in progress: sends GOAWAY and refuses new streams.

@@ -1,5 +1,9 @@
 //! The HTTP/2 server: each request runs in its own task.
+//!
+//! Of the requests of a connection one begins in each poll. A client may send hundreds at once, and their tasks would take the thread
+//! until each of them has been polled, while other connections wait. Then those have their turn between two of its requests.
 
+use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,6 +24,7 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::RequestHandler;
+use super::activity::AcceptedRequest;
 use super::connection::Connection;
 use super::date::set_date;
 use super::driver::ClientStream;
@@ -49,9 +54,17 @@ pub(super) struct Http2ServerConnection<H> {
     connection: Arc<Connection>,
     buffers: Arc<ConnectionBuffers>,
     windows: StreamWindows,
+    /// The requests that have not begun, the oldest first. Streams that the client has reset may be among them, as long as there are
+    /// not more than `max_waiting`.
+    waiting: VecDeque<WaitingRequest<H>>,
+    /// The streams that a client may have open.
+    max_waiting: usize,
     /// Whether the graceful shutdown was requested during the HTTP/2 handshake.
     shutdown_requested: bool,
 }
+
+/// A request, its exchange and the sender of its response.
+type WaitingRequest<H> = (Exchange<H>, Request<RecvStream>, SendResponse<SentBytes>);
 
 enum Http2ServerState {
     Handshaking(Handshake<CorkedStream<ClientStream>, SentBytes>),
@@ -84,7 +97,23 @@ impl<H: RequestHandler> Http2ServerConnection<H> {
             corked,
             handler,
             connection,
+            waiting: VecDeque::new(),
+            max_waiting: usize::try_from(limits.http2_max_streams).unwrap_or(usize::MAX),
             shutdown_requested: false,
+        }
+    }
+
+    /// Begins the request that has waited longest, and more if too many wait.
+    // threat: floods
+    fn begin_waiting(&mut self, cx: &Context<'_>) {
+        while let Some((exchange, request, respond)) = self.waiting.pop_front() {
+            tokio::spawn(Box::pin(exchange.serve(request, respond)));
+            if self.waiting.len() <= self.max_waiting {
+                break;
+            }
+        }
+        if !self.waiting.is_empty() {
+            cx.waker().wake_by_ref();
         }
     }
 
@@ -131,8 +160,13 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                     }
                     let set = |window| connection.set_initial_window_size(window).is_ok();
                     this.windows.adjust(this.buffers.uploads(), set);
-                    let Some(accepted) = ready!(connection.poll_accept(cx)) else {
-                        return Poll::Ready(Ok(()));
+                    let accepted = match connection.poll_accept(cx) {
+                        Poll::Ready(Some(accepted)) => accepted,
+                        Poll::Ready(None) => return Poll::Ready(Ok(())),
+                        Poll::Pending => {
+                            this.begin_waiting(cx);
+                            return Poll::Pending;
+                        }
                     };
                     let (request, mut respond) = accepted?;
                     if this.connection.refuses_requests() {
@@ -144,8 +178,9 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         connection: Arc::clone(&this.connection),
                         upload: (!request.body().is_end_stream()).then(|| this.buffers.begin_upload()),
                         buffers: Arc::clone(&this.buffers),
+                        accepted: this.connection.accept_request(),
                     };
-                    tokio::spawn(Box::pin(exchange.serve(request, respond)));
+                    this.waiting.push_back((exchange, request, respond));
                 }
             }
         }
@@ -160,6 +195,7 @@ struct Exchange<H> {
     buffers: Arc<ConnectionBuffers>,
     /// `None` for a request without a body.
     upload: Option<UploadGuard>,
+    accepted: AcceptedRequest,
 }
 
 impl<H: RequestHandler> Exchange<H> {
@@ -175,6 +211,8 @@ impl<H: RequestHandler> Exchange<H> {
             let request = Request::from_parts(head, incoming);
             // Boxed, so that its memory is freed before the response body streams.
             let mut handling = Box::pin(self.handler.handle(Arc::clone(&self.connection), request));
+            // From here on the handler keeps the connection busy.
+            drop(self.accepted);
             // The reset is polled first: a stream that is already reset is not handled.
             let response = poll_fn(|cx| match respond.poll_reset(cx) {
                 Poll::Ready(_) => Poll::Ready(None),

@@ -14,7 +14,7 @@ use portcullis_tools::output::runtime;
 use portcullis_tools::output::{Output, print};
 
 use super::super::explain::{Credential, Explainer, Kind};
-use super::super::{failed, misconfigured};
+use super::super::{failed, misconfigured, print_error};
 use crate::authn::chain::AuthnChain;
 use crate::authn::revocation::watch::RevocationWatch;
 use crate::authn::revocation::{ClusterRevocation, RevocationSettings};
@@ -54,10 +54,16 @@ pub(super) fn run(flags: &CertificateVerifyFlags) -> ExitCode {
         Ok(credential) => credential,
         Err(problem) => return failed(&problem),
     };
-    let (cluster, identity, bundle, revocation) = match trusted(flags, &credential.kind()) {
+    let kind = credential.kind();
+    let (cluster, identity, bundle, revocation) = match trusted(flags, &kind) {
         Ok(trusted) => trusted,
         Err(errors) => return misconfigured(&errors),
     };
+    if kind == Kind::PodCertificate && flags.client_ca_file.is_some() {
+        print_error(
+            "the certificate names a pod: a gateway with podClientCAFile looks the pod up, see portcullis explain",
+        );
+    }
     let settings = Authentication { client_ca: Some(Arc::clone(&bundle)), ..Authentication::default() };
     let (watch, metrics) = (RevocationWatch::new(), Arc::new(Metrics::new()));
     let revocation = ClusterRevocation::new(&revocation, &watch, &metrics);
@@ -128,8 +134,7 @@ fn trusted(flags: &CertificateVerifyFlags, kind: &Kind) -> Result<Trusted, Confi
     let (name, authentication) = (&cluster.name, &cluster.authentication);
     let refused = |problem: String, fix: String| wrong(ConfigError::new("client-ca-file", problem).fix(fix));
     if *kind == Kind::PodCertificate && authentication.pod_client_ca.is_some() {
-        let problem =
-            "is not what decides on the certificate of a pod, whose objects must exist at the API server";
+        let problem = "does not decide on the certificate of a pod: its objects must exist at the API server";
         let fix = format!(
             "look them up: portcullis explain --config {} --cluster {name} --certificate {}",
             flags.config.as_deref().unwrap_or(Path::new("FILE")).display(),
@@ -138,9 +143,10 @@ fn trusted(flags: &CertificateVerifyFlags, kind: &Kind) -> Result<Trusted, Confi
         return Err(refused(problem.to_owned(), fix));
     }
     let Some(bundle) = &authentication.client_ca else {
-        let fix = match authentication.pod_client_ca {
-            Some(_) => "set clientCAFile: the cluster accepts client certificates of pods alone",
-            None => "set clientCAFile",
+        let fix = match (kind, &authentication.pod_client_ca) {
+            (Kind::PodCertificate, _) => "set podClientCAFile for the certificates of pods",
+            (_, Some(_)) => "set clientCAFile: the cluster accepts client certificates of pods alone",
+            (_, None) => "set clientCAFile",
         };
         return Err(refused(
             format!("cluster {name} does not accept client certificates of users"),

@@ -131,7 +131,7 @@ fn verify_takes_the_configuration_of_the_gateway() {
             "pods",
             "look them up: portcullis explain --config gateway.yaml --cluster pods --certificate pod.crt",
         ),
-        ("tokens", "cluster tokens does not accept client certificates of users"),
+        ("tokens", "set podClientCAFile for the certificates of pods"),
     ] {
         certs(dir, &["verify", "pod.crt", "--config", "gateway.yaml", "--cluster", cluster])
             .fails(64, &[expected]);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Response, StatusCode};
 use portcullis::internal::ClientLimits;
 use testkit::frames::{
     self, CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, GOAWAY, HEADERS, PING,
@@ -13,7 +13,7 @@ use testkit::frames::{
     window_update,
 };
 use testkit::wire::is_held;
-use testkit::{Gateway, Pki, ResponseFuture, flags, get, in_time, until};
+use testkit::{FakeBackend, Gateway, H2, Pki, ResponseFuture, flags, full, get, in_time, until};
 use tokio::io::{AsyncRead, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -133,6 +133,59 @@ async fn requests_that_are_reset_at_once_do_not_reach_the_backend() {
     assert_eq!(goaway[4..8], ENHANCE_YOUR_CALM.to_be_bytes());
     assert!(reached.load(Ordering::SeqCst) < 100);
     setup.others.were_undisturbed().await;
+}
+
+// Their tasks would take the thread until each of them has been polled.
+#[tokio::test]
+async fn of_the_requests_that_come_together_one_begins_at_a_time() {
+    let pki = Pki::new();
+    let backend = FakeBackend::start(&pki, H2, |_| Box::pin(async { Response::new(full("ok")) })).await;
+    let mut flags = flags(&pki, backend.address);
+    flags.push("--workers=1".to_owned());
+    let gateway = Gateway::with(flags);
+    let [alice, bob] = ["alice", "bob"].map(|name| pki.clients.leaf().cn(name).issue());
+    let burst: Vec<_> = (0..100).flat_map(|index| request(2 * index + 1, "/api/v1/pods")).collect();
+    let mut positions = Vec::new();
+    // Both arrive before the thread looks, or the second one after the burst, if the machine is slow.
+    for _ in 0..20 {
+        let mut many = gateway.frames(Some(&alice), 65_535).await;
+        let mut one = gateway.frames(Some(&bob), 65_535).await;
+        many.write_all(&burst).await.unwrap();
+        one.write_all(&request(1, "/api/v1/nodes")).await.unwrap();
+        let mut paths = Vec::new();
+        until("all requests", || {
+            paths.extend(std::iter::from_fn(|| backend.take()).map(|request| request.target));
+            paths.len() > 100
+        })
+        .await;
+        let position = paths.iter().position(|path| path == "/api/v1/nodes").unwrap();
+        if (1..90).contains(&position) {
+            return;
+        }
+        positions.push(position);
+    }
+    panic!("after so many of the burst: {positions:?}");
+}
+
+// A client may cancel all that it has sent, also before the gateway has begun it.
+#[tokio::test]
+async fn a_client_that_cancels_a_burst_keeps_its_connection() {
+    let (setup, reached) = unanswered(&[]).await;
+    let mut client = setup.gateway.frames(Some(&setup.alice), 65_535).await;
+    let ids = (0..100).map(|index| 2 * index + 1);
+    let requests: Vec<_> = ids.clone().flat_map(|id| request(id, "/api/v1/pods")).collect();
+    in_time(client.write_all(&requests)).await.unwrap();
+    until("the first of them", || reached.load(Ordering::SeqCst) > 0).await;
+    let resets: Vec<_> = ids.flat_map(|id| reset(id, CANCEL)).collect();
+    in_time(client.write_all(&resets)).await.unwrap();
+    in_time(client.write_all(&frame(PING, 0, 0, &[7; 8]))).await.unwrap();
+    loop {
+        let (kind, _, payload) = in_time(read_frame(&mut client)).await.unwrap();
+        assert_ne!(kind, GOAWAY, "{payload:?}");
+        if kind == PING && payload == [7; 8] {
+            break;
+        }
+    }
 }
 
 /// Reads until the connection ends; returns the error code of a GOAWAY.
