@@ -1,7 +1,8 @@
 //! The HTTP/2 server: each request runs in its own task.
 //!
-//! Of the requests of a connection one begins in each poll. A client may send hundreds at once, and their tasks would take the thread
-//! until each of them has been polled, while other connections wait. Then those have their turn between two of its requests.
+//! Of the requests of a connection one begins in each poll. A client may send hundreds at once, and their tasks would take the
+//! thread until each of them has been polled, while other connections wait. So those have their turn between two of its requests.
+//! Requests with a body or a large header do not wait: their bytes count from the time when they begin.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use h2::server::{Builder, Handshake, SendResponse};
 use h2::{Reason, RecvStream};
-use http::{Method, Request, Response, request};
+use http::{Method, Request, Response};
 use http_body::Body as _;
 use portcullis_http::limits::{MAX_HEADER_BYTES, header_list_size};
 use portcullis_http::transport::{
@@ -54,8 +55,8 @@ pub(super) struct Http2ServerConnection<H> {
     connection: Arc<Connection>,
     buffers: Arc<ConnectionBuffers>,
     windows: StreamWindows,
-    /// The requests that have not begun, the oldest first. Streams that the client has reset may be among them, as long as there are
-    /// not more than `max_waiting`.
+    /// The requests that have not begun, the oldest first. Only those that count nowhere wait, and not more than `max_waiting`, of which
+    /// the client may have reset some. If the connection ends, they end as if they had not come.
     waiting: VecDeque<WaitingRequest<H>>,
     /// The streams that a client may have open.
     max_waiting: usize,
@@ -105,15 +106,16 @@ impl<H: RequestHandler> Http2ServerConnection<H> {
 
     /// Begins the request that has waited longest, and more if too many wait.
     // threat: floods
-    fn begin_waiting(&mut self, cx: &Context<'_>) {
+    fn begin_waiting(&mut self) {
         while let Some((exchange, request, respond)) = self.waiting.pop_front() {
-            tokio::spawn(Box::pin(exchange.serve(request, respond)));
+            exchange.begin(request, respond);
             if self.waiting.len() <= self.max_waiting {
                 break;
             }
         }
-        if !self.waiting.is_empty() {
-            cx.waker().wake_by_ref();
+        if self.waiting.is_empty() {
+            // An idle connection keeps no memory of a burst.
+            self.waiting = VecDeque::new();
         }
     }
 
@@ -139,6 +141,7 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), h2::Error>> {
         let this = self.get_mut();
+        let mut has_begun = false;
         loop {
             match &mut this.state {
                 Http2ServerState::Handshaking(handshake) => {
@@ -164,7 +167,12 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         Poll::Ready(Some(accepted)) => accepted,
                         Poll::Ready(None) => return Poll::Ready(Ok(())),
                         Poll::Pending => {
-                            this.begin_waiting(cx);
+                            if !has_begun {
+                                this.begin_waiting();
+                            }
+                            if !this.waiting.is_empty() {
+                                cx.waker().wake_by_ref();
+                            }
                             return Poll::Pending;
                         }
                     };
@@ -178,9 +186,16 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         connection: Arc::clone(&this.connection),
                         upload: (!request.body().is_end_stream()).then(|| this.buffers.begin_upload()),
                         buffers: Arc::clone(&this.buffers),
+                        header: header_list_size(request.headers()),
                         accepted: this.connection.accept_request(),
                     };
-                    this.waiting.push_back((exchange, request, respond));
+                    let is_first = !has_begun && this.waiting.is_empty();
+                    has_begun |= is_first;
+                    if is_first || exchange.may_count() {
+                        exchange.begin(request, respond);
+                    } else {
+                        this.waiting.push_back((exchange, request, respond));
+                    }
                 }
             }
         }
@@ -195,10 +210,22 @@ struct Exchange<H> {
     buffers: Arc<ConnectionBuffers>,
     /// `None` for a request without a body.
     upload: Option<UploadGuard>,
+    /// The bytes of the request's header.
+    header: usize,
     accepted: AcceptedRequest,
 }
 
 impl<H: RequestHandler> Exchange<H> {
+    /// Whether the bytes of the request may count as soon as it begins.
+    fn may_count(&self) -> bool {
+        self.upload.is_some() || self.header > MAX_UNCOUNTED_HEADER
+    }
+
+    /// Handles the request in a task of its own.
+    fn begin(self, request: Request<RecvStream>, respond: SendResponse<SentBytes>) {
+        tokio::spawn(Box::pin(self.serve(request, respond)));
+    }
+
     /// Handles the request, unless its client resets the stream.
     async fn serve(self, request: Request<RecvStream>, mut respond: SendResponse<SentBytes>) {
         let (head, stream) = request.into_parts();
@@ -206,7 +233,7 @@ impl<H: RequestHandler> Exchange<H> {
         let arrived = self.upload.is_some().then(Arc::<AtomicBool>::default);
         let body = Http2Body::new(&head.headers, stream, None).with_arrival_flag(arrived.clone());
         let mut incoming = Incoming::Http2(body);
-        let exchange = self.count(&head, &mut incoming);
+        let exchange = self.count(&mut incoming);
         let response = {
             let request = Request::from_parts(head, incoming);
             // Boxed, so that its memory is freed before the response body streams.
@@ -265,15 +292,14 @@ impl<H: RequestHandler> Exchange<H> {
     /// Counts what the request holds while it is handled, for the client's network until it is authenticated. `None` if that is
     /// little: it counts no more than the rest of the stream.
     // threat: buffered-bytes-flood
-    fn count(&self, head: &request::Parts, incoming: &mut Incoming) -> Option<Arc<ExchangeBuffers>> {
+    fn count(&self, incoming: &mut Incoming) -> Option<Arc<ExchangeBuffers>> {
         let length = incoming.size_hint().upper();
         let has_body = self.upload.is_some() && length.is_none_or(|length| length > MAX_UNCOUNTED_BODY);
-        let header = header_list_size(&head.headers);
-        if !has_body && header <= MAX_UNCOUNTED_HEADER {
+        if !has_body && self.header <= MAX_UNCOUNTED_HEADER {
             return None;
         }
         let exchange = Arc::<ExchangeBuffers>::default();
-        exchange.set_header(header);
+        exchange.set_header(self.header);
         exchange.register(self.handler.ledger(), self.connection.network());
         incoming.count_in(&exchange, Direction::Request);
         Some(exchange)
