@@ -76,6 +76,10 @@ impl UnverifiedChain {
         Self(certificates)
     }
 
+    fn leaf(&self) -> Option<Certificate> {
+        Certificate::parse(self.0.first()?.clone()).ok()
+    }
+
     /// Whether the client presented no certificate.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -83,19 +87,18 @@ impl UnverifiedChain {
 
     /// Whether the leaf has a PodIdentity extension. It proves nothing until the chain is verified.
     pub fn claims_pod(&self) -> bool {
-        let leaf = self.0.first().and_then(|leaf| Certificate::parse(leaf.clone()).ok());
-        leaf.is_some_and(|leaf| leaf.extensions.pod_identity.is_some())
+        self.leaf().is_some_and(|leaf| leaf.extensions.pod_identity.is_some())
     }
 
     /// The common name of the leaf. It proves nothing until the chain is verified.
     pub fn leaf_common_name(&self) -> Option<String> {
-        Some(Certificate::parse(self.0.first()?.clone()).ok()?.subject.name.common_name)
+        Some(self.leaf()?.subject.name.common_name)
     }
 
     /// `notAfter` of the leaf, for the metric of remaining lifetimes, which kube-apiserver observes before it verifies
     /// the chain.
     pub fn leaf_not_after(&self) -> Option<i64> {
-        Some(Certificate::parse(self.0.first()?.clone()).ok()?.not_after)
+        Some(self.leaf()?.not_after)
     }
 }
 

@@ -207,9 +207,7 @@ impl ConnectionActivity {
 
     /// Registers a request; the connection is busy until the guard is dropped.
     pub(super) fn begin_request(self: &Arc<Self>) -> RequestGuard {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        self.header_pending.store(false, Ordering::Relaxed);
-        RequestGuard { activity: Arc::clone(self), has_response: false }
+        RequestGuard { accepted: self.accept_request(), has_response: false }
     }
 
     /// Registers a request that is accepted and not begun; the connection is busy until the guard is dropped.
@@ -217,13 +215,6 @@ impl ConnectionActivity {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.header_pending.store(false, Ordering::Relaxed);
         AcceptedRequest(Arc::clone(self))
-    }
-
-    /// Records that one request fewer keeps the connection busy.
-    fn end_request(&self) {
-        if self.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.mark();
-        }
     }
 
     /// Whether an HTTP/2 connection has received a request.
@@ -272,7 +263,7 @@ impl ConnectionActivity {
 /// Guards a request in progress, until its response has ended.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
-    activity: Arc<ConnectionActivity>,
+    accepted: AcceptedRequest,
     has_response: bool,
 }
 
@@ -285,18 +276,19 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.activity.note_request_end(self.has_response);
-        self.activity.end_request();
+        self.accepted.0.note_request_end(self.has_response);
     }
 }
 
-/// Guards a request that is accepted, until it begins or is dropped.
+/// Guards a request that is accepted: the connection is busy.
 #[derive(Debug)]
 pub(super) struct AcceptedRequest(Arc<ConnectionActivity>);
 
 impl Drop for AcceptedRequest {
     fn drop(&mut self) {
-        self.0.end_request();
+        if self.0.requests.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.0.mark();
+        }
     }
 }
 

@@ -104,14 +104,13 @@ impl<H: RequestHandler> Http2ServerConnection<H> {
         }
     }
 
-    /// Begins the request that has waited longest, and more if too many wait.
+    /// Begins the request that has waited longest, if none has begun in this poll, and those beyond `max_waiting`.
     // threat: floods
-    fn begin_waiting(&mut self) {
-        while let Some((exchange, request, respond)) = self.waiting.pop_front() {
+    fn begin_waiting(&mut self, has_begun: bool) {
+        let beyond = self.waiting.len().saturating_sub(self.max_waiting);
+        let count = beyond.max(usize::from(!has_begun)).min(self.waiting.len());
+        for (exchange, request, respond) in self.waiting.drain(..count) {
             exchange.begin(request, respond);
-            if self.waiting.len() <= self.max_waiting {
-                break;
-            }
         }
         if self.waiting.is_empty() {
             // An idle connection keeps no memory of a burst.
@@ -167,9 +166,7 @@ impl<H: RequestHandler> Future for Http2ServerConnection<H> {
                         Poll::Ready(Some(accepted)) => accepted,
                         Poll::Ready(None) => return Poll::Ready(Ok(())),
                         Poll::Pending => {
-                            if !has_begun {
-                                this.begin_waiting();
-                            }
+                            this.begin_waiting(has_begun);
                             if !this.waiting.is_empty() {
                                 cx.waker().wake_by_ref();
                             }

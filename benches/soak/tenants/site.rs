@@ -74,14 +74,13 @@ impl Site {
         pki.write("gateway.yaml", configuration(&limits, 0));
         let (process, open_files) = serve(&pki, &limits).await;
         let alice = Arc::new(pki.clients.leaf().cn("alice").issue());
-        let front = Arc::new(pki.front.leaf().cn("portcullis").issue());
-        let direct = (own.address, front);
+        let own_address = (own.address, Arc::new(pki.front.leaf().cn("portcullis").issue()));
         let servers = vec![own, first, second, management];
         let site = Self {
             process,
             trail,
             alice,
-            own: direct,
+            own: own_address,
             accounts,
             calm_accounts,
             open_files,

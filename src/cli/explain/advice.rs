@@ -79,11 +79,6 @@ fn unrecognized(rows: &[Row], kind: &Kind, settings: &Authentication) -> Refusal
              recognize it"
                 .to_owned(),
         ),
-        Kind::PodCertificate if settings.client_ca.is_none() => (
-            "client CA",
-            "client certificates of pods are not enabled".to_owned(),
-            "set --pod-client-ca-file; with --client-ca-file alone nothing would look the pod up".to_owned(),
-        ),
         // The authenticator has no opinion of such a certificate, as kube-apiserver's.
         // apiserver: pkg/authentication/request/x509/x509.go, CommonNameUserConversion
         Kind::Certificate | Kind::PodCertificate if settings.client_ca.is_some() => (
@@ -93,10 +88,15 @@ fn unrecognized(rows: &[Row], kind: &Kind, settings: &Authentication) -> Refusal
              servers and workloads to each other; it is no user of an API server"
                 .to_owned(),
         ),
-        Kind::Certificate | Kind::PodCertificate => (
+        Kind::Certificate => (
             "client CA",
             "client certificates are not enabled".to_owned(),
             "set --client-ca-file".to_owned(),
+        ),
+        Kind::PodCertificate => (
+            "client CA",
+            "client certificates of pods are not enabled".to_owned(),
+            "set --pod-client-ca-file; with --client-ca-file alone nothing would look the pod up".to_owned(),
         ),
     };
     RefusalReason { authenticator: None, check: check.to_owned(), detail, fix: Some(fix) }

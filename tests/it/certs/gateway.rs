@@ -2,7 +2,7 @@
 
 use testkit::{FakeBackend, Gateway, H2, Pki, flags, full};
 
-use super::{authorities, certs, command, shell};
+use super::{CommandOutput, authorities, certs, command, shell};
 use crate::gateway::InProcess as _;
 
 const LIST: &str = r#"{"kind":"CertificateSigningRequestList","apiVersion":"certificates.k8s.io/v1","metadata":{},"items":[]}"#;
@@ -106,7 +106,7 @@ fn verify_takes_the_configuration_of_the_gateway() {
          clusters:\n- {name: prod, kubeconfig: backend.kubeconfig, match: {serverNames: [prod.test]}, authentication: \
          {clientCAFile: clients-ca.crt}}\n- {name: staging, kubeconfig: backend.kubeconfig, match: {serverNames: \
          [staging.test]}, authentication: {clientCAFile: servers-ca.crt}}\n- {name: tokens, kubeconfig: \
-         backend.kubeconfig, match: {serverNames: [tokens.test]}, authentication: {tokenAuthFile: tokens.csv}}\n- {name: pods, kubeconfig: \
+         backend.kubeconfig, match: {serverNames: [tokens.test]}, authentication: {tokenAuthFile: tokens.csv, anonymousAuth: false}}\n- {name: pods, kubeconfig: \
          backend.kubeconfig, match: {serverNames: [pods.test]}, authentication: {podClientCAFile: pods-ca.crt}}\n",
     );
     let verify = |cluster: &[&str]| {
@@ -136,6 +136,12 @@ fn verify_takes_the_configuration_of_the_gateway() {
         certs(dir, &["verify", "pod.crt", "--config", "gateway.yaml", "--cluster", cluster])
             .fails(64, &[expected]);
     }
+    certs(dir, &["verify", "pod.crt", "--client-ca-file", "pods-ca.crt"])
+        .fails(1, &["the certificate names a pod"]);
+    let mut explain = std::process::Command::new(crate::gateway::PORTCULLIS);
+    explain.args(["explain", "--config", "gateway.yaml", "--cluster", "tokens", "--certificate", "pod.crt"]);
+    let explained = CommandOutput::of(explain.current_dir(dir).output().unwrap());
+    assert!(explained.code == 1 && explained.out.contains("set --pod-client-ca-file"), "{explained:?}");
     verify(&["--cluster", "other"]).fails(64, &["prod, staging, tokens, pods"]);
     verify(&[]).fails(64, &["prod, staging, tokens, pods"]);
 }
