@@ -61,7 +61,7 @@ fn an_identity_that_the_gateway_refuses_is_refused_by_verify_and_explain() {
     let explain = |certificate: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_portcullis"));
         command.arg("explain").args(&given).args(["--certificate", certificate]).current_dir(dir);
-        super::CommandOutput::of(command.output().unwrap())
+        CommandOutput::of(command.output().unwrap())
     };
     certs(dir, &["init"]).succeeds();
     for (subject, shown) in UNENCODABLE_SUBJECTS {
@@ -181,7 +181,7 @@ async fn the_gateway_accepts_an_issued_kubeconfig() {
     certs(directory.path(), &issue).succeeds();
     let mut list = command(directory.path(), &["list", "--kubeconfig", "alice.kubeconfig"]);
     let listed =
-        tokio::task::spawn_blocking(move || super::CommandOutput::of(list.output().unwrap())).await.unwrap();
+        tokio::task::spawn_blocking(move || CommandOutput::of(list.output().unwrap())).await.unwrap();
     assert_eq!(listed.succeeds(), "No resources found\n");
     let seen = backend.take().unwrap();
     assert_eq!(seen.target.trim_end_matches('?'), "/apis/certificates.k8s.io/v1/certificatesigningrequests");
