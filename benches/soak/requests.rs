@@ -273,7 +273,7 @@ pub(crate) async fn run<R: Requests>(pending: usize) -> ExitCode {
     let lost = process.said("the lease is lost").len();
     // The previous gateway released the lease at its end: acquiring it is one change.
     let changes = transitions() - before;
-    process.end().await;
+    let (_, log) = process.end().await;
     println!("lease: lost {lost} times, {changes} change(s) of holder (1 is the start of this gateway)");
     println!(
         "a wanted request, created before: {first:?}, {waiting} other requests still queued; created after: {second:?}"
@@ -286,5 +286,10 @@ pub(crate) async fn run<R: Requests>(pending: usize) -> ExitCode {
         println!("latency of {part} in 1000: {quiet:?} without, {flooded:?} with ({ratio:.1} x)");
     }
     let passed = lost == 0 && first.is_some() && second.is_some();
+    if !passed {
+        println!("the end of the gateway's log:");
+        let lines: Vec<&str> = log.lines().collect();
+        lines.iter().skip(lines.len().saturating_sub(20)).for_each(|line| println!("{line}"));
+    }
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

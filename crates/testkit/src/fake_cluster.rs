@@ -113,7 +113,8 @@ impl FakeCluster {
         let cluster = Arc::clone(self);
         let say = move |request: &Request<Incoming>| {
             let path = request.uri().path();
-            let is_served = path == REVIEWS || path == CERTIFICATES || place(path).is_some();
+            let is_served =
+                path == REVIEWS || path == CERTIFICATES || is_of_pods(path) || place(path).is_some();
             if is_served { None } else { self_check::answer(request) }
         };
         let answer = move |request| -> ResponseFuture { Box::pin(Arc::clone(&cluster).answer(request)) };
